@@ -1,0 +1,114 @@
+"""gRPC servers and channels with the project's settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, Self
+
+import grpc
+import grpc.aio
+
+from fedgsp.errors import ConfigError
+
+#: Messages stay small because weights travel in chunks; a larger one is refused by gRPC itself.
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+CONNECT_TIMEOUT_S = 10.0
+SHUTDOWN_GRACE_S = 2.0
+
+_CHANNEL_OPTIONS = [
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),  # peers are named by address; a proxy for the web has no part in it
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+]
+_SERVER_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # with it, two servers bind one port and neither is told
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port"; IPv6 hosts stand in brackets. Raises ConfigError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ConfigError(
+            f"{address!r} is not an address", "write host:port, for example 127.0.0.1:7000 or [::1]:7000"
+        )
+    return host, int(port)
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a host means every interface."""
+    return host in ("0.0.0.0", "[::]", "*")
+
+
+def resolve(address: str, seen_host: str) -> str:
+    """An address to dial: a wildcard host is the one by which the speaker was reached."""
+    host, port = split_address(address)
+    return f"{seen_host if is_wildcard(host) else host}:{port}"
+
+
+async def start_server(
+    listen: str, register: Iterable[Callable[[grpc.aio.Server], None]]
+) -> tuple[grpc.aio.Server, str]:
+    """A running server and the address it bound; raises ConfigError if the port is taken or the host is not ours."""
+    host, port = split_address(listen)
+    server = grpc.aio.server(options=_SERVER_OPTIONS)
+    for add in register:
+        add(server)
+    try:
+        bound = server.add_insecure_port(f"{'[::]' if host == '*' else host}:{port}")
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise ConfigError(
+            f"cannot listen on {listen}", "the port is in use or the host is not this machine's: choose another"
+        )
+    await server.start()
+    return server, f"{host}:{bound}"
+
+
+class Channels:
+    """One channel per address, closed together."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, grpc.aio.Channel] = {}
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """The channel to an address; it connects by itself and reconnects after a loss."""
+        if address not in self._open:
+            self._open[address] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        return self._open[address]
+
+    async def drop(self, address: str) -> None:
+        """Closes the channel to an address that will not be used again."""
+        channel = self._open.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(channel.close() for channel in self._open.values()))
+        self._open.clear()
+
+
+def describe(error: grpc.aio.AioRpcError | Any) -> str:
+    """One line of a gRPC error: its code and the first line of its details."""
+    details = (error.details() or "").splitlines()
+    return f"{error.code().name}{': ' + details[0] if details else ''}"
+
+
+async def refuse(context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
+    """Ends a call with a reason for its caller."""
+    await context.abort(code, why)
+    raise AssertionError("abort does not return")

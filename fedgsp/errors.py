@@ -1,0 +1,54 @@
+"""Errors that a person can act on, and the exit codes they end a process with.
+
+UserError
+  ConfigError     a flag or a settings file                 exit 2
+  TaskError       a task module: missing, raising, wrong    exit 3
+  DataError       a data file: missing, cut, other format   exit 4
+  PeerError       another process: absent, refusing         exit 5
+  RunError        the run itself could not go on            exit 6
+
+An expected failure between processes is not an exception but a value: see `fedgsp.failures`.
+"""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something a person can mend: says what is wrong and what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
+
+
+class ConfigError(UserError):
+    """A flag, an option or a settings file cannot be used."""
+
+    exit_code = 2
+
+
+class TaskError(UserError):
+    """A task cannot be imported, built or run."""
+
+    exit_code = 3
+
+
+class DataError(UserError):
+    """A data file is missing, truncated or of another format."""
+
+    exit_code = 4
+
+
+class PeerError(UserError):
+    """Another process is absent, refuses, or answers what cannot be used."""
+
+    exit_code = 5
+
+
+class RunError(UserError):
+    """The run cannot go on."""
+
+    exit_code = 6

@@ -1,0 +1,118 @@
+"""How processes start, stay tied to their parent, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgsp.errors import PeerError
+
+#: A child whose environment says so leaves when its standard input ends: works even after SIGKILL of the parent.
+LIFELINE_VARIABLE = "FEDGSP_LIFELINE"
+READY_TIMEOUT_S = 30.0
+STOP_GRACE_S = 5.0
+#: Exit codes of a process that was asked to stop, as shells count them.
+SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def run(main: Coroutine[Any, Any, None]) -> int:
+    """Runs a process's main coroutine until it ends or the process is asked to stop; returns the exit code."""
+    return asyncio.run(_run(main))
+
+
+async def _run(main: Coroutine[Any, Any, None]) -> int:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(main)
+    asked: list[int] = []
+
+    def stop(code: int) -> None:
+        asked.append(code)
+        task.cancel()
+
+    for number, code in SIGNAL_EXIT_CODES.items():
+        loop.add_signal_handler(number, stop, code)
+    if os.environ.get(LIFELINE_VARIABLE) == "stdin":
+        loop.add_reader(0, _read_lifeline, stop, loop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not asked:
+            raise
+        return asked[0]
+    finally:
+        for number in SIGNAL_EXIT_CODES:
+            loop.remove_signal_handler(number)
+    return 0
+
+
+def _read_lifeline(stop: Any, loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        rest = os.read(0, 4096)
+    except OSError:
+        rest = b""
+    if not rest:
+        loop.remove_reader(0)
+        stop(SIGNAL_EXIT_CODES[signal.SIGTERM])
+
+
+async def spawn(command: Sequence[str], log: Path | None, cwd: Path | None = None) -> asyncio.subprocess.Process:
+    """Starts a child that leaves with this process; its stdout is a pipe, its stderr goes to `log`."""
+    environment = {**os.environ, LIFELINE_VARIABLE: "stdin"}
+    with contextlib.ExitStack() as stack:
+        stderr = stack.enter_context(log.open("ab")) if log else None
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,  # Ctrl-C reaches the parent, which then ends its children in order
+        )
+
+
+async def ready_line(child: asyncio.subprocess.Process, name: str, log: Path | None) -> str:
+    """The line that a child prints when it is ready; raises PeerError with the end of its log if it does not come."""
+    assert child.stdout is not None
+    try:
+        line = await asyncio.wait_for(child.stdout.readline(), READY_TIMEOUT_S)
+    except TimeoutError:
+        line = b""
+    if line:
+        return line.decode().strip()
+    await stop(child)
+    raise PeerError(f"{name} did not start (exit code {child.returncode})", f"its log ends: {tail(log)}")
+
+
+def tail(log: Path | None, lines: int = 5) -> str:
+    """The last lines of a log, as one line."""
+    if log is None or not log.exists():
+        return "(no log)"
+    return " | ".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(empty)"
+
+
+async def stop(child: asyncio.subprocess.Process, grace_s: float = STOP_GRACE_S) -> int:
+    """Ends a child: asks, waits, kills; returns its exit code."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.terminate()
+        try:
+            await asyncio.wait_for(child.wait(), grace_s)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    if child.stdin is not None:
+        child.stdin.close()
+    return child.returncode if child.returncode is not None else -1
+
+
+def python_module(name: str) -> list[str]:
+    """The command that runs one of our modules with this interpreter."""
+    return [sys.executable, "-m", name]

@@ -1,0 +1,68 @@
+"""What a process says to a person, other than its results: log lines, and the line that explains its exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedgsp.errors import UserError
+
+
+def configure(verbose: bool = False, json_lines: bool = False) -> None:
+    """Log to stderr from INFO on, or all of our own with `verbose`; with `json_lines`, as JSON objects to stdout."""
+    handler = _Handler("stdout" if json_lines else "stderr")
+    handler.setFormatter(
+        _JsonFormatter() if json_lines else _Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for package in ("fedgsp", "fedgsp_node", "group_manager", "top_server"):
+        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def report(error: UserError) -> int:
+    """Say on stderr, in one line, why the process ends; returns its exit code."""
+    sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+    return error.exit_code
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Looks its stream up at every line, so that a live display may put itself in between."""
+
+    def __init__(self, name: str) -> None:
+        logging.Handler.__init__(self)
+        self._name = name
+
+    @property
+    def stream(self) -> Any:
+        return getattr(sys, self._name)
+
+
+class _Formatter(logging.Formatter):
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 (logging's name)
+        return _utc(record)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _utc(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _utc(record: logging.LogRecord) -> str:
+    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return time.replace("+00:00", "Z")

@@ -1,0 +1,83 @@
+"""The models that a process holds, by id. Asking for one that is not there yet waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from fedgsp.messages import Failure
+from fedgsp.weights import Weights, WeightsError
+
+#: How many failed ids are remembered for those who ask late.
+REMEMBERED_FAILURES = 1024
+
+
+class ModelStore:
+    """Invariant: an id is held, or failed, or waited for, never two of these."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Weights] = {}
+        self._failed: OrderedDict[str, Failure] = OrderedDict()
+        self._waiting: dict[str, set[asyncio.Future[Weights]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, model_id: str) -> bool:
+        return model_id in self._held
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all models held."""
+        return sum(weights.buffer.nbytes for weights in self._held.values())
+
+    def put(self, model_id: str, weights: Weights) -> None:
+        """Keeps a model and hands it to everyone who waits for it; the first one kept under an id stays."""
+        if model_id in self._held:
+            return
+        self._failed.pop(model_id, None)
+        self._held[model_id] = weights
+        for waiter in self._waiting.pop(model_id, ()):
+            if not waiter.done():
+                waiter.set_result(weights)
+
+    def fail(self, model_id: str, failure: Failure) -> None:
+        """Says that a promised model will not come."""
+        if model_id in self._held:
+            return
+        self._failed[model_id] = failure
+        while len(self._failed) > REMEMBERED_FAILURES:
+            self._failed.popitem(last=False)
+        for waiter in self._waiting.pop(model_id, ()):
+            if not waiter.done():
+                waiter.set_exception(WeightsError(failure.code, failure.detail))
+
+    async def get(self, model_id: str) -> Weights:
+        """The model, once it is there; raises WeightsError if its promise failed. The caller sets the deadline."""
+        if model_id in self._held:
+            return self._held[model_id]
+        if model_id in self._failed:
+            failure = self._failed[model_id]
+            raise WeightsError(failure.code, failure.detail)
+        waiter: asyncio.Future[Weights] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(model_id, set()).add(waiter)
+        try:
+            return await waiter
+        finally:
+            waiters = self._waiting.get(model_id)
+            if waiters is not None:
+                waiters.discard(waiter)
+                if not waiters:
+                    del self._waiting[model_id]
+
+    def release(self, model_ids: Iterable[str]) -> None:
+        """Forgets models; unknown ids are none of anyone's business."""
+        for model_id in model_ids:
+            self._held.pop(model_id, None)
+            self._failed.pop(model_id, None)
+
+    def clear(self) -> None:
+        """Forgets all models held."""
+        self._held.clear()
+        self._failed.clear()

@@ -1,0 +1,20 @@
+"""Independent random streams from one root seed, one per purpose.
+
+Adding a purpose never changes the draws of another (algorithms: section 0, seeds).
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+
+def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
+    """A generator for `purpose` (for example "client-order") and its keys (for example round, group)."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *keys])
+
+
+def derive(seed: int, purpose: str, *keys: int) -> int:
+    """A 63-bit seed for a library that takes an integer (for example `torch.manual_seed`)."""
+    return int(stream(seed, purpose, *keys).integers(2**63))

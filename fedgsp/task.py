@@ -1,0 +1,70 @@
+"""The user's surface: a task is a model, the data of each client, and a loss."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Samples of one client: `x` of shape (n, ...) as the model takes it, `y` of shape (n,)."""
+
+    x: NDArray[np.generic]
+    y: NDArray[np.generic]
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"{len(self.x)} inputs but {len(self.y)} labels")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientData:
+    """What one client holds: a part to train on and a part to test on."""
+
+    train: Split
+    test: Split
+
+
+class Task(abc.ABC):
+    """What clients learn. Subclass it, or return one from a factory named by `--task module:factory`."""
+
+    #: Number of classes; class histograms have this length.
+    num_classes: int
+
+    @property
+    @abc.abstractmethod
+    def num_clients(self) -> int:
+        """How many clients the data hold; client ids are 0 .. num_clients - 1."""
+
+    @abc.abstractmethod
+    def model(self) -> torch.nn.Module:
+        """A freshly initialised model; the caller seeds torch first."""
+
+    @abc.abstractmethod
+    def data(self, client: int) -> ClientData:
+        """The data of one client; called once per hosted client."""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean loss over a batch; cross-entropy unless overridden."""
+        import torch
+
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
+        """How many samples of a batch count as right; arg max unless overridden."""
+        return int((outputs.argmax(dim=1) == targets).sum())
+
+    def class_counts(self, train: Split) -> NDArray[np.int64]:
+        """Class histogram of a training part, shape (num_classes,): raw counts."""
+        return np.bincount(train.y.astype(np.int64), minlength=self.num_classes)

@@ -1,0 +1,117 @@
+"""Weights: named tensors in one contiguous buffer, which is also what travels."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
+
+#: What a tensor may be. Anything else from a peer is refused before a byte is allocated for it.
+DTYPES = {
+    name: np.dtype(name) for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+}
+
+
+class WeightsError(Exception):
+    """Weights that cannot be had or are refused; carries the reason as a value."""
+
+    def __init__(self, code: FailureCode, detail: str) -> None:
+        super().__init__(f"{code.name.lower()}: {detail}")
+        self.failure = Failure(code, detail)
+
+
+def nbytes(spec: TensorSpec) -> int:
+    """Bytes of one tensor, without padding."""
+    return math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
+
+
+def _padded(size: int) -> int:
+    return (size + 7) & ~7  # every tensor starts where an int64 may
+
+
+def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
+    """Bytes of a whole model in its buffer; raises WeightsError for a dtype that no model may have."""
+    for spec in tensors:
+        if spec.dtype not in DTYPES:
+            raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has dtype {spec.dtype!r}")
+    return sum(_padded(nbytes(spec)) for spec in tensors)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's tensors; `buffer` is uint8 of shape (total_bytes,)."""
+
+    tensors: tuple[TensorSpec, ...]
+    buffer: NDArray[np.uint8]
+
+    @classmethod
+    def empty(cls, tensors: tuple[TensorSpec, ...]) -> Weights:
+        """Room for a model, with undefined values but zeroed padding."""
+        weights = cls(tensors, np.empty(total_bytes(tensors), np.uint8))
+        offset = 0
+        for spec in tensors:
+            weights.buffer[offset + nbytes(spec) : offset + _padded(nbytes(spec))] = 0
+            offset += _padded(nbytes(spec))
+        return weights
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[np.generic]], like: tuple[TensorSpec, ...]) -> Weights:
+        """Copies arrays into one buffer laid out as `like`."""
+        weights = cls.empty(like)
+        for name, view in weights.arrays.items():
+            view[...] = arrays[name]
+        return weights
+
+    @cached_property
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Views of the tensors, in order."""
+        views: dict[str, NDArray[np.generic]] = {}
+        offset = 0
+        for spec in self.tensors:
+            part = self.buffer[offset : offset + nbytes(spec)]
+            views[spec.name] = part.view(DTYPES[spec.dtype]).reshape(spec.shape)
+            offset += _padded(nbytes(spec))
+        return views
+
+    @cached_property
+    def digest(self) -> bytes:
+        """sha256 of the buffer; the buffer must not change any more."""
+        return hashlib.sha256(self.buffer.data).digest()
+
+    def ref(self, model_id: str) -> ModelRef:
+        """The reference under which these weights are known."""
+        return ModelRef(model_id, self.buffer.nbytes, self.digest)
+
+    def copy(self) -> Weights:
+        """The same weights in a buffer of their own."""
+        return Weights(self.tensors, self.buffer.copy())
+
+
+def check_finite(weights: Weights) -> None:
+    """Raises WeightsError if any float is NaN or infinite."""
+    for name, array in weights.arrays.items():
+        # min and max carry NaN along and need no temporary of the model's size
+        if array.dtype.kind == "f" and array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+            raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds NaN or infinite values")
+
+
+def check_same_tensors(found: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...], whose: str) -> None:
+    """Raises WeightsError naming the first tensor that differs."""
+    for mine, theirs in zip(expected, found, strict=False):
+        if mine != theirs:
+            raise WeightsError(
+                FailureCode.WRONG_SHAPES,
+                f"{whose} has tensor {theirs.name!r} {theirs.dtype}{list(theirs.shape)}"
+                f" where {mine.name!r} {mine.dtype}{list(mine.shape)} is expected",
+            )
+    if len(found) != len(expected):
+        raise WeightsError(
+            FailureCode.WRONG_SHAPES, f"{whose} has {len(found)} tensors where {len(expected)} are expected"
+        )
