@@ -1,0 +1,3 @@
+from fedgsp_node.cli import main
+
+main()

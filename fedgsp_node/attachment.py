@@ -1,0 +1,110 @@
+"""A node's life with one manager: orders in, reports out, until either side goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import grpc.aio
+
+from fedgsp import wire
+from fedgsp.channels import describe
+from fedgsp.messages import (
+    Attached,
+    Cancel,
+    Done,
+    Failed,
+    Failure,
+    FailureCode,
+    NodeReport,
+    Order,
+    OrderKey,
+    OrderProgress,
+    Progress,
+)
+from fedgsp.model_service import upload
+from fedgsp.v1 import order_pb2, order_pb2_grpc
+from fedgsp.weights import Weights, WeightsError
+from fedgsp_node.clients import OrderError
+from fedgsp_node.slot import Slot
+from fedgsp_node.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S = 1.0
+UPLOAD_TIMEOUT_S = 600.0
+
+
+class Attachment:
+    """Orders run side by side; only the training slot makes them wait for each other."""
+
+    def __init__(self, channel: grpc.aio.Channel, attached: Attached, worker: Worker, slot: Slot) -> None:
+        self._channel = channel
+        self._attached = attached
+        self._worker = worker
+        self._slot = slot
+        self._reports: asyncio.Queue[NodeReport] = asyncio.Queue()
+        self._running: dict[OrderKey, asyncio.Task[None]] = {}
+
+    async def serve(self) -> str:
+        """Takes the manager's orders until its stream ends; returns why it ended."""
+        self._reports.put_nowait(NodeReport(self._attached))
+        call = order_pb2_grpc.OrderServiceStub(self._channel).Attach(self._outgoing())
+        progress = asyncio.create_task(self._report_progress())
+        try:
+            async for proto in call:
+                self._take(wire.decode(Order, proto))
+            return "the manager closed the stream"
+        except grpc.aio.AioRpcError as error:
+            return describe(error)
+        finally:
+            progress.cancel()
+            running = list(self._running.values())
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, progress, return_exceptions=True)
+            call.cancel()
+
+    async def _outgoing(self) -> AsyncIterator[order_pb2.NodeReport]:
+        while True:
+            yield wire.encode(await self._reports.get())
+
+    def _take(self, order: Order) -> None:
+        key = order.key
+        if key is None:
+            logger.warning("an order without a key was ignored")
+        elif isinstance(order.work, Cancel):
+            if key in self._running:
+                self._running[key].cancel()
+        elif key not in self._running:  # an order that came twice is already being carried out
+            task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
+            self._running[key] = task
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+
+    async def _carry_out(self, key: OrderKey, order: Order) -> None:
+        try:
+            report: Done | Failed = Done(key, await self._worker.carry_out(order, self._upload))
+        except (OrderError, WeightsError) as error:
+            logger.warning("round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure)
+            report = Failed(key, error.failure)
+        except asyncio.CancelledError:
+            report = Failed(key, Failure(FailureCode.CANCELLED, "called off"))
+        except Exception as error:  # a bug of ours must reach the manager as a failure, not as silence
+            logger.exception("round=%d group=%d client=%d", key.round, key.group, order.client)
+            report = Failed(key, Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}"))
+        self._reports.put_nowait(NodeReport(report))
+
+    async def _upload(self, model_id: str, weights: Weights) -> None:
+        await upload(self._channel, model_id, weights, UPLOAD_TIMEOUT_S)
+
+    async def _report_progress(self) -> None:
+        """Says once a second that the training slot moves: every order that waits for it moves with it."""
+        last = -1
+        while True:
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
+            mark = self._slot.mark
+            if mark != last and self._running:
+                orders = tuple(OrderProgress(key, mark) for key in self._running)
+                self._reports.put_nowait(NodeReport(Progress(orders)))
+            last = mark

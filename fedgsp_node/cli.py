@@ -1,0 +1,134 @@
+"""The command `fedgsp-node`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+import fedgsp
+from fedgsp import lifecycle, logs
+from fedgsp.errors import ConfigError, UserError
+from fedgsp_node.settings import NodeSettings, parse_clients, parse_options
+
+REACHING = "Reaching others"
+WORK = "Work"
+REPORTING = "Reporting"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedgsp-node {fedgsp.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def node(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and leave")
+    ] = False,
+) -> None:
+    """Host clients: hold their data, train, and hand weights on."""
+    if context.invoked_subcommand is None:
+        raise ConfigError("no command is given", "give `start`, or see --help")
+
+
+@app.command()
+def start(
+    top_server: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="the top server to join", rich_help_panel=REACHING)
+    ],
+    task: Annotated[str, typer.Option(help="a built-in task, or module:factory", rich_help_panel=WORK)] = "digits",
+    task_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="an option of the task; repeatable", rich_help_panel=WORK),
+    ] = None,
+    clients: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IDS", help="clients to host, as 0-3,7; all of the task if not given", rich_help_panel=WORK
+        ),
+    ] = None,
+    peer_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="where other nodes fetch weights from this one; without it, group managers carry them",
+            rich_help_panel=REACHING,
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="the address other nodes are told, if not the bound one",
+            rich_help_panel=REACHING,
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="threads of a training step", rich_help_panel=WORK)] = 1,
+    name: Annotated[
+        str | None, typer.Option(help="its name in the record of the run; host and process if not given")
+    ] = None,
+    connect_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="give up after this long without a top server", rich_help_panel=REACHING),
+    ] = 120.0,
+    json: Annotated[
+        bool, typer.Option("--json", help="log as one JSON object per line, to stdout", rich_help_panel=REPORTING)
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="log more", rich_help_panel=REPORTING)] = False,
+) -> None:
+    """Join a top server and work until its run is over."""
+    if not connect_timeout > 0:
+        raise ConfigError(f"--connect-timeout is {connect_timeout:g}", "give a number of seconds above 0")
+    settings = NodeSettings(
+        top_server=top_server,
+        task=task,
+        task_options=parse_options("--task-option", task_option or []),
+        clients=None if clients is None else parse_clients(clients),
+        peer_listen=peer_listen,
+        advertise=advertise,
+        threads=threads,
+        name=name,
+        connect_timeout=connect_timeout,
+    )
+    _check_addresses(settings)
+    logs.configure(verbose, json_lines=json)
+    from fedgsp_node import server  # brings in torch, which takes seconds that --help and a bad flag should not
+
+    raise typer.Exit(lifecycle.run(server.run(settings)))
+
+
+def _check_addresses(settings: NodeSettings) -> None:
+    from fedgsp.channels import split_address  # brings in gRPC
+
+    for flag, address in (
+        ("--top-server", settings.top_server),
+        ("--peer-listen", settings.peer_listen),
+        ("--advertise", settings.advertise),
+    ):
+        if address is not None:
+            try:
+                split_address(address)
+            except ConfigError as error:
+                raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
+    if settings.advertise and not settings.peer_listen:
+        raise ConfigError("--advertise tells an address where nobody listens", "give --peer-listen too")
+
+
+def main() -> None:
+    """Run the command and end the process with its exit code."""
+    try:
+        code = app(prog_name="fedgsp-node", standalone_mode=False)
+    except UserError as error:
+        code = logs.report(error)
+    except TyperException as error:
+        code = logs.report(ConfigError(error.format_message().rstrip("."), "see --help"))
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

@@ -1,0 +1,136 @@
+"""The clients that a node hosts: their data, and what is computed on it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from fedgsp.errors import TaskError, UserError
+from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
+from fedgsp.seeds import derive, stream
+from fedgsp.task import ClientData, Task
+from fedgsp.weights import Weights, WeightsError, check_finite
+from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
+from fedgsp_node.training import ALGORITHMS
+from fedgsp_node.training.control import Control, StoppedError
+from fedgsp_node.training.evaluation import evaluate
+
+T = TypeVar("T")
+
+
+class OrderError(Exception):
+    """An order that was not carried out; carries the reason as a value."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class Clients:
+    """Runs the task on the data of its clients, one call at a time, in the node's training thread."""
+
+    def __init__(self, task: Task, ids: Iterable[int] | None) -> None:
+        self.task = task
+        chosen = tuple(range(task.num_clients)) if ids is None else tuple(ids)
+        strangers = [client for client in chosen if not 0 <= client < task.num_clients]
+        if strangers:
+            raise TaskError(
+                f"client {strangers[0]} does not exist: the task has {task.num_clients} clients",
+                f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
+            )
+        self._data = {client: _load(task, client) for client in chosen}
+        self._module = _ours(lambda: task.model(), "model()")
+        if not isinstance(self._module, torch.nn.Module):
+            raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
+        self.tensors = tensor_specs(self._module)
+
+    @property
+    def hosted(self) -> tuple[HostedClient, ...]:
+        """Every hosted client with its numbers of samples."""
+        return tuple(HostedClient(c, len(data.train), len(data.test)) for c, data in self._data.items())
+
+    def class_counts(self, client: int) -> tuple[int, ...]:
+        """The class histogram of a client's training part."""
+        counts = self._call(lambda: self.task.class_counts(self._of(client).train))
+        return tuple(int(count) for count in counts)
+
+    def initial_weights(self, seed: int) -> Weights:
+        """Fresh weights; the same seed gives the same bits on every node."""
+        torch.manual_seed(seed)
+        return weights_of(self._call(self.task.model))
+
+    def train(
+        self, client: int, start: Weights, settings: TrainingSettings, round_number: int, control: Control
+    ) -> tuple[Weights, float, float]:
+        """Weights after local training from `start`, mean loss, seconds."""
+        algorithm = ALGORITHMS.get(settings.algorithm)
+        if algorithm is None:
+            detail = f"unknown training algorithm {settings.algorithm!r}; this node knows {', '.join(ALGORITHMS)}"
+            raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
+        part = self._of(client).train
+        result = start.copy()
+        bind(self._module, result)
+        torch.manual_seed(derive(settings.seed, "training", round_number, client))
+        order = stream(settings.seed, "batch-order", round_number, client)
+        begin = time.perf_counter()
+        x, y = as_tensor(part.x), as_tensor(part.y)
+        loss = self._call(lambda: algorithm(self._module, self.task, x, y, settings, order, control))
+        seconds = time.perf_counter() - begin
+        try:
+            check_finite(result)
+        except WeightsError as error:
+            detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
+            raise OrderError(Failure(FailureCode.NOT_FINITE, detail)) from error
+        return result, loss, seconds
+
+    def evaluate(self, client: int, weights: Weights, control: Control) -> Evaluated:
+        """Counts of a model on the client's test part."""
+        part = self._of(client).test
+        bind(self._module, weights)
+        x, y = as_tensor(part.x), as_tensor(part.y)
+        correct, loss_sum = self._call(lambda: evaluate(self._module, self.task, x, y, control))
+        return Evaluated(correct, len(part), loss_sum)
+
+    def _of(self, client: int) -> ClientData:
+        if client not in self._data:
+            raise OrderError(Failure(FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"))
+        return self._data[client]
+
+    def _call(self, call: Callable[[], T]) -> T:
+        """Runs the user's code; what it raises is a failure of the order, not of the node."""
+        try:
+            return call()
+        except StoppedError:
+            raise OrderError(Failure(FailureCode.CANCELLED, "the order was called off")) from None
+        except Exception as error:
+            raise OrderError(Failure(FailureCode.TASK_RAISED, _where(error))) from error
+
+
+def _load(task: Task, client: int) -> ClientData:
+    data = _ours(lambda: task.data(client), f"data({client})")
+    if not isinstance(data, ClientData):
+        raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
+    if not len(data.train):
+        raise TaskError(
+            f"client {client} has no training samples", "leave it out of --clients, or change the partition"
+        )
+    return data
+
+
+def _ours(call: Callable[[], T], what: str) -> T:
+    try:
+        return call()
+    except UserError:
+        raise
+    except Exception as error:
+        raise TaskError(f"the task's {what} raised {_where(error)}", "mend the task module") from error
+
+
+def _where(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

@@ -1,0 +1,191 @@
+"""A node's main coroutine: load the task, join the top server, attach to managers, leave when the run is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import torch
+
+from fedgsp import wire
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, is_wildcard, resolve, split_address, start_server
+from fedgsp.errors import ConfigError, PeerError, RunError
+from fedgsp.messages import (
+    PROTOCOL,
+    Attached,
+    AttachTo,
+    Failure,
+    Hello,
+    Leave,
+    NodeMessage,
+    TopServerMessage,
+    Welcome,
+)
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import membership_pb2, membership_pb2_grpc, model_pb2_grpc
+from fedgsp_node.attachment import Attachment
+from fedgsp_node.clients import Clients
+from fedgsp_node.fetching import Fetcher
+from fedgsp_node.settings import NodeSettings
+from fedgsp_node.slot import Slot
+from fedgsp_node.tasks import load_task
+from fedgsp_node.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 0.2
+LONGEST_RETRY_S = 5.0
+
+
+async def run(settings: NodeSettings) -> None:
+    """Lives until the run is over; raises UserError if the node cannot take part or the run did not finish."""
+    torch.set_num_threads(settings.threads)
+    host, _ = split_address(settings.top_server)
+    clients = Clients(load_task(settings.task, settings.task_options), settings.clients)
+    store, slot = ModelStore(), Slot()
+    try:
+        async with Channels() as channels, _peer_server(settings, store) as peer_address:
+            fetcher = Fetcher(store, channels, clients.tensors, host)
+            node = _Node(settings, clients, channels, Worker(clients, store, fetcher, slot), slot, peer_address)
+            await node.live()
+    finally:
+        slot.close()
+
+
+@contextlib.asynccontextmanager
+async def _peer_server(settings: NodeSettings, store: ModelStore) -> AsyncIterator[str]:
+    """Serves the node's models to its peers, if it can be dialled; yields the address that peers are told."""
+    if not settings.peer_listen:
+        yield ""
+        return
+    servicer = ModelServicer(store)
+    server, bound = await start_server(
+        settings.peer_listen, [lambda server: model_pb2_grpc.add_ModelServiceServicer_to_server(servicer, server)]
+    )
+    host, port = split_address(bound)
+    if not settings.advertise and is_wildcard(host):
+        raise ConfigError(
+            f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
+        )
+    try:
+        advertised = settings.advertise or bound
+        # --advertise host:0 means: that host, and the port that was bound
+        yield f"{split_address(advertised)[0]}:{port}" if split_address(advertised)[1] == 0 else advertised
+    finally:
+        await server.stop(SHUTDOWN_GRACE_S)
+
+
+class _Node:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        clients: Clients,
+        channels: Channels,
+        worker: Worker,
+        slot: Slot,
+        peer_address: str,
+    ) -> None:
+        self._settings = settings
+        self._channels = channels
+        self._worker = worker
+        self._slot = slot
+        self._top_host, _ = split_address(settings.top_server)
+        self._name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
+        self._hello = Hello(
+            PROTOCOL,
+            self._name,
+            settings.task,
+            clients.task.num_classes,
+            clients.hosted,
+            clients.tensors,
+            peer_address,
+        )
+        self._attachments: dict[str, asyncio.Task[None]] = {}
+        self._run_id = ""
+
+    async def live(self) -> None:
+        """Joins, and joins again after a loss, until the top server says that the run is over."""
+        loop = asyncio.get_running_loop()
+        retry_s, alone_since = FIRST_RETRY_S, loop.time()
+        try:
+            while True:
+                ended = await self._join()
+                if isinstance(ended, Leave):
+                    if not ended.finished:
+                        raise RunError(f"the run ended: {ended.reason}")
+                    logger.info("the run is finished")
+                    return
+                joined, reason = ended
+                if joined:
+                    retry_s, alone_since = FIRST_RETRY_S, loop.time()
+                if loop.time() - alone_since > self._settings.connect_timeout:
+                    raise PeerError(
+                        f"no top server at {self._settings.top_server}"
+                        f" for {self._settings.connect_timeout:.0f} s ({reason})",
+                        "start it, or correct --top-server",
+                    )
+                logger.warning(
+                    "no top server at %s (%s); next try in %.1f s", self._settings.top_server, reason, retry_s
+                )
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+        finally:
+            await self._detach()
+
+    async def _join(self) -> Leave | tuple[bool, str]:
+        """One stay with the top server: how it ended, or (whether it had begun, why it was lost)."""
+        await self._channels.drop(
+            self._settings.top_server
+        )  # a fresh channel tries at once, without gRPC's own backoff
+        stub = membership_pb2_grpc.MembershipServiceStub(self._channels.to(self._settings.top_server))
+        call = stub.Join(self._outgoing())
+        joined = False
+        try:
+            async for proto in call:
+                match wire.decode(TopServerMessage, proto).kind:
+                    case Welcome(run_id):
+                        joined = True
+                        self._run_id = run_id
+                        logger.info(
+                            "node=%s joined run %s with %d clients", self._name, run_id, len(self._hello.clients)
+                        )
+                    case AttachTo() as manager:
+                        self._attach(manager)
+                    case Failure() as refusal:
+                        raise PeerError(f"the top server refused this node: {refusal.detail}")
+                    case Leave() as leave:
+                        return leave
+            return joined, "it closed the stream"
+        except grpc.aio.AioRpcError as error:
+            return joined, describe(error)
+        finally:
+            call.cancel()
+
+    async def _outgoing(self) -> AsyncIterator[membership_pb2.NodeMessage]:
+        yield wire.encode(NodeMessage(self._hello))
+        await asyncio.Event().wait()  # the stream stays open for as long as the node lives
+
+    def _attach(self, manager: AttachTo) -> None:
+        if manager.manager not in self._attachments:
+            task = asyncio.create_task(self._serve(manager), name=f"manager {manager.manager}")
+            self._attachments[manager.manager] = task
+            task.add_done_callback(lambda _: self._attachments.pop(manager.manager, None))
+
+    async def _serve(self, manager: AttachTo) -> None:
+        address = resolve(manager.address, self._top_host)
+        attached = Attached(self._run_id, self._name)
+        reason = await Attachment(self._channels.to(address), attached, self._worker, self._slot).serve()
+        logger.info("manager=%s left: %s", manager.manager, reason)
+        await self._channels.drop(address)
+
+    async def _detach(self) -> None:
+        tasks = list(self._attachments.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

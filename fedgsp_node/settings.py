@@ -1,0 +1,71 @@
+"""The settings of a node."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fedgsp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: Far above what a node can hold; keeps a slip such as 0-99999999999 from filling the memory.
+MOST_CLIENTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What a node is told when it starts."""
+
+    top_server: str
+    task: str = "digits"
+    task_options: Mapping[str, str] = field(default_factory=dict)
+    #: Ids of the clients it hosts, ascending; None for all that the task has.
+    clients: tuple[int, ...] | None = None
+    #: Where it serves its models to other nodes; None where no other node can reach it.
+    peer_listen: str | None = None
+    #: The address that peers are told; None for the one that was bound.
+    advertise: str | None = None
+    #: torch's threads for one training step.
+    threads: int = 1
+    name: str | None = None
+    #: Seconds without a top server after which it gives up.
+    connect_timeout: float = 120.0
+
+
+def parse_clients(text: str) -> tuple[int, ...]:
+    """Client ids from "3", "0-45" or "0-3,7,9-12", ascending; raises ConfigError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part, re.ASCII)
+        if not match:
+            raise ConfigError(
+                f"--clients {text!r} has {part.strip()!r}", "write ids and ranges, for example 0-3,7,9-12"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ConfigError(f"--clients has the reversed range {part.strip()}", f"write {last}-{first}")
+        if last - first >= MOST_CLIENTS:
+            raise ConfigError(
+                f"--clients has the range {part.strip()}", f"a node hosts at most {MOST_CLIENTS:,} clients"
+            )
+        ids = range(first, last + 1)
+        if twice := found.intersection(ids):
+            raise ConfigError(f"--clients names client {min(twice)} twice", "name each client once")
+        found.update(ids)
+    return tuple(sorted(found))
+
+
+def parse_options(flag: str, items: Iterable[str]) -> dict[str, str]:
+    """Options given as repeated `key=value`; raises ConfigError."""
+    found: dict[str, str] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"{flag} {item!r} is not an option", f"write {flag} key=value")
+        if key in found:
+            raise ConfigError(f"{flag} {key} is given twice", "give it once")
+        found[key] = value
+    return found

@@ -1,0 +1,119 @@
+"""FEMNIST: handwritten characters of 62 classes; a client is a writer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from torch import nn
+
+from fedgsp.errors import DataError, TaskError
+from fedgsp.seeds import stream
+from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.tasks.femnist_files import CLASSES, Owned, open_files
+from fedgsp_node.tasks.partitions import hold_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fedgsp_node.tasks.femnist_files import PartName
+
+_VALIDATION_SHARE = 0.1
+
+
+class Femnist(Task):
+    """LEAF's FEMNIST by writer; white paper is 1.0 and ink is dark, as in LEAF."""
+
+    num_classes = CLASSES
+
+    def __init__(
+        self,
+        data: Path,
+        writers: int | None = None,
+        min_samples: int = 0,
+        initialisation: Literal["pytorch", "leaf"] = "pytorch",
+        validation: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self._initialisation = initialisation
+        self._validation = validation
+        self._seed = seed
+        self._files = open_files(data)
+        usable = _usable_writers(data, self._files.train, self._files.test, min_samples)
+        count = len(usable) if writers is None else writers
+        if not 1 <= count <= len(usable):
+            raise TaskError(
+                f"{count} writers cannot be drawn from {len(usable)} with at least {min_samples} samples in {data}",
+                f"set writers to 1 .. {len(usable)}" if len(usable) else "lower min_samples",
+            )
+        # Drawn without replacement, then numbered in the order of the file.
+        self._writers = usable[np.sort(stream(seed, "femnist-writers").permutation(len(usable))[:count])]
+        self._parts: dict[PartName, _Chosen] = {}
+
+    @property
+    def num_clients(self) -> int:
+        """One per writer drawn."""
+        return len(self._writers)
+
+    def model(self) -> nn.Module:
+        """LEAF's CNN, 6,603,710 parameters."""
+        model = nn.Sequential(
+            nn.Conv2d(1, 32, kernel_size=5, padding="same"),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, kernel_size=5, padding="same"),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, 2048),
+            nn.ReLU(),
+            nn.Linear(2048, CLASSES),
+        )
+        if self._initialisation == "leaf":
+            for layer in model:
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    # What TensorFlow's layers do unless told otherwise.
+                    nn.init.xavier_uniform_(layer.weight)
+                    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        return model
+
+    def data(self, client: int) -> ClientData:
+        """Images as float32 of shape (n, 1, 28, 28) in 0..1, labels as int64."""
+        train = self._part("train").split(int(self._writers[client]))
+        if not self._validation:
+            return ClientData(train, self._part("test").split(int(self._writers[client])))
+        kept, held = hold_out(train.y, _VALIDATION_SHARE, stream(self._seed, "validation", int(self._writers[client])))
+        return ClientData(Split(train.x[kept], train.y[kept]), Split(train.x[held], train.y[held]))
+
+    def _part(self, part: PartName) -> _Chosen:
+        # Read when first needed, so that a process which only wants the model holds no image.
+        if part not in self._parts:
+            owned = self._files.train if part == "train" else self._files.test
+            rows = np.flatnonzero(np.isin(owned.writers, self._writers))
+            chosen = Owned(owned.labels[rows], owned.writers[rows])
+            self._parts[part] = _Chosen(self._files.images(part, rows), chosen)
+        return self._parts[part]
+
+
+class _Chosen:
+    """One part of the drawn writers: bytes in memory, floats only for the client asked for."""
+
+    def __init__(self, images: NDArray[np.uint8], owned: Owned) -> None:
+        self._images = images
+        self._owned = owned
+
+    def split(self, writer: int) -> Split:
+        own = self._owned.writers == writer
+        return Split((self._images[own] / np.float32(255))[:, None], self._owned.labels[own])
+
+
+def _usable_writers(data: Path, train: Owned, test: Owned, min_samples: int) -> NDArray[np.int64]:
+    """Numbers of the writers with something to train on and `min_samples` in both parts together, ascending."""
+    if not np.isin(train.writers, test.writers).any():
+        raise DataError(f"no writer of {data} is in both parts", "split by sample, not by user (LEAF: -t sample)")
+    count = int(max(train.writers.max(), test.writers.max())) + 1
+    trained, tested = (np.bincount(part.writers, minlength=count) for part in (train, test))
+    usable: NDArray[np.int64] = np.flatnonzero((trained > 0) & (trained + tested >= min_samples))
+    return usable

@@ -1,0 +1,161 @@
+"""FEMNIST as LEAF writes it (JSON), or packed as .npz: handwritten characters with their writers."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from fedgsp.errors import DataError
+from fedgsp_node.tasks.reading import read_npz, read_npz_rows, read_npz_shape, reading
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    PartName = Literal["train", "test"]
+
+CLASSES = 62
+_SHAPE = (28, 28)
+_PIXELS = 784
+_LEAF_FORM = "a JSON file as LEAF writes it (users, num_samples, user_data)"
+_NPZ_FORM = "an .npz of uint8 x_train, x_test and of y_train, writer_train, y_test, writer_test"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What is known of a part without its images: label and writer of each sample, shape (n,)."""
+
+    labels: NDArray[np.int64]
+    writers: NDArray[np.int64]
+
+
+class WriterFiles(Protocol):
+    """Samples of numbered writers; images are fetched by row."""
+
+    train: Owned
+    test: Owned
+
+    def images(self, part: PartName, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The images of `rows` (ascending), shape (n, 28, 28)."""
+
+
+def open_files(data: Path) -> WriterFiles:
+    """A folder is taken for LEAF's, anything else for an .npz; raises DataError."""
+    if not data.exists():
+        raise DataError(f"{data} does not exist", "give the folder of LEAF's train/ and test/, or an .npz")
+    return LeafFolder(data) if data.is_dir() else NpzFile(data)
+
+
+class NpzFile:
+    """The labels are read at once, images only when asked for: all of them may be more than a node has room for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        held = read_npz(path, ["y_train", "writer_train", "y_test", "writer_test"])
+        self.train = self._owned("train", held)
+        self.test = self._owned("test", held)
+
+    def images(self, part: PartName, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The images of `rows` (ascending), shape (n, 28, 28)."""
+        return read_npz_rows(self._path, f"x_{part}", rows)
+
+    def _owned(self, part: PartName, held: dict[str, NDArray[Any]]) -> Owned:
+        shape, dtype = read_npz_shape(self._path, f"x_{part}")
+        if dtype != np.uint8 or shape[1:] != _SHAPE:
+            raise DataError(
+                f"{self._path}: x_{part} is of {dtype}, shape {shape}, not of uint8, shape (n, 28, 28)",
+                f"give {_NPZ_FORM}",
+            )
+        for key in (f"y_{part}", f"writer_{part}"):
+            if held[key].dtype.kind not in "iu" or held[key].shape != shape[:1]:
+                raise DataError(
+                    f"{self._path}: {key} is of {held[key].dtype}, shape {held[key].shape}, for {shape[0]} images",
+                    f"give {_NPZ_FORM}",
+                )
+        labels, writers = (held[f"{key}_{part}"].astype(np.int64) for key in ("y", "writer"))
+        _check_labels(self._path, labels)
+        if (writers < 0).any():
+            raise DataError(f"{self._path}: writer_{part} has {writers.min()}", "number the writers from 0")
+        return Owned(labels, writers)
+
+
+class LeafFolder:
+    """`train/*.json` and `test/*.json`; writers are numbered in the order of their names."""
+
+    def __init__(self, folder: Path) -> None:
+        parts = {part: _read_leaf(folder / part) for part in ("train", "test")}
+        numbers = {user: number for number, user in enumerate(sorted({*parts["train"], *parts["test"]}))}
+        self._images = {}
+        owned = {}
+        for part, users in parts.items():
+            order = sorted(users)
+            self._images[part] = _joined([users[user][0] for user in order], (0, *_SHAPE), np.uint8)
+            labels = [users[user][1] for user in order]
+            writers = [np.full(len(own), numbers[user]) for user, own in zip(order, labels, strict=True)]
+            owned[part] = Owned(_joined(labels, (0,), np.int64), _joined(writers, (0,), np.int64))
+        self.train = owned["train"]
+        self.test = owned["test"]
+
+    def images(self, part: PartName, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The images of `rows`, shape (n, 28, 28)."""
+        return self._images[part][rows]
+
+
+def _joined(pieces: list[NDArray[Any]], empty: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate(pieces) if pieces else np.empty(empty, dtype)
+
+
+def _read_leaf(folder: Path) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """user -> (images, labels) of all files of one part; a user may be spread over several."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise DataError(
+            f"{folder} holds no .json file", "give the folder that holds LEAF's train/ and test/, or an .npz"
+        )
+    pieces = defaultdict(list)
+    for path in paths:
+        with reading(path, _LEAF_FORM), path.open(encoding="utf-8") as file:
+            content = json.load(file)
+        held = content.get("user_data") if isinstance(content, dict) else None
+        if not isinstance(held, dict):
+            raise DataError(f"{path} has no user_data", f"give {_LEAF_FORM}")
+        # Turned into bytes before the next file is read: as Python floats the pixels take thirty times as much.
+        for user, samples in held.items():
+            pieces[user].append(_user(path, user, samples))
+    return {
+        user: (np.concatenate([x for x, _ in own]), np.concatenate([y for _, y in own]))
+        for user, own in pieces.items()
+    }
+
+
+def _user(path: Path, user: str, samples: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    try:
+        x = np.asarray(samples["x"], np.float64).reshape(len(samples["x"]), _PIXELS)
+        y = np.asarray(samples["y"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: user {user!r} has not a list x of {_PIXELS} numbers per image and a list y ({error!r})",
+            f"give {_LEAF_FORM}",
+        ) from error
+    if y.shape != (len(x),) or (len(y) and y.dtype.kind not in "iu"):
+        raise DataError(
+            f"{path}: user {user!r} has {len(x)} images but not as many whole labels", f"give {_LEAF_FORM}"
+        )
+    if not ((x >= 0) & (x <= 1)).all():
+        raise DataError(f"{path}: user {user!r} has pixels outside 0 .. 1", f"give {_LEAF_FORM}")
+    _check_labels(path, y)
+    # Exact: LEAF's pixels are bytes divided by 255.
+    return np.rint(255 * x).astype(np.uint8).reshape(-1, *_SHAPE), y.astype(np.int64)
+
+
+def _check_labels(path: Path, labels: NDArray[Any]) -> None:
+    wrong = labels[(labels < 0) | (labels >= CLASSES)]
+    if len(wrong):
+        raise DataError(
+            f"{path} has the label {wrong[0]}, outside 0 .. {CLASSES - 1}", "give FEMNIST as LEAF labels it"
+        )

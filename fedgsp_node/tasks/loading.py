@@ -1,0 +1,149 @@
+"""From a task's name and its options, as text, to the task."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedgsp.errors import TaskError, UserError
+from fedgsp.task import Task
+from fedgsp_node.tasks.options import parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+#: name -> module:factory
+BUILT_IN: dict[str, str] = {
+    "digits": "fedgsp_node.tasks.digits:Digits",
+    "fashion_mnist": "fedgsp_node.tasks.grey_images:GreyImages",
+    "femnist": "fedgsp_node.tasks.femnist:Femnist",
+    "mnist": "fedgsp_node.tasks.grey_images:GreyImages",
+}
+
+
+def load_task(name: str, options: Mapping[str, str]) -> Task:
+    """The task called `name`: a built-in one, or `package.module:factory` searched from the current directory too.
+
+    Raises TaskError where the task cannot be found, built or used; a UserError of the task itself passes through.
+    """
+    if ":" not in name and name not in BUILT_IN:
+        raise TaskError(f"there is no task {name!r}", f"{_suggestion(name)}; your own is package.module:factory")
+    if name not in BUILT_IN:
+        _make_current_directory_importable()
+    module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
+    module = _import(name, module_name)
+    factory = _attribute(name, module, attribute)
+    arguments = parse_options(name, factory, options)
+    task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
+    if not isinstance(task, Task):
+        raise TaskError(
+            f"task {name!r}: {attribute} returned {_described(task)}, not a fedgsp.Task",
+            "return an instance of a subclass of fedgsp.Task",
+        )
+    for number in ("num_classes", "num_clients"):
+        _check_count(name, module, task, number)
+    return task
+
+
+def _suggestion(name: str) -> str:
+    known = ", ".join(sorted(BUILT_IN))
+    close = difflib.get_close_matches(name, BUILT_IN, n=1)
+    listed = f"the built-in tasks are {known}"
+    return f"did you mean {close[0]!r}? {listed.capitalize()}" if close else listed
+
+
+def _make_current_directory_importable() -> None:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _import(name: str, module_name: str) -> ModuleType:
+    if module_name.endswith(".py") or not all(part.isidentifier() for part in module_name.split(".")):
+        raise TaskError(
+            f"task {name!r}: {module_name!r} is not the name of a module",
+            "write package.module:factory, with dots and without .py",
+        )
+    try:
+        return importlib.import_module(module_name)
+    except UserError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name != missing and not module_name.startswith(f"{missing}."):
+            raise TaskError(
+                f"task {name!r}: {module_name} needs the module {missing!r}, which is not installed"
+                f" ({_location(error, None)})",
+                f"install it for {sys.executable}",
+            ) from error
+        raise TaskError(
+            f"task {name!r}: there is no module {missing!r}",
+            f"check the spelling, or start in the directory that holds it (now in {Path.cwd()})",
+        ) from error
+    # Scripts turned into modules may call sys.exit.
+    except (Exception, SystemExit) as error:
+        raise _raised(f"task {name!r}: {module_name} cannot be imported", error, None) from error
+
+
+def _attribute(name: str, module: ModuleType, attribute: str) -> Callable[..., object]:
+    factory: Callable[..., object] | None = getattr(module, attribute, None)
+    if callable(factory):
+        return factory
+    own = sorted(
+        key
+        for key, value in vars(module).items()
+        if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    )
+    close = difflib.get_close_matches(attribute, own, n=1)
+    remedy = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(own) or 'no class or function'}"
+    state = f"has no {attribute!r}" if factory is None else f"has {attribute!r}, but it is not a class or function"
+    raise TaskError(f"task {name!r}: {module.__name__} {state}", remedy)
+
+
+def _check_count(name: str, module: ModuleType, task: Task, number: str) -> None:
+    missing = object()
+    value = _guarded(f"task {name!r}: {number} cannot be read", module, lambda: getattr(task, number, missing))
+    if value is missing:
+        raise TaskError(f"task {name!r} has no {number}", f"set {number} to a positive int in {type(task).__name__}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TaskError(f"task {name!r}: {number} is {_described(value)}", f"set {number} to a positive int")
+
+
+def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _raised(what, error, module) from error
+
+
+def _raised(what: str, error: BaseException, module: ModuleType | None) -> TaskError:
+    described = f"{what}: {type(error).__name__}: {error} ({_location(error, module)})"
+    return TaskError(described, "mend that line, or the options it was given")
+
+
+def _location(error: BaseException, module: ModuleType | None) -> str:
+    """file:line of the innermost frame in `module`, or in any file that is neither ours nor the import system's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<frozen")
+    ]
+    own = module and module.__file__
+    inside = [frame for frame in frames if frame.filename == own] or frames
+    if inside:
+        return f"{inside[-1].filename}:{inside[-1].lineno}"
+    return str(own or "no file")
+
+
+def _described(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}" if value is not None else "None"

@@ -1,0 +1,136 @@
+"""Options given as text, turned into what a factory's parameters are annotated with."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import pathlib
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+from fedgsp.errors import TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _bool(text: str) -> bool:
+    try:
+        return _BOOLS[text.strip().lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    bool: _bool,
+    float: float,
+    int: int,
+    str: str,
+    pathlib.Path: lambda text: pathlib.Path(text).expanduser(),
+    typing.Any: str,
+}
+_PLAIN_NAMES = {
+    bool: "true or false",
+    float: "a number",
+    int: "a whole number",
+    str: "text",
+    pathlib.Path: "a path",
+    typing.Any: "text",
+}
+
+
+def parse_options(name: str, factory: Callable[..., object], options: Mapping[str, str]) -> dict[str, Any]:
+    """Keyword arguments for `factory`; raises TaskError for an option it does not take or lacks and a bad value."""
+    parameters = inspect.signature(factory).parameters
+    accepted = {key: value for key, value in parameters.items() if value.kind in _BY_KEYWORD}
+    rest = next((value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD), None)
+    unknown = [key for key in options if key not in accepted]
+    if unknown and rest is None:
+        raise TaskError(f"task {name!r} has no option {unknown[0]!r}", _suggestion(unknown[0], list(accepted)))
+    lacking = [key for key, value in accepted.items() if value.default is value.empty and key not in options]
+    if lacking:
+        raise TaskError(f"task {name!r} needs the option {lacking[0]!r}", f"give --task-option {lacking[0]}=VALUE")
+    return {key: _parse(name, factory, accepted.get(key, rest), key, text) for key, text in options.items()}
+
+
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _suggestion(option: str, accepted: list[str]) -> str:
+    if not accepted:
+        return "it takes none"
+    close = difflib.get_close_matches(option, accepted, n=1)
+    listed = f"takes {', '.join(accepted)}"
+    return f"did you mean {close[0]!r}? It {listed}" if close else f"it {listed}"
+
+
+def _parse(name: str, factory: Callable[..., object], parameter: inspect.Parameter | None, key: str, text: str) -> Any:
+    assert parameter is not None
+    annotation = _annotation(name, factory, parameter)
+    try:
+        return _value(annotation, text)
+    except ValueError:
+        raise TaskError(f"task {name!r}: option {key} cannot be {text!r}", f"give {_wanted(annotation)}") from None
+    except TypeError:
+        raise TaskError(
+            f"task {name!r}: option {key!r} has the type {annotation!r}, which cannot be given as text",
+            "annotate it as int, float, bool, str, pathlib.Path, Literal or one of them | None",
+        ) from None
+
+
+def _annotation(name: str, factory: Callable[..., object], parameter: inspect.Parameter) -> Any:
+    """The resolved type of one parameter; each by itself, so that an unresolvable neighbour does no harm."""
+    if parameter.annotation is parameter.empty:
+        return type(parameter.default) if type(parameter.default) in _PARSERS else str
+    target: Any = factory.func if isinstance(factory, functools.partial) else factory
+    function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
+    holder = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
+    # A module may import these for its type checker only.
+    known = {"pathlib": pathlib, "typing": typing, "Any": typing.Any, "Literal": typing.Literal, "Path": pathlib.Path}
+    try:
+        return typing.get_type_hints(holder, globalns=known | getattr(function, "__globals__", {}))["it"]
+    except Exception as error:
+        raise TaskError(
+            f"task {name!r}: the type {parameter.annotation!r} of {parameter.name!r} cannot be resolved ({error})",
+            "import the type outside `if TYPE_CHECKING`",
+        ) from error
+
+
+def _value(annotation: Any, text: str) -> Any:
+    """Raises ValueError where the text does not fit, TypeError where no text could."""
+    if annotation in _PARSERS:
+        return _PARSERS[annotation](text)
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return {str(choice): choice for choice in arguments}[text] if text in map(str, arguments) else _refuse(text)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        if types.NoneType in arguments and text.strip().lower() in ("", "none"):
+            return None
+        return _first_fit([choice for choice in arguments if choice is not types.NoneType], text)
+    raise TypeError(annotation)
+
+
+def _first_fit(choices: list[Any], text: str) -> Any:
+    for choice in choices:
+        try:
+            return _value(choice, text)
+        except ValueError:
+            continue
+    return _refuse(text)
+
+
+def _refuse(text: str) -> typing.NoReturn:
+    raise ValueError(text)
+
+
+def _wanted(annotation: Any) -> str:
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " or ".join("none" if choice is types.NoneType else _wanted(choice) for choice in arguments)
+    return _PLAIN_NAMES[annotation]

@@ -1,0 +1,170 @@
+"""How the samples of a data set are dealt to clients: pure index functions, all disjoint.
+
+Each takes the labels, shape (n,), the number of clients and a generator, and returns one index array per client;
+the same generator state gives the same partition. TaskError where the numbers cannot work.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from fedgsp.errors import TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Indices: TypeAlias = NDArray[np.int64]
+
+
+def iid(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
+    """All samples at random; sizes differ by one at most."""
+    _check_clients(clients, len(labels))
+    return np.array_split(rng.permutation(len(labels)), clients)
+
+
+def shards(
+    labels: NDArray[Any], clients: int, rng: np.random.Generator, *, shards_per_client: int = 2
+) -> list[Indices]:
+    """Samples sorted by label and cut into equal shards (to one sample), as many to each client (McMahan et al.)."""
+    _check_clients(clients, len(labels))
+    if not 1 <= shards_per_client <= len(labels) // clients:
+        raise TaskError(
+            f"{shards_per_client} shards for each of {clients} clients cannot be cut from {len(labels)} samples",
+            f"set shards_per_client to 1 .. {len(labels) // clients}",
+        )
+    pieces = np.array_split(_by_label(labels, rng), clients * shards_per_client)
+    owners = rng.permutation(len(pieces)).reshape(clients, shards_per_client)
+    return [np.concatenate([pieces[piece] for piece in own]) for own in owners]
+
+
+def dirichlet(
+    labels: NDArray[Any], clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_size: int = 10
+) -> list[Indices]:
+    """Each class by shares drawn from Dirichlet(alpha); the largest clients then give to those below `min_size`."""
+    _check_clients(clients, len(labels))
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise TaskError(f"alpha of a Dirichlet partition is {alpha}", "give a positive number, for example 0.5")
+    if not 1 <= min_size <= len(labels) // clients:
+        raise TaskError(
+            f"{clients} clients cannot have {min_size} of {len(labels)} samples each",
+            f"set min_size to 1 .. {len(labels) // clients}, or take fewer clients",
+        )
+    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        cuts = np.rint(np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(rows)).astype(np.int64)
+        for part, piece in zip(parts, np.split(rows, cuts), strict=True):
+            part.append(piece)
+    # Shuffled, so that what a large client gives away is of its own label mix.
+    own = [rng.permutation(np.concatenate(part)) for part in parts]
+    for client in range(clients):
+        while (lacking := min_size - len(own[client])) > 0:
+            giver = max(range(clients), key=lambda other: len(own[other]))
+            taken = min(lacking, len(own[giver]) - min_size)
+            own[client] = np.concatenate([own[client], own[giver][:taken]])
+            own[giver] = own[giver][taken:]
+    return own
+
+
+def half_normal(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
+    """IID with sizes proportional to |N(0, 1)|, rounded down, at least one sample (HCCT, FMNIST)."""
+    _check_clients(clients, len(labels))
+    sizes = _half_normal_sizes(len(labels), clients, rng)
+    return np.split(rng.permutation(len(labels)), np.cumsum(sizes))[:-1]
+
+
+def half_normal_shards(
+    labels: NDArray[Any], clients: int, rng: np.random.Generator, *, shards: int = 100
+) -> list[Indices]:
+    """Single-label shards, their number proportional to |N(0, 1)|, rounded down, at least one (HCCT, CIFAR-10)."""
+    _check_clients(clients, len(labels))
+    if not clients <= shards <= len(labels):
+        raise TaskError(
+            f"{shards} shards cannot be cut from {len(labels)} samples for {clients} clients",
+            f"set shards to {clients} .. {len(labels)}",
+        )
+    pieces = np.array_split(_by_label(labels, rng), shards)
+    owners = np.split(rng.permutation(shards), np.cumsum(_half_normal_sizes(shards, clients, rng)))[:-1]
+    return [np.concatenate([pieces[piece] for piece in own]) for own in owners]
+
+
+PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
+    "dirichlet": dirichlet,
+    "half_normal": half_normal,
+    "half_normal_shards": half_normal_shards,
+    "iid": iid,
+    "shards": shards,
+}
+
+
+def partition_indices(
+    name: str, labels: NDArray[Any], clients: int, rng: np.random.Generator, options: Mapping[str, float | None]
+) -> list[Indices]:
+    """The partition called `name`; options that are None keep the partition's own default.
+
+    Raises TaskError for an unknown name, for an option the partition does not take, and for numbers that cannot work.
+    """
+    if name not in PARTITIONS:
+        raise TaskError(f"there is no partition {name!r}", f"take one of {', '.join(PARTITIONS)}")
+    given = {key: value for key, value in options.items() if value is not None}
+    accepted = [
+        key
+        for key, parameter in inspect.signature(PARTITIONS[name]).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    for key in given:
+        if key not in accepted:
+            raise TaskError(
+                f"partition {name!r} has no {key}", f"it takes {', '.join(accepted) or 'no numbers'}; leave {key} out"
+            )
+    return PARTITIONS[name](labels, clients, rng, **given)
+
+
+def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """Indices of one client's samples to keep and to hold out (`share` of them, stratified where possible), sorted.
+
+    A class of one sample is kept, at least one sample is kept, and one is held out if there are two or more.
+    """
+    if not 0 < share < 1:
+        raise TaskError(f"a share of {share} cannot be held out", "give a number between 0 and 1, for example 0.2")
+    count = len(labels)
+    wanted = min(max(1, round(share * count)), count - 1)
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    several = np.flatnonzero(sizes[codes] > 1)
+    seen = int((sizes > 1).sum())
+    if wanted < 1:
+        return np.arange(count), np.arange(0)
+    if seen <= wanted <= len(several) - seen:
+        held = train_test_split(
+            several, test_size=wanted, stratify=codes[several], random_state=int(rng.integers(2**32))
+        )[1]
+    else:
+        held = rng.permutation(several if len(several) > wanted else count)[:wanted]
+    held = np.sort(held)
+    return np.setdiff1d(np.arange(count), held), held
+
+
+def _check_clients(clients: int, samples: int) -> None:
+    if not 1 <= clients <= samples:
+        raise TaskError(f"{samples} samples cannot be dealt to {clients} clients", f"set clients to 1 .. {samples}")
+
+
+def _by_label(labels: NDArray[Any], rng: np.random.Generator) -> Indices:
+    shuffled = rng.permutation(len(labels))
+    return shuffled[np.argsort(labels[shuffled], kind="stable")]
+
+
+def _half_normal_sizes(total: int, clients: int, rng: np.random.Generator) -> Indices:
+    draws = np.abs(rng.standard_normal(clients))
+    sizes: Indices = np.maximum(1, np.floor(total * draws / draws.sum()).astype(np.int64))
+    # The ones added to small clients may exceed what rounding down left over.
+    while sizes.sum() > total:
+        sizes[sizes.argmax()] -= 1
+    return sizes

@@ -1,0 +1,97 @@
+"""Data files, read without pickle; whatever is wrong with one is a DataError that names it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedgsp.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_IDX_UINT8 = 0x08
+_CHUNK_ROWS = 4096
+
+
+@contextlib.contextmanager
+def reading(path: Path, form: str) -> Iterator[None]:
+    """Turns what reading `path`, which should be `form`, may raise into a DataError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist", f"give the path of {form}") from error
+    except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path} cannot be read as {form} ({error})", "it is cut short or of another format: get it again"
+        ) from error
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """A gzipped IDX file of bytes, for example of shape (n, 28, 28) for `dimensions` = 3."""
+    form = f"a gzipped IDX file of bytes with {dimensions} dimensions"
+    with reading(path, form), gzip.open(path) as file:
+        content = file.read()
+        if content[:4] != bytes([0, 0, _IDX_UINT8, dimensions]):
+            raise ValueError(f"it starts with {content[:4].hex() or 'nothing'}")
+        start = 4 + 4 * dimensions
+        shape = np.frombuffer(content[4:start], ">u4").astype(int)
+        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The arrays `keys` of an .npz file."""
+    form = f"an .npz file with {', '.join(keys)}"
+    with reading(path, form), zipfile.ZipFile(path) as archive:
+        members = archive.namelist()
+        for key in keys:
+            if f"{key}.npy" not in members:
+                raise DataError(f"{path} has no array {key!r}", f"give {form}")
+        arrays = {}
+        for key in keys:
+            with archive.open(f"{key}.npy") as member:
+                arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
+        return arrays
+
+
+def read_npz_shape(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of one array of an .npz file, without reading its values."""
+    with reading(path, f"an .npz file with {key}"), zipfile.ZipFile(path) as archive:
+        if f"{key}.npy" not in archive.namelist():
+            raise DataError(f"{path} has no array {key!r}", f"give an .npz file with {key}")
+        with archive.open(f"{key}.npy") as member:
+            return _header(member)
+
+
+def read_npz_rows(path: Path, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Rows (ascending) of one array of an .npz file; the rest of the array never is in memory at once."""
+    form = f"an .npz file with {key}"
+    with reading(path, form), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        shape, dtype = _header(member)
+        kept = np.empty((len(rows), *shape[1:]), dtype)
+        size = dtype.itemsize * int(np.prod(shape[1:]))
+        for first in range(0, shape[0], _CHUNK_ROWS):
+            count = min(_CHUNK_ROWS, shape[0] - first)
+            chunk = np.frombuffer(member.read(count * size), dtype).reshape(count, *shape[1:])
+            start, end = np.searchsorted(rows, [first, first + count])
+            kept[start:end] = chunk[rows[start:end] - first]
+        return kept
+
+
+def _header(member: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"array format {version}")
+    shape, fortran_order, dtype = read(member)
+    if fortran_order or dtype.hasobject:
+        raise ValueError("an array in Fortran order or of Python objects")
+    return shape, dtype

@@ -1,0 +1,48 @@
+"""Ties a torch module's tensors to a `Weights` buffer, so that training writes straight into what will travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedgsp.errors import TaskError
+from fedgsp.messages import TensorSpec
+from fedgsp.weights import DTYPES, Weights
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters (shared ones once), then the buffers that belong to the state."""
+    saved = module.state_dict(keep_vars=True)
+    named: dict[str, torch.Tensor] = dict(module.named_parameters())
+    named.update({name: buffer for name, buffer in module.named_buffers() if name in saved})
+    return named
+
+
+def tensor_specs(module: torch.nn.Module) -> tuple[TensorSpec, ...]:
+    """What a module's weights look like; raises TaskError for a dtype that cannot travel."""
+    specs = []
+    for name, tensor in _tensors(module).items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise TaskError(f"the model's tensor {name!r} has dtype {dtype}", f"use one of {', '.join(DTYPES)}")
+        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), tensor.requires_grad))
+    if not any(spec.trainable for spec in specs):
+        raise TaskError("the model has no trainable parameter", "return a torch.nn.Module with parameters")
+    return tuple(specs)
+
+
+def bind(module: torch.nn.Module, weights: Weights) -> None:
+    """Makes the module's tensors views of the buffer: what one changes, the other shows."""
+    for name, tensor in _tensors(module).items():
+        tensor.data = torch.from_numpy(weights.arrays[name])
+
+
+def weights_of(module: torch.nn.Module) -> Weights:
+    """A copy of the module's weights."""
+    arrays = {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}
+    return Weights.of(arrays, tensor_specs(module))
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """A tensor over the array's memory; a read-only array is copied once, since torch has no such notion."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
