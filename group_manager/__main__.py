@@ -1,0 +1,32 @@
+"""Started by the top server: `python -m group_manager --name m0 --listen 127.0.0.1:0`.
+
+No typer here: a manager has to be ready in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from fedgsp.errors import UserError
+from fedgsp.lifecycle import run as run_until_stopped
+from group_manager.server import run
+
+
+def main() -> int:
+    """Parses the command line and serves; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="group_manager", description="Coordinates one group of clients at a time.")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        return run_until_stopped(run(arguments.name, arguments.listen))
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Which nodes are attached, what they were ordered to do, and what they reported."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey, Progress, Result
+
+Outcome = Result | Failure | None
+
+
+@dataclass(slots=True)
+class Ticket:
+    """An order on its way; `touched` is the loop's time of its last sign of life."""
+
+    key: OrderKey
+    node: str
+    outcome: asyncio.Future[Outcome]
+    touched: float
+
+
+@dataclass(slots=True)
+class Session:
+    """One node's stream: orders wait in `outbox`; `closed` is set when the stream ended."""
+
+    node: str
+    outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
+    pending: dict[OrderKey, Ticket] = field(default_factory=dict)
+
+
+class Members:
+    """Invariant: every ticket ends: by a report, by the loss of its node, or by a stall."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._changed = asyncio.Condition()
+
+    def attached(self, node: str) -> bool:
+        """Whether a node is there."""
+        return node in self._sessions
+
+    async def attach(self, node: str) -> Session:
+        """Opens a node's session; an older one of the same node is over."""
+        old = self._sessions.get(node)
+        if old is not None:
+            await self.detach(old)
+        session = self._sessions[node] = Session(node)
+        async with self._changed:
+            self._changed.notify_all()
+        return session
+
+    async def detach(self, session: Session) -> None:
+        """Ends a session; its orders fail."""
+        if self._sessions.get(session.node) is session:
+            del self._sessions[session.node]
+        session.outbox.put_nowait(None)
+        for ticket in session.pending.values():
+            if not ticket.outcome.done():
+                ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {session.node} is gone"))
+        session.pending.clear()
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait_for(self, nodes: set[str], timeout_s: float) -> set[str]:
+        """Waits until all these nodes are attached; returns those that are still missing after the timeout."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: nodes <= self._sessions.keys())
+        except TimeoutError:
+            pass
+        return nodes - self._sessions.keys()
+
+    def submit(self, node: str, order: Order) -> Ticket:
+        """Sends an order; its ticket fails at once if the node is not attached."""
+        assert order.key is not None
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(order.key, node, loop.create_future(), loop.time())
+        session = self._sessions.get(node)
+        if session is None:
+            ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {node} is not attached"))
+        else:
+            session.pending[order.key] = ticket
+            session.outbox.put_nowait(order)
+        return ticket
+
+    def tell(self, node: str, order: Order) -> None:
+        """Sends an order whose outcome nobody waits for."""
+        session = self._sessions.get(node)
+        if session is not None:
+            session.outbox.put_nowait(order)
+
+    def report(self, session: Session, kind: Done | Failed | Progress) -> None:
+        """Takes a node's report; one that repeats itself or names no order of this session changes nothing."""
+        now = asyncio.get_running_loop().time()
+        if isinstance(kind, Progress):
+            for progress in kind.orders:
+                ticket = session.pending.get(progress.key) if progress.key else None
+                if ticket is not None:
+                    ticket.touched = now
+            return
+        ticket = session.pending.pop(kind.key, None) if kind.key else None
+        if ticket is not None and not ticket.outcome.done():
+            ticket.outcome.set_result(kind.result if isinstance(kind, Done) else kind.failure)
+
+    async def outcome(self, ticket: Ticket, stall_timeout_s: float) -> Outcome:
+        """What became of an order: its result, or why there is none. The stall clock starts with this call."""
+        loop = asyncio.get_running_loop()
+        ticket.touched = loop.time()
+        while not ticket.outcome.done():
+            left = ticket.touched + stall_timeout_s - loop.time()
+            if left <= 0:
+                return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {stall_timeout_s:.0f} s")
+            await asyncio.wait([ticket.outcome], timeout=left)
+        return ticket.outcome.result()

@@ -1,0 +1,19 @@
+"""In-group programs: what the members of a group do together. One file each, one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fedgsp.messages import Failure, GroupResult
+from group_manager.group import Group
+from group_manager.programs import parallel, relay, survey
+
+Program = Callable[[Group], Awaitable[GroupResult | Failure]]
+
+PROGRAMS: dict[str, Program] = {
+    "relay": relay.run,
+    "parallel": parallel.run,
+    "describe": survey.describe,
+    "evaluate": survey.evaluate,
+    "initialise": survey.initialise,
+}

@@ -1,0 +1,32 @@
+"""A group manager's main coroutine: serve until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
+from fedgsp.messages import Source, SourceKind
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc, order_pb2_grpc
+from group_manager.members import Members
+from group_manager.servicers import GroupServicer, OrderServicer
+
+
+async def run(name: str, listen: str) -> None:
+    """Serves on the first port of `listen` that is free, and says its address on standard output."""
+    members, store = Members(), ModelStore()
+    async with Channels() as channels:
+        server, address = await start_server(listen, [])
+        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
+        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
+        group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
+        model_pb2_grpc.add_ModelServiceServicer_to_server(models, server)
+        sys.stdout.write(address + "\n")
+        sys.stdout.flush()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await server.stop(SHUTDOWN_GRACE_S)

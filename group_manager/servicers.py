@@ -1,0 +1,157 @@
+"""What a group manager answers on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+
+from fedgsp import wire
+from fedgsp.channels import Channels, refuse
+from fedgsp.messages import (
+    Attached,
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    MemberSkipped,
+    NodeReport,
+    Release,
+    RunGroupRequest,
+    Source,
+)
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
+from group_manager.group import Group
+from group_manager.members import Members, Session
+from group_manager.programs import PROGRAMS, Program
+
+logger = logging.getLogger(__name__)
+
+#: How long the nodes of a group may take to dial this manager.
+ATTACH_TIMEOUT_S = 20.0
+
+
+class OrderServicer(order_pb2_grpc.OrderServiceServicer):
+    """The nodes' side: a stream of reports in, a stream of orders out."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    async def Attach(  # noqa: N802
+        self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[order_pb2.Order]:
+        """A node's session, until either side ends it."""
+        first = await anext(aiter(requests), None)
+        hello = wire.decode(NodeReport, first).kind if first is not None else None
+        if not isinstance(hello, Attached) or not hello.node:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
+        session = await self._members.attach(hello.node)
+        logger.info("node=%s attached", hello.node)
+        reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
+        try:
+            while (order := await session.outbox.get()) is not None:
+                yield wire.encode(order)
+        finally:
+            reading.cancel()
+            await self._members.detach(session)
+            logger.info("node=%s left", hello.node)
+
+    async def _read(self, requests: AsyncIterator[order_pb2.NodeReport], session: Session) -> None:
+        try:
+            async for proto in requests:
+                kind = wire.decode(NodeReport, proto).kind
+                if kind is not None and not isinstance(kind, Attached):
+                    self._members.report(session, kind)
+        except grpc.aio.AioRpcError as error:
+            logger.info("node=%s: %s", session.node, error.code().name)
+        finally:
+            await self._members.detach(session)
+
+
+class GroupServicer(group_pb2_grpc.GroupServiceServicer):
+    """The top server's side: runs groups, and keeps each result until it is forgotten."""
+
+    def __init__(self, members: Members, store: ModelStore, channels: Channels, me: Source) -> None:
+        self._members = members
+        self._store = store
+        self._channels = channels
+        self._me = me
+        self._groups: list[Group] = []
+        self._max_bytes = 0
+
+    @property
+    def max_model_bytes(self) -> int:
+        """The largest model that this manager takes from a node."""
+        return self._max_bytes
+
+    async def wanted(self, model_id: str) -> None:
+        """A node asks for a model that this manager lacks: the group that knows of it gets it."""
+        for group in self._groups:
+            if group.can_provide(model_id):
+                await group.wanted(model_id)
+
+    def expected(self, model_id: str) -> bool:
+        """Whether an upload of this id was asked for."""
+        return any(group.can_provide(model_id) for group in self._groups)
+
+    async def RunGroup(  # noqa: N802
+        self, request: group_pb2.RunGroupRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[group_pb2.GroupEvent]:
+        """Runs one group; the last event is its result or why there is none."""
+        asked = wire.decode(RunGroupRequest, request)
+        program = PROGRAMS.get(asked.program)
+        if program is None:
+            known = ", ".join(PROGRAMS)
+            await refuse(
+                context, grpc.StatusCode.INVALID_ARGUMENT, f"unknown program {asked.program!r}; known: {known}"
+            )
+        self._max_bytes = asked.max_model_bytes
+        events: asyncio.Queue[GroupEvent] = asyncio.Queue()
+        present = await self._present(asked, events)
+        group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
+        self._groups.append(group)
+        running = asyncio.create_task(_run(program, group, events), name=f"group {asked.group}")
+        try:
+            while True:
+                event = await events.get()
+                yield wire.encode(event)
+                if isinstance(event.kind, GroupResult | Failure):
+                    return
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await group.close()
+            self._groups.remove(group)
+
+    async def Forget(  # noqa: N802
+        self, request: order_pb2.Release, context: grpc.aio.ServicerContext
+    ) -> group_pb2.ForgetResponse:
+        """Forgets results that the top server has fetched, here and at the node that made them."""
+        self._store.release(wire.decode(Release, request).model_ids)
+        return group_pb2.ForgetResponse()
+
+    async def _present(self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]) -> RunGroupRequest:
+        """The request without the members whose nodes do not attach in time."""
+        missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
+        for member in asked.members:
+            if member.node in missing:
+                failure = Failure(
+                    FailureCode.NODE_LOST, f"node {member.node} did not attach in {ATTACH_TIMEOUT_S:.0f} s"
+                )
+                events.put_nowait(GroupEvent(MemberSkipped(member.client, failure)))
+        there = tuple(member for member in asked.members if member.node not in missing)
+        return dataclasses.replace(asked, members=there)
+
+
+async def _run(program: Program, group: Group, events: asyncio.Queue[GroupEvent]) -> None:
+    try:
+        outcome: GroupResult | Failure = await program(group)
+    except Exception as error:  # a bug must end the group with a reason, not with silence
+        logger.exception("group=%d", group.request.group)
+        outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
+    events.put_nowait(GroupEvent(outcome))
