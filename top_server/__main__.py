@@ -1,0 +1,3 @@
+from top_server.cli import main
+
+main()

@@ -1,0 +1,125 @@
+"""The command `top-server`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+import fedgsp
+from fedgsp import lifecycle, logs
+from fedgsp.errors import ConfigError, UserError
+from top_server import config, settings_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OUTPUT = "Output"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"top-server {fedgsp.__version__}")
+        raise typer.Exit
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with a flag for every setting in place of its `**settings`."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    named = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature([*named, *settings_cli.parameters()])  # type: ignore[attr-defined]
+    return command
+
+
+@app.callback(invoke_without_command=True)
+@_with_settings
+def run(
+    context: typer.Context,
+    *,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="settings in TOML, such as a run leaves behind; flags win over them"
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="events as one JSON object per line, to stdout", rich_help_panel=OUTPUT)
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="log more, to stderr", rich_help_panel=OUTPUT)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and leave")
+    ] = False,
+    **_settings: Any,
+) -> None:
+    """Lead a federated-learning run: wait for nodes, group their clients, train, record."""
+    flags = settings_cli.given(context)
+    if context.invoked_subcommand is not None:
+        if flags or config_file:
+            wrong = "--config" if config_file else config.flag(next(iter(flags)))
+            raise ConfigError(f"{wrong} is for a run, not for {context.invoked_subcommand}", "drop it")
+        return
+    base = config.load(config_file) if config_file else config.RunConfig()
+    settings = settings_cli.combine(base, flags)
+    logs.configure(verbose)
+    raise typer.Exit(_run(settings, json))
+
+
+def _run(settings: config.RunConfig, json: bool) -> int:
+    # What --help and a bad flag can do without, most of all gRPC.
+    from top_server import server, view
+    from top_server.journal import Journal
+    from top_server.run_directory import prepare
+
+    directory = prepare(settings)
+    settings = dataclasses.replace(settings, run_dir=directory.path)
+    with Journal(directory) as journal, view.watching(journal, directory, json):
+        return lifecycle.run(server.run(settings, journal))
+
+
+@app.command()
+def grouping_service(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="where top servers ask; port 0 takes any")
+    ] = "127.0.0.1:7300",
+    verbose: Annotated[bool, typer.Option("--verbose", help="log more, to stderr")] = False,
+) -> None:
+    """Answer the grouping questions of other top servers (their --grouping grpc://HOST:PORT)."""
+    config.check_address("--listen", listen)
+    logs.configure(verbose)
+    from top_server import grouping_service
+
+    raise typer.Exit(lifecycle.run(grouping_service.serve(listen)))
+
+
+def main() -> None:
+    """Run the command and end the process with its exit code."""
+    try:
+        code = app(prog_name="top-server", standalone_mode=False)
+    except UserError as error:
+        code = logs.report(error)
+    except TyperException as error:
+        code = logs.report(ConfigError(error.format_message().rstrip("."), "see --help"))
+    except BaseExceptionGroup as group:
+        code = logs.report(_mistake_in(group))
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _mistake_in(group: BaseExceptionGroup[BaseException]) -> UserError:
+    """The first UserError of those that a TaskGroup wrapped; anything else among them is a bug and raised again."""
+    mistakes, bugs = group.split(UserError)
+    if bugs is not None or mistakes is None:
+        raise group
+    error: BaseException = mistakes
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, UserError)
+    return error

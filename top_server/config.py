@@ -1,0 +1,276 @@
+"""The settings of a run: one list, from which the flags, the settings file and their checks are derived."""
+# ruff: noqa: RUF009 (`_setting` makes a dataclass field)
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import tomllib
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedgsp.errors import ConfigError
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def _schemes() -> Iterable[str]:
+    from top_server.schemes import SCHEMES
+
+    return SCHEMES
+
+
+def _growths() -> Iterable[str]:
+    from top_server.growth import GROWTHS
+
+    return GROWTHS
+
+
+def _groupings() -> Iterable[str]:
+    from top_server.grouping import GROUPINGS
+
+    return GROUPINGS
+
+
+def _merges() -> Iterable[str]:
+    from top_server.merge import MERGES
+
+    return MERGES
+
+
+#: A grouping that another process answers: grpc://host:port.
+GROUPING_SERVICE = "grpc://"
+
+METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
+
+
+def _setting(default: Any, panel: str, help: str, **rules: Any) -> Any:
+    """A field; rules: choices (names, or their loader), above, least, most, metavar, options_of (whose options)."""
+    metadata = {"panel": panel, "help": help, **rules}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Every setting of a run; None leaves the choice to the scheme, or says that there is no limit."""
+
+    scheme: str = _setting("fedgsp", METHOD, "the algorithm: a row of choices", choices=_schemes)
+    growth: str | None = _setting(None, METHOD, "how the number of groups grows", choices=_growths)
+    alpha: float = _setting(2.0, METHOD, "speed of the growth", above=0)
+    beta: int = _setting(10, METHOD, "groups of the first round, and step of the growth", least=1)
+    sampling_rate: float = _setting(0.3, METHOD, "share of the groups that train in a round", above=0, most=1)
+    grouping: str | None = _setting(
+        None, METHOD, "who trains with whom; or a service at grpc://host:port", choices=_groupings
+    )
+    grouping_option: dict[str, str] = _setting(
+        {}, METHOD, "an option of the grouping; repeatable", options_of="grouping"
+    )
+    program: str | None = _setting(
+        None, METHOD, "how the clients of a group train: in turn, or at once", choices=("relay", "parallel")
+    )
+    merge: str | None = _setting(None, METHOD, "how the groups' results become one model", choices=_merges)
+    seed: int = _setting(0, METHOD, "root of all randomness", least=0)
+
+    rounds: int = _setting(20, TRAINING, "rounds of the run", least=1)
+    local_epochs: int = _setting(1, TRAINING, "passes of a client over its data, each time it trains", least=1)
+    batch_size: int = _setting(5, TRAINING, "samples per step", least=1)
+    learning_rate: float = _setting(0.01, TRAINING, "step size", above=0)
+    evaluate_every: int = _setting(1, TRAINING, "rounds between evaluations; the last round always has one", least=1)
+
+    task: str = _setting("digits", TASK, "a built-in task, or module:factory")
+    task_option: dict[str, str] = _setting({}, TASK, "an option of the task; repeatable", options_of="task")
+
+    listen: str = _setting("127.0.0.1:7000", PROCESSES, "where nodes join; port 0 takes any", metavar="HOST:PORT")
+    min_nodes: int = _setting(1, PROCESSES, "nodes to wait for before the first round", least=1)
+    min_clients: int | None = _setting(None, PROCESSES, "clients to wait for before the first round", least=1)
+    join_timeout: float = _setting(120.0, PROCESSES, "longest wait for them", above=0, metavar="SECONDS")
+    stall_timeout: float = _setting(
+        60.0, PROCESSES, "a client without progress for this long is passed over", above=0, metavar="SECONDS"
+    )
+    relay: str = _setting(
+        "auto",
+        PROCESSES,
+        "how weights travel: between nodes where these can be reached, always so, or always through the managers",
+        choices=("auto", "direct", "manager"),
+    )
+    manager_ports: str | None = _setting(
+        None, PROCESSES, "ports that group managers may take; any if not given", metavar="FIRST-LAST"
+    )
+    local_nodes: int = _setting(0, PROCESSES, "nodes to start on this machine", least=0)
+    clients: int | None = _setting(None, PROCESSES, "clients that the local nodes host together: 0 to N - 1", least=1)
+    threads: int = _setting(1, PROCESSES, "threads per local node", least=1)
+
+    run_dir: Path | None = _setting(
+        None, RECORD, "where the run is recorded; runs/TIME-SCHEME if not given", metavar="DIRECTORY"
+    )
+    keep_models: str = _setting("last", RECORD, "the checkpoints that stay", choices=("last", "all"))
+
+    @property
+    def nodes_to_wait_for(self) -> int:
+        """Nodes that must have joined before the first round: all local ones are meant to take part."""
+        return max(self.min_nodes, self.local_nodes)
+
+    @property
+    def clients_to_wait_for(self) -> int:
+        """Clients that must be hosted before the first round."""
+        return max(self.min_clients or 1, self.clients or 1)
+
+    @property
+    def manager_port_range(self) -> range | None:
+        """The ports that group managers may take, or None for any; ConfigError if they are not FIRST-LAST."""
+        if self.manager_ports is None:
+            return None
+        found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", self.manager_ports)
+        first, last = (int(found[1]), int(found[2])) if found else (1, 0)
+        if not 1 <= first <= last <= 65535:
+            raise ConfigError(
+                f"--manager-ports is {self.manager_ports!r}", "write FIRST-LAST, for example 7100-7199, up to 65535"
+            )
+        return range(first, last + 1)
+
+
+FIELDS: Mapping[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}
+TYPES: Mapping[str, Any] = typing.get_type_hints(RunConfig)
+
+
+def flag(name: str) -> str:
+    """The flag of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def choices(name: str) -> tuple[str, ...]:
+    """The names that a setting may take; empty if it takes others than names."""
+    known = FIELDS[name].metadata.get("choices", ())
+    return tuple(known() if callable(known) else known)
+
+
+def check(config: RunConfig) -> None:
+    """Raise ConfigError for the first setting that cannot be used; the only place where values are judged."""
+    for name in FIELDS:
+        value = getattr(config, name)
+        if isinstance(value, int | float):
+            _check_number(name, value)
+        elif value is not None and choices(name) and not (name == "grouping" and value.startswith(GROUPING_SERVICE)):
+            check_name(flag(name), value, choices(name))
+    if not config.task:
+        raise ConfigError("--task is empty", "name a built-in task, or give module:factory")
+    check_address("--listen", config.listen)
+    if config.grouping and config.grouping.startswith(GROUPING_SERVICE):
+        check_address("--grouping", config.grouping.removeprefix(GROUPING_SERVICE))
+    _ = config.manager_port_range
+    _check_local_nodes(config)
+
+
+def check_name(flag: str, value: str, known: Iterable[str]) -> None:
+    """Raise ConfigError unless `value` is one of the known names; suggests the closest."""
+    names = tuple(known)
+    if value not in names:
+        raise ConfigError(f"{flag} cannot be {value!r}", suggestion(value, names))
+
+
+def suggestion(wrong: str, known: Iterable[str]) -> str:
+    """A remedy for a wrong name."""
+    names = tuple(known)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    listed = f"known: {', '.join(names) or 'none'}"
+    return f"did you mean {close[0]!r}? {listed}" if close else listed
+
+
+def _check_number(name: str, value: float) -> None:
+    rules = FIELDS[name].metadata
+    above, least, most = rules.get("above", -math.inf), rules.get("least", -math.inf), rules.get("most", math.inf)
+    if math.isfinite(value) and value > above and least <= value <= most:
+        return
+    wanted = [f"above {above}"] if "above" in rules else []
+    wanted += [f"of at least {least}"] if "least" in rules else []
+    wanted += [f"of at most {most}"] if "most" in rules else []
+    raise ConfigError(f"{flag(name)} is {value}", f"give a number {' and '.join(wanted)}")
+
+
+def check_address(flag: str, address: str) -> None:
+    """Raise ConfigError unless `address` is host:port."""
+    from fedgsp.channels import split_address  # brings in gRPC, which --help does not need
+
+    try:
+        split_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
+
+
+def _check_local_nodes(config: RunConfig) -> None:
+    if not config.local_nodes:
+        if config.clients is not None:
+            raise ConfigError("--clients says what local nodes host, and there are none", "give --local-nodes too")
+        return
+    if config.clients is None and config.local_nodes > 1:
+        raise ConfigError(
+            f"--local-nodes {config.local_nodes} cannot share out the clients of the task",
+            "give --clients, their number",
+        )
+    if config.clients is not None and config.clients < config.local_nodes:
+        raise ConfigError(
+            f"--local-nodes {config.local_nodes} is more than --clients {config.clients}",
+            "every node hosts a client",
+        )
+
+
+def load(path: Path) -> RunConfig:
+    """The settings of a file, of the right types but not yet checked; ConfigError names the file and the key."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"--config {path}: there is no such file", "check the path") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}", "mend that place") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}", "give a TOML file in UTF-8") from None
+    return RunConfig(**{key: _typed(path, key, value) for key, value in document.items()})
+
+
+def dump(config: RunConfig) -> str:
+    """The settings as TOML, without those that are None: `load` gives back an equal configuration."""
+    plain = {name: getattr(config, name) for name in FIELDS if getattr(config, name) is not None}
+    return tomli_w.dumps({name: str(value) if isinstance(value, Path) else value for name, value in plain.items()})
+
+
+def _typed(path: Path, key: str, value: Any) -> Any:
+    if key not in FIELDS:
+        raise ConfigError(f"--config {path}: there is no setting {key!r}", suggestion(key, FIELDS))
+    wanted = _plain_type(key)
+    if wanted is float and type(value) is int:
+        return float(value)
+    if wanted is Path and isinstance(value, str):
+        return Path(value)
+    if wanted is dict and isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values()):
+        # TOML knows numbers and booleans, options are text: what the same option would be as a flag
+        return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in value.items()}
+    if type(value) is not wanted:
+        raise ConfigError(f"--config {path}: {key} is {value!r}", f"give {_PLAIN_NAMES[wanted]}")
+    return value
+
+
+_PLAIN_NAMES: Mapping[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: 'text, in "quotes"',
+    Path: 'a path, in "quotes"',
+    dict: "a table of options",
+}
+
+
+def _plain_type(name: str) -> type:
+    annotation = TYPES[name]
+    if isinstance(annotation, types.UnionType):
+        annotation = next(part for part in typing.get_args(annotation) if part is not types.NoneType)
+    plain: type = typing.get_origin(annotation) or annotation
+    return plain

@@ -1,0 +1,21 @@
+"""Groupings: who trains with whom. Pure: evidence in, plan out; adding one is a file and a line here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from top_server.grouping.icg import icg
+from top_server.grouping.random_groups import random_groups
+from top_server.grouping.request import GroupingRequest, Plan
+from top_server.grouping.single import single_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GROUPINGS", "GroupingRequest", "Plan"]
+
+GROUPINGS: dict[str, Callable[[GroupingRequest], Plan]] = {
+    "icg": icg,
+    "random": random_groups,
+    "single": single_group,
+}

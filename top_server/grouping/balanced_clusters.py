@@ -1,0 +1,94 @@
+"""K-means into clusters of equal size, each assignment step an exact minimum-cost flow (FedGSP, ICG).
+
+Equal sizes make the flow exact in integers: 0.5 * ||V_k - C_l||^2 = 0.5 * ||V_k||^2 - V_k . C_l + 0.5 * ||C_l||^2,
+where the first and last terms add the same to every assignment. What is left, times the cluster size, is the
+integer -(V_k . S_l) with S_l the sum of the members of l.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.graph.python import min_cost_flow
+
+from fedgsp.errors import ConfigError
+
+Ints = NDArray[np.int64]
+
+#: The solver multiplies costs by the number of nodes and adds a few of them up, in 64 bits.
+_LARGEST_SCALED_COST = 2**60
+_LARGEST_EXACT_DOUBLE = 2**53
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clusters:
+    """`labels` (N,) in 0 .. L-1, and per assignment step the objective sum_k 0.5 * ||V_k - C_l(k)||^2."""
+
+    labels: Ints
+    objectives: tuple[float, ...]
+
+
+def balanced_clusters(rows: Ints, starts: Ints, iterations: int) -> Clusters:
+    """Split `rows` (N, F), counts, into L clusters of N / L; the first centroids are the rows numbered `starts` (L,).
+
+    Stops when an assignment repeats or after `iterations`. ConfigError when counts are too large for 64-bit costs.
+    """
+    size, rest = divmod(len(rows), len(starts))
+    if rest:
+        raise ValueError(f"{len(rows)} rows do not make {len(starts)} clusters of one size")
+    if iterations < 1:
+        raise ValueError("at least one iteration is needed")
+    sums, centroids = rows[starts], rows[starts].astype(np.float64)
+    labels = np.full(len(rows), -1, dtype=np.int64)
+    objectives: list[float] = []
+    for _ in range(iterations):
+        previous, labels = labels, nearest_balanced(rows, sums, size)
+        objectives.append(0.5 * float(((rows - centroids[labels]) ** 2).sum()))
+        if np.array_equal(labels, previous):
+            break
+        sums = _sums_by_label(rows, labels, len(starts), size)
+        centroids = sums / size
+    return Clusters(labels, tuple(objectives))
+
+
+def nearest_balanced(rows: Ints, sums: Ints, size: int) -> Ints:
+    """Labels (N,) with exactly `size` rows per cluster that maximise the sum of V_k . S_l(k); `sums` is (L, F)."""
+    clients, clusters = len(rows), len(sums)
+    if clusters == 1:
+        return np.zeros(clients, dtype=np.int64)
+    costs = _costs(rows, sums)
+    # Arc k * L + l goes from client k to cluster l, which is node N + l.
+    tails = np.repeat(np.arange(clients, dtype=np.int32), clusters)
+    heads = np.tile(np.arange(clients, clients + clusters, dtype=np.int32), clients)
+    flow = min_cost_flow.SimpleMinCostFlow()
+    arcs = flow.add_arcs_with_capacity_and_unit_cost(tails, heads, np.ones_like(costs).ravel(), costs.ravel())
+    supplies = np.concatenate([np.ones(clients, np.int64), np.full(clusters, -size, np.int64)])
+    flow.set_nodes_supplies(np.arange(clients + clusters, dtype=np.int32), supplies)
+    status = flow.solve()
+    if status != flow.OPTIMAL:
+        raise RuntimeError(f"the flow solver ended with {status}, not OPTIMAL")
+    labels: Ints = flow.flows(arcs).reshape(clients, clusters).argmax(axis=1)
+    return labels
+
+
+def _costs(rows: Ints, sums: Ints) -> Ints:
+    """-(V_k . S_l), shifted per client so that the cheapest cluster costs 0; shape (N, L)."""
+    largest = int(rows.sum(axis=1).max()) * int(sums.max())  # bounds every V_k . S_l
+    if largest * (len(rows) + len(sums) + 1) > _LARGEST_SCALED_COST:
+        raise ConfigError(
+            "class counts are too large for exact balanced clusters in 64 bits",
+            "group by proportions instead: option normalise=true",
+        )
+    # The product of doubles is exact below 2**53 and far quicker, for numpy multiplies integers without BLAS.
+    kind = np.float64 if largest <= _LARGEST_EXACT_DOUBLE else np.int64
+    dots = (rows.astype(kind) @ sums.T.astype(kind)).astype(np.int64)
+    costs: Ints = dots.max(axis=1, keepdims=True) - dots
+    return costs
+
+
+def _sums_by_label(rows: Ints, labels: Ints, clusters: int, size: int) -> Ints:
+    order = np.argsort(labels, kind="stable")
+    sums: Ints = rows[order].reshape(clusters, size, -1).sum(axis=1)
+    return sums

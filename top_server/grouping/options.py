@@ -1,0 +1,67 @@
+"""Options of a grouping: strings from flags or settings, read with a type and a default."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fedgsp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_FLAGS = {"true": True, "false": False}
+
+
+class Options:
+    """The options given to one grouping; every refusal is a ConfigError naming the grouping and what it accepts."""
+
+    def __init__(self, grouping: str, given: Mapping[str, str], accepted: Sequence[str]) -> None:
+        self._grouping = grouping
+        self._given = given
+        for name in given:
+            if name not in accepted:
+                known = f"it accepts: {', '.join(accepted)}" if accepted else "it accepts none"
+                raise ConfigError(f"grouping {grouping} has no option {name!r}", known)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of `choices`; the first is the default."""
+        value = self._given.get(name, choices[0])
+        if value not in choices:
+            raise self._refusal(name, f"one of: {', '.join(choices)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A truth value, `true` or `false`."""
+        if name not in self._given:
+            return default
+        if self._given[name] not in _FLAGS:
+            raise self._refusal(name, "true or false")
+        return _FLAGS[self._given[name]]
+
+    def integer(self, name: str, default: int, least: int = 1) -> int:
+        """An integer of at least `least`."""
+        if name not in self._given:
+            return default
+        try:
+            value = int(self._given[name])
+        except ValueError:
+            raise self._refusal(name, f"an integer of at least {least}") from None
+        if value < least:
+            raise self._refusal(name, f"an integer of at least {least}")
+        return value
+
+    def number(self, name: str, default: float, least: float = 0.0) -> float:
+        """A finite number of at least `least`."""
+        if name not in self._given:
+            return default
+        try:
+            value = float(self._given[name])
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= least):
+            raise self._refusal(name, f"a number of at least {least:g}")
+        return value
+
+    def _refusal(self, name: str, wanted: str) -> ConfigError:
+        return ConfigError(f"grouping {self._grouping}: option {name} is {self._given[name]!r}", f"give {wanted}")

@@ -1,0 +1,20 @@
+"""Groups at random, whatever the clients hold: what a better grouping is compared with."""
+
+from __future__ import annotations
+
+from fedgsp import seeds
+from top_server.grouping.options import Options
+from top_server.grouping.request import GroupingRequest, Plan
+from top_server.grouping.sizes import MODES, hand_out, shape_for
+
+
+def random_groups(request: GroupingRequest) -> Plan:
+    """Groups of the same sizes as ICG makes, drawn uniformly; option `mode` as in `sizes`."""
+    mode = Options("random", request.options, ("mode",)).choice("mode", MODES)
+    rng = seeds.stream(request.seed, "random-groups", request.round)
+    shape = shape_for(len(request.clients), request.groups, mode)
+    order = rng.permutation(len(request.clients))
+    groups = order[: shape.clients].reshape(shape.groups, shape.members).tolist()
+    if mode == "all":
+        hand_out(groups, order[shape.clients :].tolist(), rng)
+    return Plan.from_rows(groups, request)

@@ -1,0 +1,89 @@
+"""What every grouping is asked and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupingRequest:
+    """Evidence about N clients; row i of every array belongs to `clients[i]`."""
+
+    round: int
+    #: Wanted number of groups; a grouping that finds the number by itself may answer another.
+    groups: int
+    seed: int
+    clients: tuple[int, ...]
+    #: Training samples per client, shape (N,).
+    sizes: NDArray[np.int64]
+    #: Training samples per class, raw counts, shape (N, F).
+    histograms: NDArray[np.int64] | None = None
+    #: Named pairwise evidence, each of shape (N, N).
+    matrices: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.clients)
+        if not count or self.groups < 1:
+            raise ValueError(f"{self.groups} groups of {count} clients: both count from 1")
+        if len(set(self.clients)) != count:
+            raise ValueError("a client is listed twice")
+        if self.sizes.shape != (count,):
+            raise ValueError(f"sizes have shape {self.sizes.shape} for {count} clients")
+        if self.histograms is not None:
+            if self.histograms.ndim != 2 or len(self.histograms) != count:
+                raise ValueError(f"histograms have shape {self.histograms.shape} for {count} clients")
+            if self.histograms.dtype.kind not in "iu" or self.histograms.min(initial=0) < 0:
+                raise ValueError("histograms must be counts: integers of at least 0")
+        for name, matrix in self.matrices.items():
+            if matrix.shape != (count, count):
+                raise ValueError(f"matrix {name!r} has shape {matrix.shape} for {count} clients")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who trains with whom: disjoint groups of client ids, and the clients that sit the round out."""
+
+    groups: tuple[tuple[int, ...], ...]
+    idle: tuple[int, ...]
+
+    @classmethod
+    def from_rows(cls, groups: Iterable[Iterable[int]], request: GroupingRequest) -> Plan:
+        """The plan whose groups are given as row numbers of the request; the rest is idle."""
+        rows = [sorted(group) for group in groups]
+        busy = {row for group in rows for row in group}
+        return cls(
+            groups=tuple(tuple(request.clients[row] for row in group) for group in rows),
+            idle=tuple(client for row, client in enumerate(request.clients) if row not in busy),
+        )
+
+    def check(self, request: GroupingRequest) -> None:
+        """Raise ValueError unless every client of the request is in exactly one group or idle."""
+        if not self.groups:
+            raise ValueError("the plan has no group")
+        seen: set[int] = set()
+        places = [(f"group {index}", group) for index, group in enumerate(self.groups)]
+        for place, members in [*places, ("idle", self.idle)]:
+            if not members and place != "idle":
+                raise ValueError(f"{place} of the plan is empty")
+            for client in members:
+                if client in seen:
+                    raise ValueError(f"the plan names client {client} twice, again in {place}")
+                seen.add(client)
+        known = set(request.clients)
+        if strangers := seen - known:
+            raise ValueError(f"the plan names clients that were not asked about: {_listed(strangers)}")
+        if missing := known - seen:
+            raise ValueError(f"the plan leaves out, neither grouped nor idle: {_listed(missing)}")
+
+
+def _listed(clients: set[int], most: int = 10) -> str:
+    first = ", ".join(str(client) for client in sorted(clients)[:most])
+    return first if len(clients) <= most else f"{first} and {len(clients) - most} more"

@@ -1,0 +1,141 @@
+"""Groupings over the wire: a client that asks any server that speaks the contract, and our own server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
+from fedgsp.errors import PeerError, UserError
+from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
+from top_server.grouping import GROUPINGS, GroupingRequest, Plan
+
+ROWS_BYTES = 1024 * 1024
+ASSIGN_TIMEOUT_S = 600.0
+#: Evidence that our server takes for one question: 20,000 x 20,000 in float64.
+MAX_MATRIX_BYTES = 4 * 1024**3
+_DTYPES = ("int64", "float64", "float32")
+
+
+async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request: GroupingRequest) -> Plan:
+    """The plan of the grouping service at `address`; raises PeerError if it has none or a wrong one."""
+    stub = grouping_pb2_grpc.GroupingServiceStub(channel)
+    try:
+        answer = await stub.Assign(_parts(grouping, request), timeout=ASSIGN_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        raise PeerError(
+            f"the grouping service at {address} did not answer: {describe(error)}", "is it running?"
+        ) from error
+    groups = tuple(tuple(int(client) for client in group.clients) for group in answer.groups)
+    busy = {client for group in groups for client in group}
+    plan = Plan(groups, tuple(client for client in request.clients if client not in busy))
+    try:
+        plan.check(request)
+    except ValueError as error:
+        raise PeerError(
+            f"the grouping service at {address} answered a wrong plan: {error}", "mend that service"
+        ) from error
+    return plan
+
+
+async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[grouping_pb2.AssignRequest]:
+    matrices: dict[str, NDArray[np.generic]] = dict(request.matrices)
+    if request.histograms is not None:
+        matrices["histograms"] = request.histograms
+    yield grouping_pb2.AssignRequest(
+        question=grouping_pb2.AssignQuestion(
+            grouping=grouping,
+            round=request.round,
+            groups=request.groups,
+            seed=request.seed,
+            clients=request.clients,
+            sizes=request.sizes.tolist(),
+            options=dict(request.options),
+            matrices=[
+                grouping_pb2.MatrixSpec(
+                    name=name, dtype=matrix.dtype.name, rows=matrix.shape[0], columns=matrix.shape[1]
+                )
+                for name, matrix in matrices.items()
+            ],
+        )
+    )
+    for name, matrix in matrices.items():
+        step = max(1, ROWS_BYTES // max(1, matrix[:1].nbytes))
+        for first in range(0, len(matrix), step):
+            data = np.ascontiguousarray(matrix[first : first + step]).tobytes()
+            yield grouping_pb2.AssignRequest(rows=grouping_pb2.MatrixRows(name=name, data=data))
+
+
+class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
+    """Answers with the groupings of this package."""
+
+    async def Assign(  # noqa: N802
+        self, requests: AsyncIterator[grouping_pb2.AssignRequest], context: grpc.aio.ServicerContext
+    ) -> grouping_pb2.AssignResponse:
+        """One plan for one question."""
+        try:
+            name, request = await _read(requests)
+            if name not in GROUPINGS:
+                raise ValueError(f"unknown grouping {name!r}; this service knows {', '.join(GROUPINGS)}")
+            plan = await asyncio.to_thread(GROUPINGS[name], request)
+        except (ValueError, UserError) as error:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return grouping_pb2.AssignResponse(groups=[grouping_pb2.ClientGroup(clients=group) for group in plan.groups])
+
+
+async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[str, GroupingRequest]:
+    stream = aiter(requests)
+    first = await anext(stream, None)
+    if first is None or first.WhichOneof("part") != "question":
+        raise ValueError("the first part must be the question")
+    question = first.question
+    buffers = {}
+    for spec in question.matrices:
+        if spec.dtype not in _DTYPES:
+            raise ValueError(f"matrix {spec.name!r} has dtype {spec.dtype!r}; known: {', '.join(_DTYPES)}")
+        if spec.rows * spec.columns * np.dtype(spec.dtype).itemsize > MAX_MATRIX_BYTES:
+            raise ValueError(f"matrix {spec.name!r} of {spec.rows} x {spec.columns} is too large")
+        buffers[spec.name] = bytearray()
+    sizes = {s.name: s.rows * s.columns * np.dtype(s.dtype).itemsize for s in question.matrices}
+    async for part in stream:
+        if part.WhichOneof("part") != "rows" or part.rows.name not in buffers:
+            raise ValueError("after the question come rows of the matrices that it names")
+        buffers[part.rows.name] += part.rows.data
+        if len(buffers[part.rows.name]) > sizes[part.rows.name]:
+            raise ValueError(f"more rows of matrix {part.rows.name!r} than announced")
+    matrices: dict[str, NDArray[np.generic]] = {}
+    for spec in question.matrices:
+        if len(buffers[spec.name]) != sizes[spec.name]:
+            raise ValueError(f"matrix {spec.name!r} was cut short")
+        matrices[spec.name] = np.frombuffer(buffers[spec.name], spec.dtype).reshape(spec.rows, spec.columns)
+    histograms = matrices.pop("histograms", None)
+    request = GroupingRequest(
+        round=question.round,
+        groups=question.groups,
+        seed=question.seed,
+        clients=tuple(question.clients),
+        sizes=np.array(question.sizes, np.int64),
+        histograms=None if histograms is None else histograms.astype(np.int64, copy=False),
+        matrices=matrices,  # type: ignore[arg-type]
+        options=dict(question.options),
+    )
+    return question.grouping, request
+
+
+async def serve(listen: str) -> None:
+    """Serves the groupings of this package until stopped."""
+    import logging
+
+    server, address = await start_server(
+        listen, [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)]
+    )
+    logging.getLogger(__name__).info("grouping service listens on %s", address)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.stop(SHUTDOWN_GRACE_S)

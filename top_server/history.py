@@ -1,0 +1,88 @@
+"""The history of a run: one JSON object per round, with stable keys; and JSON lines as such."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedgsp.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Keys of every row, in order; null where a round has no such value.
+KEYS = (
+    "round",
+    "groups",
+    "sampled_groups",
+    "clients_trained",
+    "clients_skipped",
+    "accuracy",
+    "loss",
+    "seconds",
+    "bytes_direct",
+    "bytes_relayed",
+    "cpd_median",
+    "t_comp_s",
+    "t_comm_s",
+    "d_comm_bytes",
+)
+#: Keys of rows of schemes with a model per client or group, and of runs that also trained alone.
+OPTIONAL_KEYS = ("accuracy_per_client", "partition", "ipr", "rsd")
+
+
+def complete(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with every key of `KEYS`, in order; ValueError for a key that no row has."""
+    if unknown := [key for key in row if key not in KEYS + OPTIONAL_KEYS]:
+        raise ValueError(f"a row of the history has no {', '.join(unknown)}")
+    return {key: row.get(key) for key in KEYS} | {key: row[key] for key in OPTIONAL_KEYS if key in row}
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON knows it: NaN and infinity are null, arrays are lists, keys are text, all else its text."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return [plain(item) for item in sorted(value)]
+    if isinstance(value, list | tuple | range):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def to_line(value: Mapping[str, Any]) -> str:
+    """One line of JSON, with its end."""
+    return json.dumps(plain(value), allow_nan=False) + "\n"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines. A last line without an end is left out: its writer was cut off.
+
+    Raises DataError if the file cannot be read or another line is broken.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}", "give the directory of a run") from None
+    return [_object(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], start=1)]
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise DataError(
+            f"{path}, line {number} is not JSON: {error}", "restore the file, or remove that line"
+        ) from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}, line {number} is not an object", "restore the file, or remove that line")
+    return found

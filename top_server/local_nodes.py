@@ -1,0 +1,123 @@
+"""Nodes that a run starts on its own machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from fedgsp import lifecycle
+from fedgsp.channels import resolve
+from fedgsp.errors import PeerError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from top_server.config import RunConfig
+    from top_server.journal import Event, Journal
+
+logger = logging.getLogger(__name__)
+
+#: A child says by its exit code what kind of mistake it met; the run ends with the same.
+_ERRORS: dict[int, type[UserError]] = {kind.exit_code: kind for kind in UserError.__subclasses__()}
+
+
+def name_of(index: int) -> str:
+    """The name of a local node, in the record of the run and of its log."""
+    return f"node-{index}"
+
+
+def blocks(clients: int, nodes: int) -> list[range]:
+    """Clients 0 .. clients-1 dealt to nodes as contiguous blocks whose sizes differ by one at most."""
+    edges = [index * clients // nodes for index in range(nodes + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(edges)]
+
+
+def commands(config: RunConfig, top_server: str) -> list[list[str]]:
+    """The command line of every local node."""
+    top_server = resolve(top_server, "127.0.0.1")
+    shared = ["start", "--top-server", top_server, "--peer-listen", "127.0.0.1:0", "--threads", str(config.threads)]
+    shared += ["--task", config.task, "--connect-timeout", str(config.join_timeout)]
+    for key, value in config.task_option.items():
+        shared += ["--task-option", f"{key}={value}"]
+    found = [
+        lifecycle.python_module("fedgsp_node") + shared + ["--name", name_of(i)] for i in range(config.local_nodes)
+    ]
+    if config.clients is not None:
+        for command, block in zip(found, blocks(config.clients, config.local_nodes), strict=True):
+            command += ["--clients", f"{block[0]}-{block[-1]}"]
+    return found
+
+
+@contextlib.asynccontextmanager
+async def running(commands: Sequence[Sequence[str]], logs: Path, journal: Journal) -> AsyncIterator[None]:
+    """The local nodes of a run, while the body lasts; none is left behind. Their output goes to `logs`/NAME.log.
+
+    A node that ends before it joined is a mistake that others would wait for in vain: the body is cancelled, and the
+    kind of UserError that the node ended with is raised. One that ends later is lost like any other node.
+    """
+    body = asyncio.current_task()
+    assert body is not None
+    cancelled_before = body.cancelling()
+    joined: set[str] = set()
+    early: list[UserError] = []
+    over = False
+
+    def notice(event: Event) -> None:
+        if event["event"] == "node_joined":
+            joined.add(event["node"])
+
+    def ended(name: str, error: UserError) -> None:
+        if name in joined:
+            logger.warning("%s", error)
+        elif not early and not over:
+            early.append(error)
+            body.cancel()
+
+    unsubscribe = journal.subscribe(notice)
+    children: list[asyncio.subprocess.Process] = []
+    watchers: list[asyncio.Task[None]] = []
+    try:
+        for index, command in enumerate(commands):
+            name, log = name_of(index), logs / f"{name_of(index)}.log"
+            children.append(await _start(command, log))
+            watchers.append(asyncio.create_task(_watch(children[-1], name, log, ended), name=f"watch {name}"))
+        yield
+    except asyncio.CancelledError:
+        # As asyncio.timeout does: turned into the error only if nobody else asked for the end as well.
+        if early and body.uncancel() <= cancelled_before:
+            raise early[0] from None
+        raise
+    finally:
+        over = True
+        unsubscribe()
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        await asyncio.gather(*(lifecycle.stop(child) for child in children))
+
+
+async def _start(command: Sequence[str], log: Path) -> asyncio.subprocess.Process:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,  # the lifeline: it ends with this process, and the child with it
+            stdout=output,
+            stderr=output,
+            env={**os.environ, lifecycle.LIFELINE_VARIABLE: "stdin"},
+            start_new_session=True,  # Ctrl-C reaches this process, which then ends its children in order
+        )
+
+
+async def _watch(
+    child: asyncio.subprocess.Process, name: str, log: Path, ended: Callable[[str, UserError], None]
+) -> None:
+    code = await child.wait()
+    if code:
+        kind = _ERRORS.get(code, PeerError)
+        ended(name, kind(f"local {name} ended with exit code {code}", f"its log, {log}, ends: {lifecycle.tail(log)}"))

@@ -1,0 +1,53 @@
+"""What the top server asks a group manager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc.aio
+
+from fedgsp import wire
+from fedgsp.channels import describe
+from fedgsp.messages import Failure, FailureCode, GroupEvent, GroupResult, Release, RunGroupRequest, TensorSpec
+from fedgsp.model_service import fetch
+from fedgsp.v1 import group_pb2_grpc
+from fedgsp.weights import Weights, WeightsError
+
+FORGET_TIMEOUT_S = 10.0
+
+
+class ManagerClient:
+    """One manager, over its channel. Losses and refusals are returned as values."""
+
+    def __init__(self, name: str, channel: grpc.aio.Channel) -> None:
+        self._name = name
+        self._channel = channel
+        self._stub = group_pb2_grpc.GroupServiceStub(channel)
+
+    async def run_group(
+        self, request: RunGroupRequest, on_event: Callable[[GroupEvent], None]
+    ) -> GroupResult | Failure:
+        """Runs a group to its end; the manager watches its members and gives up by itself."""
+        call = self._stub.RunGroup(wire.encode(request))
+        try:
+            async for proto in call:
+                event = wire.decode(GroupEvent, proto)
+                if isinstance(event.kind, GroupResult | Failure):
+                    return event.kind
+                on_event(event)
+        except grpc.aio.AioRpcError as error:
+            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {describe(error)}")
+        finally:
+            call.cancel()
+        return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
+
+    async def take(self, model_id: str, tensors: tuple[TensorSpec, ...], max_bytes: int) -> Weights | Failure:
+        """Fetches a group's model and lets the manager forget it."""
+        try:
+            weights = await fetch(self._channel, model_id, tensors, max_bytes)
+            await self._stub.Forget(wire.encode(Release((model_id,))), timeout=FORGET_TIMEOUT_S)
+        except WeightsError as error:
+            return error.failure
+        except grpc.aio.AioRpcError as error:
+            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {describe(error)}")
+        return weights

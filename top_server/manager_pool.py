@@ -1,0 +1,115 @@
+"""Group managers as processes: spawned when more groups are run, reused while alive, replaced when dead."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgsp.channels import Channels, is_wildcard, split_address
+from fedgsp.errors import PeerError, RunError
+from fedgsp.lifecycle import python_module, ready_line, spawn, stop
+from fedgsp.messages import AttachTo
+from top_server.manager_client import ManagerClient
+from top_server.membership import Recorder
+
+#: Managers that start at the same time; more would only wait for each other's processor.
+SPAWN_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """A running manager; `address` is what nodes are told."""
+
+    name: str
+    address: str
+    process: asyncio.subprocess.Process
+    client: ManagerClient
+    port: int
+
+    @property
+    def contact(self) -> AttachTo:
+        """How nodes find it."""
+        return AttachTo(self.name, self.address)
+
+
+class ManagerPool:
+    """Invariant: every process here was started here, and is stopped here."""
+
+    def __init__(
+        self, host: str, ports: range | None, log_folder: Path, channels: Channels, recorder: Recorder
+    ) -> None:
+        self._host = host
+        self._ports = ports
+        self._log_folder = log_folder
+        self._channels = channels
+        self._recorder = recorder
+        self._managers: list[Manager] = []
+        self._numbers = itertools.count()
+
+    async def ensure(self, count: int) -> list[Manager]:
+        """So many live managers; raises UserError if they cannot be started."""
+        for dead in [manager for manager in self._managers if manager.process.returncode is not None]:
+            self._managers.remove(dead)
+            code = dead.process.returncode
+            self._recorder.record("manager_lost", manager=dead.name, reason=f"exit code {code}")
+        if self._ports is not None and count > len(self._ports):
+            raise RunError(
+                f"the round needs {count} group managers but --manager-ports has {len(self._ports)} ports",
+                "widen --manager-ports, or lower --sampling-rate or --beta",
+            )
+        while len(self._managers) < count:
+            missing = min(count - len(self._managers), SPAWN_AT_ONCE if self._ports is None else 1)
+            self._managers += await asyncio.gather(*(self._spawn() for _ in range(missing)))
+        return self._managers[:count]
+
+    async def close(self) -> None:
+        """Stops all managers."""
+        await asyncio.gather(*(stop(manager.process) for manager in self._managers))
+        self._managers.clear()
+
+    async def _spawn(self) -> Manager:
+        name = f"m{next(self._numbers)}"
+        log = self._log_folder / f"manager-{name}.log"
+        taken = {manager.port for manager in self._managers}
+        ports = [0] if self._ports is None else [port for port in self._ports if port not in taken]
+        error = PeerError("no port is free for a group manager", "widen --manager-ports")
+        for port in ports:
+            command = [*python_module("group_manager"), "--name", name, "--listen", f"{self._host}:{port}"]
+            process = await spawn(command, log)
+            try:
+                address = await ready_line(process, f"group manager {name}", log)
+            except PeerError as failed:  # with a range of ports: perhaps somebody else has this one
+                error = failed
+                continue
+            except BaseException:
+                await stop(process)
+                raise
+            _, bound = split_address(address)
+            # The managers run on this machine, whatever interface they listen on.
+            near = f"{_loopback(self._host)}:{bound}"
+            manager = Manager(name, address, process, ManagerClient(name, self._channels.to(near)), bound)
+            self._recorder.record("manager_spawned", manager=name, pid=process.pid, address=address)
+            return manager
+        raise error
+
+
+def _loopback(host: str) -> str:
+    if not is_wildcard(host):
+        return host
+    return "[::1]" if host == "[::]" else "127.0.0.1"
+
+
+@asynccontextmanager
+async def manager_pool(
+    host: str, ports: range | None, log_folder: Path, channels: Channels, recorder: Recorder
+) -> AsyncIterator[ManagerPool]:
+    """A pool whose managers end with the block."""
+    pool = ManagerPool(host, ports, log_folder, channels, recorder)
+    try:
+        yield pool
+    finally:
+        await pool.close()

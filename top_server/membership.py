@@ -1,0 +1,187 @@
+"""Which nodes take part, and which clients they host."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fedgsp.messages import (
+    PROTOCOL,
+    AttachTo,
+    Failure,
+    FailureCode,
+    Hello,
+    HostedClient,
+    Leave,
+    Member,
+    RelayMode,
+    TensorSpec,
+    Welcome,
+)
+from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
+
+
+class Recorder(Protocol):
+    """Where events go."""
+
+    def record(self, kind: str, **fields: object) -> None:
+        """Notes an event."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node that joined; None in `outbox` ends its stream."""
+
+    hello: Hello
+    outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | None] = field(default_factory=asyncio.Queue)
+    attached_to: set[str] = field(default_factory=set)
+
+
+class Membership:
+    """Invariant: a client id belongs to one node, and all nodes have the same task, classes and model."""
+
+    def __init__(self, run_id: str, task: str, relay: RelayMode, recorder: Recorder) -> None:
+        self._run_id = run_id
+        self._task = task
+        self._relay = relay
+        self._recorder = recorder
+        self._nodes: dict[str, Node] = {}
+        self._clients: dict[int, tuple[HostedClient, Node]] = {}
+        self._standard: Hello | None = None  # the first admitted node sets it
+        self._changed = asyncio.Condition()
+        self._over: Leave | None = None
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """What the run's model looks like; empty before the first node joined."""
+        return self._standard.tensors if self._standard else ()
+
+    @property
+    def num_classes(self) -> int:
+        """Length of the class histograms."""
+        return self._standard.num_classes if self._standard else 0
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are there."""
+        return len(self._nodes)
+
+    @property
+    def clients(self) -> dict[int, HostedClient]:
+        """All clients that are there, by ascending id."""
+        return {client: self._clients[client][0] for client in sorted(self._clients)}
+
+    def member(self, client: int) -> Member | None:
+        """Where a client is, or None if its node left."""
+        if client not in self._clients:
+            return None
+        hosted, node = self._clients[client]
+        return Member(client, node.hello.node, node.hello.peer_address, hosted.train_samples)
+
+    async def admit(self, hello: Hello) -> Node | Failure:
+        """A new node, or why it is refused."""
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            self._recorder.record("node_refused", node=hello.node, reason=str(refusal))
+            return refusal
+        self._standard = self._standard or hello
+        node = self._nodes[hello.node] = Node(hello)
+        self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients})
+        node.outbox.put_nowait(Welcome(self._run_id))
+        self._recorder.record(
+            "node_joined", node=hello.node, clients=len(hello.clients), address=hello.peer_address or None
+        )
+        await self._notify()
+        return node
+
+    async def leave(self, node: Node, reason: str) -> None:
+        """A node's stream ended."""
+        if self._nodes.get(node.hello.node) is not node:
+            return
+        del self._nodes[node.hello.node]
+        for hosted in node.hello.clients:
+            self._clients.pop(hosted.client, None)
+        self._recorder.record("node_left", node=node.hello.node, reason=reason)
+        await self._notify()
+
+    async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
+        """Waits until so many nodes and clients are there; False if they are not after the timeout."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients)
+        except TimeoutError:
+            return False
+        return True
+
+    def attach(self, node_name: str, manager: AttachTo) -> None:
+        """Tells a node to dial a manager, once."""
+        node = self._nodes.get(node_name)
+        if node is not None and manager.manager not in node.attached_to:
+            node.attached_to.add(manager.manager)
+            node.outbox.put_nowait(manager)
+
+    async def dismiss(self, leave: Leave, timeout_s: float) -> None:
+        """Tells all nodes that the run is over, and waits until they have gone."""
+        self._over = leave
+        for node in self._nodes.values():
+            node.outbox.put_nowait(leave)
+            node.outbox.put_nowait(None)
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: not self._nodes)
+        except TimeoutError:
+            pass
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _refusal(self, hello: Hello) -> Failure | None:
+        if self._over is not None:
+            return Failure(FailureCode.RUN_OVER, "the run is over")
+        if hello.protocol != PROTOCOL:
+            detail = f"it speaks protocol {hello.protocol}, this server {PROTOCOL}: install the same version of fedgsp"
+            return Failure(FailureCode.WRONG_PROTOCOL, detail)
+        if not hello.clients:
+            return Failure(FailureCode.NO_CLIENTS, "it hosts no client: give it --clients")
+        if hello.node in self._nodes:
+            detail = f"a node named {hello.node!r} is already part of the run: give this one another --name"
+            return Failure(FailureCode.NAME_TAKEN, detail)
+        if hello.task != self._task:
+            detail = f"it has task {hello.task!r}, the run is for {self._task!r}: start it with --task {self._task}"
+            return Failure(FailureCode.WRONG_TASK, detail)
+        if self._relay is RelayMode.DIRECT and not hello.peer_address:
+            detail = "the run relays directly, and its peers cannot dial it: start it with --peer-listen"
+            return Failure(FailureCode.CANNOT_BE_DIALLED, detail)
+        return self._clients_refusal(hello) or self._model_refusal(hello)
+
+    def _clients_refusal(self, hello: Hello) -> Failure | None:
+        own: set[int] = set()
+        for hosted in hello.clients:
+            if hosted.client in own:
+                return Failure(FailureCode.CLIENT_TAKEN, f"it names client {hosted.client} twice")
+            own.add(hosted.client)
+            if hosted.client in self._clients:
+                owner = self._clients[hosted.client][1].hello.node
+                detail = f"client {hosted.client} is already hosted by node {owner!r}: choose other --clients"
+                return Failure(FailureCode.CLIENT_TAKEN, detail)
+        return None
+
+    def _model_refusal(self, hello: Hello) -> Failure | None:
+        if self._standard is None:
+            try:
+                total_bytes(hello.tensors)
+            except WeightsError as error:
+                return error.failure
+            return None
+        first = self._standard
+        if hello.num_classes != first.num_classes:
+            detail = f"its task has {hello.num_classes} classes, that of node {first.node!r} {first.num_classes}"
+            return Failure(FailureCode.WRONG_TASK, f"{detail}: give all nodes the same task options")
+        try:
+            check_same_tensors(hello.tensors, first.tensors, f"the model of node {hello.node!r}")
+        except WeightsError as error:
+            detail = f"{error.failure.detail} by node {first.node!r}: give all nodes the same task options"
+            return Failure(FailureCode.WRONG_SHAPES, detail)
+        return None

@@ -1,0 +1,47 @@
+"""The stream that every node keeps open to the top server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+
+from fedgsp import wire
+from fedgsp.channels import refuse
+from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
+from fedgsp.v1 import membership_pb2, membership_pb2_grpc
+from top_server.membership import Membership
+
+HELLO_TIMEOUT_S = 10.0
+
+
+class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
+    """A node is part of the run from its hello until its stream ends."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    async def Join(  # noqa: N802
+        self, requests: AsyncIterator[membership_pb2.NodeMessage], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[membership_pb2.TopServerMessage]:
+        """One node's stay."""
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests), None), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            first = None
+        hello = wire.decode(NodeMessage, first).kind if first is not None else None
+        if not isinstance(hello, Hello) or not hello.node:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
+        admitted = await self._membership.admit(hello)
+        if isinstance(admitted, Failure):
+            yield wire.encode(TopServerMessage(admitted))
+            return
+        reason = "its stream was lost"
+        try:
+            while (message := await admitted.outbox.get()) is not None:
+                yield wire.encode(TopServerMessage(message))
+            reason = "dismissed"
+        finally:
+            await self._membership.leave(admitted, reason)

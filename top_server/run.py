@@ -1,0 +1,211 @@
+"""What a run consists of, and the few things that every round does with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.errors import RunError
+from fedgsp.messages import (
+    Evaluated,
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    MemberDone,
+    MemberSkipped,
+    ModelRef,
+    RelayMode,
+    Rerouted,
+    RunGroupRequest,
+    TrainingSettings,
+)
+from fedgsp.model_store import ModelStore
+from fedgsp.weights import Weights, total_bytes
+from top_server.config import RunConfig
+from top_server.grouping import GroupingRequest, Plan
+from top_server.journal import Journal
+from top_server.manager_pool import Manager, ManagerPool
+from top_server.membership import Membership
+from top_server.schemes import Scheme
+
+Assign = Callable[[GroupingRequest], Awaitable[Plan]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What a group did: its result or why there is none, and what its members reported."""
+
+    number: int
+    manager: Manager
+    result: GroupResult | Failure
+    done: tuple[MemberDone, ...]
+    skipped: tuple[MemberSkipped, ...]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run's parts and state; `histograms` and `plan` fill as rounds go by."""
+
+    run_id: str
+    config: RunConfig
+    scheme: Scheme
+    address: str  # where nodes and managers fetch the start model
+    membership: Membership
+    managers: ManagerPool
+    assign: Assign
+    store: ModelStore
+    journal: Journal
+    histograms: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    plan: Plan | None = None
+    model: ModelRef | None = None
+
+    @property
+    def model_bytes(self) -> int:
+        """Size of the global model."""
+        return self.model.size if self.model else 0
+
+    def keep_model(self, model_id: str, weights: Weights) -> None:
+        """Makes these weights the global model, and forgets the one before."""
+        if self.model is not None:
+            self.store.release([self.model.id])
+        self.store.put(model_id, weights)
+        self.model = weights.ref(model_id)
+
+    async def run_group(
+        self, round_number: int, group: int, program: str, clients: Iterable[int], manager: Manager
+    ) -> GroupOutcome:
+        """Runs one group on a manager; what its members report goes to the journal as it comes."""
+        clients = list(clients)
+        members = tuple(member for client in clients if (member := self.membership.member(client)) is not None)
+        for node in {member.node for member in members}:
+            self.membership.attach(node, manager.contact)
+        request = RunGroupRequest(
+            run_id=self.run_id,
+            round=round_number,
+            group=group,
+            program=program,
+            members=members,
+            start=self.model,
+            start_address=self.address,
+            relay=RelayMode[self.config.relay.upper()],
+            shuffle=self.scheme.shuffle,
+            training=self._training(),
+            stall_timeout_s=self.config.stall_timeout,
+            max_model_bytes=_model_bytes(self.membership),
+        )
+        watcher = _Watcher(self.journal, request)
+        for client in sorted(set(clients) - {member.client for member in members}):
+            watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
+        result = await manager.client.run_group(request, watcher)
+        return GroupOutcome(group, manager, result, tuple(watcher.done), tuple(watcher.skipped))
+
+    async def take(self, outcome: GroupOutcome) -> Weights | Failure:
+        """A group's model, out of its manager's hands."""
+        if isinstance(outcome.result, Failure):
+            return outcome.result
+        if outcome.result.ref is None or not outcome.result.ref.id:
+            return Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a model")
+        tensors = self.membership.tensors
+        return await outcome.manager.client.take(outcome.result.ref.id, tensors, _model_bytes(self.membership))
+
+    async def survey(self, round_number: int, program: str, clients: Iterable[int]) -> GroupOutcome:
+        """Asks clients one question each."""
+        (manager,) = await self.managers.ensure(1)
+        return await self.run_group(round_number, 0, program, clients, manager)
+
+    async def initialise(self) -> None:
+        """The global model of round 0, made on a client's node from the run's seed."""
+        clients = list(self.membership.clients)[:3]
+        outcome = await self.survey(0, "initialise", clients)
+        weights = await self.take(outcome)
+        if isinstance(weights, Failure):
+            raise RunError(f"no node could make the initial model: {weights}", "see the nodes' logs")
+        self.keep_model(f"{self.run_id}/0", weights)
+
+    async def gather_histograms(self, round_number: int) -> None:
+        """Class histograms of the clients that have not told theirs yet."""
+        unknown = [client for client in self.membership.clients if client not in self.histograms]
+        if not unknown:
+            return
+        outcome = await self.survey(round_number, "describe", unknown)
+        classes = self.membership.num_classes
+        for done in outcome.done:
+            counts = getattr(done.result, "class_counts", ())
+            if len(counts) != classes or any(count < 0 for count in counts):
+                reason = f"its class histogram has {len(counts)} entries, the task {classes} classes"
+                self.journal.record("client_skipped", round=round_number, group=0, client=done.client, reason=reason)
+            else:
+                self.histograms[done.client] = counts
+
+    async def evaluate(self, round_number: int) -> tuple[float, float] | None:
+        """Accuracy and loss of the global model on the clients' own test parts, weighted by their samples."""
+        outcome = await self.survey(round_number, "evaluate", self.membership.clients)
+        results = [done.result for done in sorted(outcome.done, key=lambda done: done.client)]
+        counts = [result for result in results if isinstance(result, Evaluated)]
+        samples = sum(count.samples for count in counts)
+        if not samples:
+            return None
+        return sum(c.correct for c in counts) / samples, sum(c.loss_sum for c in counts) / samples
+
+    def histogram_rows(self, clients: Iterable[int]) -> NDArray[np.int64]:
+        """Histograms of these clients, shape (N, classes)."""
+        return np.array([self.histograms[client] for client in clients], np.int64)
+
+    def _training(self) -> TrainingSettings:
+        config = self.config
+        return TrainingSettings(
+            self.scheme.training, config.local_epochs, config.batch_size, config.learning_rate, config.seed
+        )
+
+
+class _Watcher:
+    """Notes what a group's members report."""
+
+    def __init__(self, journal: Journal, request: RunGroupRequest) -> None:
+        self._journal = journal
+        self._where = {"round": request.round, "group": request.group}
+        self._members = len(request.members)
+        self._trains = request.program in ("relay", "parallel")
+        self.done: list[MemberDone] = []
+        self.skipped: list[MemberSkipped] = []
+
+    def __call__(self, event: GroupEvent) -> None:
+        match event.kind:
+            case MemberDone() as done:
+                self.done.append(done)
+                if self._trains:
+                    self._hop(done)
+            case MemberSkipped() as skipped:
+                self.skipped.append(skipped)
+                self._journal.record(
+                    "client_skipped", **self._where, client=skipped.client, reason=str(skipped.failure)
+                )
+            case Rerouted(client, reason):
+                self._journal.record("rerouted", **self._where, client=client, reason=reason)
+
+    def _hop(self, done: MemberDone) -> None:
+        source = getattr(done.result, "source", None)
+        self._journal.record(
+            "hop_finished",
+            **self._where,
+            position=done.position,
+            members=self._members,
+            client=done.client,
+            loss=getattr(done.result, "loss", None),
+            seconds=getattr(done.result, "seconds", None),
+            via=source.kind.name.lower() if source else None,
+        )
+
+
+def _model_bytes(membership: Membership) -> int:
+    return total_bytes(membership.tensors)
+
+
+async def in_thread(function: Callable[[GroupingRequest], Plan], request: GroupingRequest) -> Plan:
+    """A grouping of this process: solved aside, so that streams go on."""
+    return await asyncio.to_thread(function, request)

@@ -1,0 +1,80 @@
+"""The directory that a run leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedgsp.errors import ConfigError
+from top_server.config import RunConfig, dump
+
+DEFAULT_PARENT = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Where each part of the record of a run lies."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The settings: `top-server --config` of it repeats the run."""
+        return self.path / "config.toml"
+
+    @property
+    def history(self) -> Path:
+        """One JSON object per round."""
+        return self.path / "history.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """One JSON object per event."""
+        return self.path / "events.jsonl"
+
+    @property
+    def models(self) -> Path:
+        """The checkpoints."""
+        return self.path / "models"
+
+    @property
+    def logs(self) -> Path:
+        """What processes started by the run wrote."""
+        return self.path / "logs"
+
+
+def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
+    """Make the directory of a run, with its settings in it; ConfigError if it cannot be or a run is there already."""
+    path = config.run_dir or _unused(now or datetime.now(UTC), config.scheme)
+    directory = RunDirectory(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for part in (directory.config, directory.history, directory.events, directory.models):
+            if part.exists():
+                raise ConfigError(
+                    f"--run-dir {path} already holds a run ({part.name})",
+                    "give another directory, or move that one away",
+                )
+        directory.models.mkdir()
+        with directory.config.open("x", encoding="utf-8") as file:
+            file.write(_settings_text(config))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"--run-dir {path} cannot be used: {reason}", "give a directory that you may write to"
+        ) from None
+    return directory
+
+
+def _settings_text(config: RunConfig) -> str:
+    # Without run_dir: these settings are there to repeat the run, and a directory takes no second one.
+    return f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
+
+
+def _unused(now: datetime, scheme: str) -> Path:
+    name = f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{scheme}"
+    candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (DEFAULT_PARENT / candidate for candidate in candidates) if not path.exists())

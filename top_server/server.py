@@ -1,0 +1,138 @@
+"""The top server's main coroutine: open the doors, wait for nodes, play the rounds, close up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import grpc.aio
+
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, split_address, start_server
+from fedgsp.errors import RunError, UserError
+from fedgsp.messages import Leave, RelayMode
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import membership_pb2_grpc, model_pb2_grpc
+from top_server import grouping_service, local_nodes, rounds
+from top_server.checkpoint import Checkpoints, Origin
+from top_server.config import RunConfig
+from top_server.grouping import GROUPINGS
+from top_server.journal import Journal
+from top_server.manager_pool import manager_pool
+from top_server.membership import Membership
+from top_server.membership_servicer import MembershipServicer
+from top_server.run import Assign, Run, in_thread
+from top_server.run_directory import RunDirectory
+from top_server.schemes import SCHEMES, Scheme
+
+logger = logging.getLogger(__name__)
+
+#: How long nodes may take to leave when the run is over.
+DISMISS_TIMEOUT_S = 10.0
+
+
+async def run(config: RunConfig, journal: Journal) -> None:
+    """Plays a whole run into its prepared `run_dir`; raises UserError if it cannot be finished."""
+    assert config.run_dir is not None
+    directory = RunDirectory(config.run_dir)
+    directory.logs.mkdir(exist_ok=True)
+    begin = time.monotonic()
+    scheme = choose(config)
+    run_id = secrets.token_hex(4)
+    async with AsyncExitStack() as stack:
+        channels = await stack.enter_async_context(Channels())
+        membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal)
+        store = ModelStore()
+        address = await stack.enter_async_context(_doors(config.listen, membership, store))
+        journal.record("listening", address=address)
+        host, _ = split_address(address)
+        managers = await stack.enter_async_context(
+            manager_pool(host, config.manager_port_range, directory.logs, channels, journal)
+        )
+        leave = Leave(False, "the top server stopped")
+        await stack.enter_async_context(
+            local_nodes.running(local_nodes.commands(config, address), directory.logs, journal)
+        )
+        try:
+            await _wait_for_nodes(config, membership)
+            assign = _assign(config, scheme, channels)
+            play = Run(run_id, config, scheme, address, membership, managers, assign, store, journal)
+            journal.record(
+                "run_started",
+                run=run_id,
+                clients=len(membership.clients),
+                nodes=membership.nodes,
+                rounds=config.rounds,
+                scheme=config.scheme,
+            )
+            checkpoints = Checkpoints(directory.models, config.keep_models)
+            await play.initialise()
+            for number in range(1, config.rounds + 1):
+                await rounds.play(play, number, config.rounds)
+                await _save(play, checkpoints, number)
+            leave = Leave(True, "the run is finished")
+        except UserError as error:
+            leave = Leave(False, str(error))
+            raise
+        finally:
+            await membership.dismiss(leave, DISMISS_TIMEOUT_S)
+        journal.record("run_finished", rounds=config.rounds, seconds=round(time.monotonic() - begin, 1))
+
+
+def choose(config: RunConfig) -> Scheme:
+    """The scheme's row with the choices that the settings replace."""
+    row = SCHEMES[config.scheme]
+    chosen = {
+        name: value
+        for name in ("growth", "grouping", "program", "merge")
+        if (value := getattr(config, name)) is not None
+    }
+    return dataclasses.replace(row, **chosen)
+
+
+@asynccontextmanager
+async def _doors(listen: str, membership: Membership, store: ModelStore) -> AsyncIterator[str]:
+    """Where nodes join and models are fetched; yields the address."""
+
+    def register(server: grpc.aio.Server) -> None:
+        membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
+        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(store), server)
+
+    server, address = await start_server(listen, [register])
+    try:
+        yield address
+    finally:
+        await server.stop(SHUTDOWN_GRACE_S)
+
+
+async def _wait_for_nodes(config: RunConfig, membership: Membership) -> None:
+    nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
+    if not await membership.wait_for(nodes, clients, config.join_timeout):
+        have = f"{membership.nodes} of {nodes} nodes with {len(membership.clients)} clients"
+        raise RunError(
+            f"after {config.join_timeout:.0f} s only {have} had joined",
+            "start the others, or change --min-nodes, --min-clients or --join-timeout",
+        )
+
+
+def _assign(config: RunConfig, scheme: Scheme, channels: Channels) -> Assign:
+    if scheme.grouping.startswith("grpc://"):
+        address = scheme.grouping.removeprefix("grpc://")
+        name = SCHEMES[config.scheme].grouping
+        return functools.partial(grouping_service.assign, channels.to(address), address, name)
+    return functools.partial(in_thread, GROUPINGS[scheme.grouping])
+
+
+async def _save(play: Run, checkpoints: Checkpoints, number: int) -> None:
+    assert play.model is not None
+    weights = await play.store.get(play.model.id)
+    origin = Origin(play.run_id, play.config.scheme, number, play.config.seed)
+    await asyncio.to_thread(checkpoints.save_round, weights.arrays, origin)
+    if number == play.config.rounds:
+        await asyncio.to_thread(checkpoints.save_final, weights.arrays, origin)

@@ -1,0 +1,178 @@
+"""What a person, or a program, sees of a run while it lasts; it only listens to the journal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleRenderable, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from top_server.history import to_line
+from top_server.view_state import LAST_EVENTS, ViewState, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from top_server import view_state
+    from top_server.journal import Event, Journal, Subscriber
+    from top_server.run_directory import RunDirectory
+
+GROUP_WIDTH = 26
+BAR_WIDTH = 10
+SPARKLINE_WIDTH = 30
+#: Lines of the drawing that are not groups: three of numbers, one of "and more", the events, and one for the cursor.
+OTHER_LINES = 5 + LAST_EVENTS
+_STEPS = "▁▂▃▄▅▆▇█"
+_ASCII_STEPS = "_.-=+*#@"
+_STYLES = {"training": "cyan", "finished": "green", "failed": "red"}
+_ORDER = list(_STYLES)
+
+
+@contextlib.contextmanager
+def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[None]:
+    """Show the run on stdout: JSON lines, a live display where it is a terminal, or else a line per round."""
+    if json:
+        with _subscribed(journal, lambda event: _write(to_line(event))):
+            yield
+        return
+    console = Console()
+    try:
+        with _display(journal, console) if console.is_interactive else _subscribed(journal, _print_line):
+            yield
+    finally:
+        _write(f"recorded in {directory.path}\n")
+
+
+@contextlib.contextmanager
+def _subscribed(journal: Journal, subscriber: Subscriber) -> Iterator[None]:
+    unsubscribe = journal.subscribe(subscriber)
+    try:
+        yield
+    finally:
+        unsubscribe()
+
+
+@contextlib.contextmanager
+def _display(journal: Journal, console: Console) -> Iterator[None]:
+    state, lock = ViewState(), threading.Lock()
+
+    def apply(event: Event) -> None:
+        with lock:
+            state.apply(event)
+
+    def frame() -> ConsoleRenderable:
+        with lock:  # a thread of Live's draws, while events come in
+            return draw(state, datetime.now(UTC), console.width, console.height, ascii_only=console.options.ascii_only)
+
+    with (
+        _subscribed(journal, apply),
+        # A log that goes to the same terminal appears above the display; one that goes elsewhere is left alone.
+        Live(console=console, get_renderable=frame, redirect_stderr=sys.stderr.isatty()),
+    ):
+        yield
+
+
+def _print_line(event: Event) -> None:
+    line = describe(event)
+    if line is not None:
+        _write(f"{event['time'][11:19]} {line}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left, as `head` does. The run goes on, and Python must not fail to flush at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: bool = False) -> ConsoleRenderable:
+    """The display, no larger than a terminal of `width` x `height`."""
+    if not state.started:
+        where = f"waiting for nodes at {state.address}" if state.address else "starting"
+        lines = [Text(f"{where}: {len(state.nodes)} nodes with {state.clients} clients", "bold")]
+        return _fitted([*lines, *_events(state)])
+    numbers = Text(f"{len(state.nodes)} nodes, {state.clients} clients")
+    if state.accuracies:
+        numbers.append(f"   accuracy {state.accuracies[-1]:.4f} ", "bold")
+        numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
+    if state.loss is not None:
+        numbers.append(f"   loss {state.loss:.4f}")
+    return _fitted([_head(state, now), numbers, *_groups(state, width, max(height - OTHER_LINES, 1)), *_events(state)])
+
+
+def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
+    """The last `width` values as bars between their lowest and their highest."""
+    steps = _ASCII_STEPS if ascii_only else _STEPS
+    shown = values[-width:]
+    low, high = min(shown), max(shown)
+    scale = (len(steps) - 1) / (high - low) if high > low else 0.0
+    return "".join(steps[round((value - low) * scale)] for value in shown)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    return str(timedelta(seconds=round(max(seconds, 0.0))))
+
+
+def _head(state: ViewState, now: datetime) -> Table:
+    assert state.started is not None
+    row = Table.grid(padding=(0, 2))
+    left = state.seconds_left
+    row.add_row(
+        Text(f"{state.scheme}  round {state.round} of {state.rounds}", "bold"),
+        ProgressBar(total=max(state.rounds, 1), completed=state.finished_rounds, width=BAR_WIDTH * 2),
+        Text(f"{duration((now - state.started).total_seconds())} elapsed"),
+        Text("" if left is None else f"about {duration(left)} left"),
+    )
+    return row
+
+
+def _groups(state: ViewState, width: int, most_lines: int) -> list[ConsoleRenderable]:
+    if not state.sampled_groups:
+        return []
+    states = [group.state for group in state.groups.values()]
+    counts = ", ".join(f"{states.count(name)} {name}" for name in _ORDER if name in states)
+    title = Text(f"{state.sampled_groups} groups{': ' if counts else ''}{counts}")
+    columns = max(width // GROUP_WIDTH, 1)
+    # Those at work first, for the others have nothing to show any more.
+    ordered = sorted(state.groups.values(), key=lambda group: (_ORDER.index(group.state), group.number))
+    shown = ordered[: columns * most_lines]
+    table = Table.grid(padding=(0, 1))
+    for first in range(0, len(shown), columns):
+        table.add_row(*(_group(group) for group in shown[first : first + columns]))
+    more = len(ordered) - len(shown)
+    return [title, table, *([Text(f"... and {more} more", "dim")] if more else [])]
+
+
+def _group(group: view_state.Group) -> Table:
+    cell = Table.grid(padding=(0, 1))
+    for column_width in (4, BAR_WIDTH, 8):
+        cell.add_column(width=column_width, no_wrap=True)
+    style = _STYLES[group.state]
+    bar = ProgressBar(
+        total=max(group.members, 1), completed=group.hops, width=BAR_WIDTH, complete_style=style, finished_style=style
+    )
+    skipped = f" -{group.skipped}" if group.skipped else ""
+    cell.add_row(Text(f"{group.number:>4}"), bar, Text(f"{group.hops}/{group.members}{skipped}", style))
+    return cell
+
+
+def _events(state: ViewState) -> list[ConsoleRenderable]:
+    return [Text(line, "dim") for line in state.last_events]
+
+
+def _fitted(lines: Sequence[ConsoleRenderable]) -> Group:
+    for line in lines:
+        if isinstance(line, Text):
+            line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)

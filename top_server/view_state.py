@@ -1,0 +1,204 @@
+"""What the view of a run shows, gathered from its events; no drawing and no clock here."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LAST_EVENTS = 4
+#: Rounds whose mean duration tells how long those to come will take: later ones have more groups than the first.
+RECENT_ROUNDS = 5
+
+
+@dataclass(slots=True)
+class Group:
+    """A group of the round that is on."""
+
+    number: int
+    members: int = 0
+    hops: int = 0
+    skipped: int = 0
+    #: "training", "finished" or "failed".
+    state: str = "training"
+
+
+@dataclass(slots=True)
+class ViewState:
+    """The run as its events told it so far."""
+
+    scheme: str = ""
+    address: str = ""
+    nodes: dict[str, int] = field(default_factory=dict)
+    rounds: int = 0
+    #: The round that is on, or the last one; 0 before the first.
+    round: int = 0
+    sampled_groups: int = 0
+    groups: dict[int, Group] = field(default_factory=dict)
+    finished_rounds: int = 0
+    accuracies: list[float] = field(default_factory=list)
+    loss: float | None = None
+    started: datetime | None = None
+    finished: bool = False
+    round_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+    last_events: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_EVENTS))
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take in one event; kinds and fields that are not known change nothing."""
+        change = _CHANGES.get(event["event"])
+        if change is not None:
+            change(self, event)
+        line = describe(event)
+        if line is not None and event["event"] != "round_finished":
+            self.last_events.append(line)
+
+    @property
+    def clients(self) -> int:
+        """Clients that the nodes of the moment host."""
+        return sum(self.nodes.values())
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate from recent rounds, at the end of the last one; None before the first ended."""
+        if not self.round_seconds or self.finished:
+            return None
+        return sum(self.round_seconds) / len(self.round_seconds) * max(self.rounds - self.finished_rounds, 0)
+
+    def group(self, event: Mapping[str, Any]) -> Group:
+        """The group that an event is about."""
+        number = int(event["group"])
+        return self.groups.setdefault(number, Group(number))
+
+
+def count(value: Any) -> int:
+    """A number of things, told as such or as their list."""
+    return len(value) if isinstance(value, list) else int(value or 0)
+
+
+def _listening(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.address = str(event.get("address", ""))
+
+
+def _node_joined(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.nodes[str(event.get("node"))] = count(event.get("clients"))
+
+
+def _node_left(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.nodes.pop(str(event.get("node")), None)
+
+
+def _run_started(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.scheme = str(event.get("scheme", ""))
+    state.rounds = count(event.get("rounds"))
+    state.started = datetime.fromisoformat(event["time"])
+
+
+def _round_started(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.round = int(event.get("round") or 0)
+    state.sampled_groups = count(event.get("sampled_groups"))
+    members = event.get("members")
+    state.groups = {i: Group(i, size) for i, size in enumerate(members)} if isinstance(members, list) else {}
+
+
+def _hop_finished(state: ViewState, event: Mapping[str, Any]) -> None:
+    group = state.group(event)
+    group.members = count(event.get("members"))
+    group.hops += 1
+
+
+def _client_skipped(state: ViewState, event: Mapping[str, Any]) -> None:
+    # Surveys of all clients skip some as well; they are no groups.
+    if event.get("group") in state.groups and event.get("round") == state.round:
+        state.group(event).skipped += 1
+
+
+def _group_finished(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.group(event).state = "finished"
+
+
+def _group_failed(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.group(event).state = "failed"
+
+
+def _round_finished(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.finished_rounds += 1
+    state.round = int(event.get("round") or state.round)
+    if event.get("accuracy") is not None:
+        state.accuracies.append(float(event["accuracy"]))
+    if event.get("loss") is not None:
+        state.loss = float(event["loss"])
+    if event.get("seconds") is not None:
+        state.round_seconds.append(float(event["seconds"]))
+
+
+def _run_finished(state: ViewState, _event: Mapping[str, Any]) -> None:
+    state.finished = True
+
+
+_CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
+    "listening": _listening,
+    "node_joined": _node_joined,
+    "node_left": _node_left,
+    "run_started": _run_started,
+    "round_started": _round_started,
+    "hop_finished": _hop_finished,
+    "client_skipped": _client_skipped,
+    "group_finished": _group_finished,
+    "group_failed": _group_failed,
+    "round_finished": _round_finished,
+    "run_finished": _run_finished,
+}
+
+
+def describe(event: Mapping[str, Any]) -> str | None:
+    """One line about an event that a person wants to hear of; None for the others."""
+    template = _LINES.get(event["event"])
+    return template.format_map(_Fields(event)) if template else None
+
+
+class _Fields(dict[str, Any]):
+    """Fields of an event as a person reads them; the missing and the null are a dash."""
+
+    def __missing__(self, key: str) -> Any:
+        if key == "hosted":
+            return count(self.get("clients"))
+        if key == "bytes":
+            return size(count(self.get("bytes_direct")) + count(self.get("bytes_relayed")))
+        return "-"
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key) if key in self else self.__missing__(key)
+        if value is None:
+            return "-"
+        if key in ("accuracy", "loss"):
+            return f"{value:.4f}"
+        return f"{value:.1f}" if key == "seconds" else value
+
+
+def size(count: float) -> str:
+    """Bytes with a unit that keeps the number short."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+_LINES: dict[str, str] = {
+    "listening": "listening on {address}",
+    "node_joined": "node {node} joined with {hosted} clients",
+    "node_left": "node {node} left: {reason}",
+    "node_refused": "node {node} was refused: {reason}",
+    "manager_lost": "group manager {manager} was lost: {reason}",
+    "run_started": "run started: {scheme}, {rounds} rounds, {hosted} clients",
+    "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
+    "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
+    "group_failed": "round {round}, group {group} failed: {reason}",
+    "round_finished": "round {round}: {sampled_groups} of {groups} groups, {clients_trained} clients, "
+    "accuracy {accuracy}, loss {loss}, {seconds} s, {bytes}",
+    "run_finished": "run finished: {rounds} rounds, {seconds} s",
+}
