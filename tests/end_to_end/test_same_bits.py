@@ -1,0 +1,82 @@
+"""Distributed runs equal an independent single-process implementation, bit for bit, however they are laid out."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support.cluster import nodes, play, settings
+from support.reference import Reference, State, assert_same_bits
+
+from fedgsp_node.tasks import load_task
+
+EIGHT = range(8)
+LAYOUTS = {
+    "one node": [EIGHT],
+    "two nodes": [range(4), range(4, 8)],
+    "a node per client": [[client] for client in EIGHT],
+    "mixed up": [[7, 0, 3], [1, 2], [4, 5, 6]],
+}
+
+
+def reference(**changes: object) -> Reference:
+    task = load_task("digits", {"clients": "8"})
+    return Reference(task, EIGHT, **{"rounds": 2, "beta": 2, "sampling_rate": 1.0, **changes})
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[State]:
+    return reference().play_fedgsp()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("relay", ["auto", "direct", "manager"])
+async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
+    tmp_path: Path, expected: list[State], layout: str, relay: str
+) -> None:
+    run = await play(settings(tmp_path / "run", relay=relay), nodes(*LAYOUTS[layout]))
+    for number, state in enumerate(expected, 1):
+        assert_same_bits(run.model(number), state)
+    assert [row["clients_trained"] for row in run.rows] == [8, 8]
+    if relay == "manager":
+        assert all(row["bytes_direct"] == 0 for row in run.rows)
+
+
+async def test_nodes_that_cannot_be_dialled_relay_by_way_of_the_manager(tmp_path: Path, expected: list[State]) -> None:
+    run = await play(settings(tmp_path / "run"), nodes(*LAYOUTS["mixed up"], peers=False))
+    assert_same_bits(run.model(2), expected[1])
+    assert all(row["bytes_direct"] == 0 and row["bytes_relayed"] > 0 for row in run.rows)
+
+
+async def test_hand_overs_inside_one_node_move_no_bytes(tmp_path: Path) -> None:
+    run = await play(settings(tmp_path / "run", rounds=1, beta=1), nodes(EIGHT))
+    (row,) = run.rows
+    model = sum(array.nbytes for array in run.model(1).values())
+    # the start model comes down and the result goes up; seven hand-overs in between cost nothing
+    assert (row["bytes_direct"], row["bytes_relayed"]) == (0, 2 * model)
+
+
+@pytest.mark.parametrize("changes", [{"sampling_rate": 0.5}, {"beta": 1}, {"beta": 8}, {"seed": 3, "local_epochs": 2}])
+async def test_sampling_growth_seed_and_epochs_are_those_of_the_oracle(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    expected = reference(**changes).play_fedgsp()
+    run = await play(settings(tmp_path / "run", **changes), nodes(*LAYOUTS["two nodes"]))
+    assert_same_bits(run.model(2), expected[1])
+
+
+@pytest.mark.parametrize("layout", ["one node", "mixed up"])
+async def test_fedavg_equals_the_oracle(tmp_path: Path, layout: str) -> None:
+    expected = reference(sampling_rate=0.7).play_fedavg()
+    run = await play(settings(tmp_path / "run", scheme="fedavg", sampling_rate=0.7), nodes(*LAYOUTS[layout]))
+    assert_same_bits(run.model(2), expected[1])
+
+
+async def test_batch_norm_buffers_are_averaged_and_counters_kept(tmp_path: Path) -> None:
+    task = "support.batch_norm_task:Task"
+    oracle = Reference(load_task(task, {}), range(4), rounds=2, beta=2, sampling_rate=1.0)
+    expected = oracle.play_fedgsp()
+    hosts = [dataclasses.replace(node, task=task, task_options={}) for node in nodes([0, 1], [2, 3])]
+    run = await play(settings(tmp_path / "run", task=task, task_option={}), hosts)
+    assert_same_bits(run.model(2), expected[1])

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+import torch
+
+from fedgsp.errors import TaskError
+from fedgsp_node.tasks.digits import Digits
+from fedgsp_node.tasks.partitions import PARTITIONS
+
+
+def parts(task):
+    return [task.data(client) for client in range(task.num_clients)]
+
+
+def test_the_clients_hold_all_1797_digits():
+    held = parts(Digits())
+    assert len(held) == 24
+    assert sum(len(own.train) + len(own.test) for own in held) == 1797
+
+
+def test_images_are_scaled_floats_of_one_channel():
+    train = Digits().data(3).train
+    assert train.x.dtype == np.float32
+    assert train.x.shape[1:] == (1, 8, 8)
+    assert train.x.min() == 0
+    assert train.x.max() == 1
+    assert train.y.dtype == np.int64
+
+
+@pytest.mark.parametrize("partition", sorted(PARTITIONS))
+def test_every_partition_gives_every_client_something_to_train_on(partition):
+    task = Digits(clients=10, partition=partition)
+    assert all(len(own.train) for own in parts(task))
+    assert all(task.class_counts(own.train).shape == (10,) for own in parts(task))
+
+
+def test_clients_differ_in_their_labels_by_default():
+    shares = [Digits().class_counts(own.train).max() / len(own.train) for own in parts(Digits())]
+    assert np.mean(shares) > 0.3
+
+
+def test_the_test_share_is_each_clients_own():
+    for own in parts(Digits(clients=8, test_share=0.5)):
+        assert abs(len(own.train) - len(own.test)) <= 1
+
+
+def test_a_seed_gives_the_same_data_again():
+    first, same, other = (Digits(seed=seed).data(0).train.x for seed in (1, 1, 2))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+def test_the_model_takes_the_data_and_has_10026_parameters():
+    task = Digits()
+    model = task.model()
+    assert sum(weights.numel() for weights in model.parameters()) == 10026
+    assert not list(model.buffers())
+    assert model(torch.from_numpy(task.data(0).test.x)).shape == (len(task.data(0).test), 10)
+
+
+def test_plain_sgd_learns_the_digits_within_two_passes():
+    task = Digits(clients=4, partition="iid")
+    torch.manual_seed(0)
+    model = task.model()
+    for client in (0, 1, 2, 3) * 2:
+        train = task.data(client).train
+        for x, y in zip(torch.from_numpy(train.x).split(5), torch.from_numpy(train.y).split(5), strict=True):
+            gradients = torch.autograd.grad(task.loss(model(x), y), list(model.parameters()))
+            with torch.no_grad():
+                for weights, gradient in zip(model.parameters(), gradients, strict=True):
+                    weights.sub_(gradient, alpha=0.05)
+    tests = [own.test for own in parts(task)]
+    right = sum(task.correct(model(torch.from_numpy(test.x)), torch.from_numpy(test.y)) for test in tests)
+    assert right / sum(map(len, tests)) > 0.93
+
+
+def test_more_clients_than_digits_are_refused():
+    with pytest.raises(TaskError, match=r"set clients to 1 \.\. 1797"):
+        Digits(clients=1798)

@@ -1,0 +1,120 @@
+import gzip
+
+import numpy as np
+import pytest
+import torch
+
+from fedgsp.errors import DataError, TaskError
+from fedgsp_node.tasks import load_task
+from fedgsp_node.tasks.grey_images import GreyImages
+from fedgsp_node.tasks.partitions import PARTITIONS
+
+
+def parts(task):
+    return [task.data(client) for client in range(task.num_clients)]
+
+
+def test_the_published_files_and_the_npz_give_the_same_data(idx_folder, grey_npz):
+    for one, two in zip(parts(GreyImages(idx_folder, 4)), parts(GreyImages(grey_npz, 4)), strict=True):
+        assert np.array_equal(one.train.x, two.train.x)
+        assert np.array_equal(one.test.y, two.test.y)
+
+
+@pytest.mark.parametrize("partition", sorted(PARTITIONS))
+def test_every_test_image_is_held_by_exactly_one_client(grey_npz, grey_arrays, partition):
+    held = np.concatenate([own.test.x for own in parts(GreyImages(grey_npz, 5, partition))])
+    expected = grey_arrays["x_test"].reshape(60, 784) / np.float32(255)
+    assert np.array_equal(np.sort(held.reshape(-1, 784), axis=0), np.sort(expected, axis=0))
+    assert len(held) == 60
+
+
+def test_a_clients_test_part_follows_the_label_mix_of_its_training_part(grey_npz):
+    task = GreyImages(grey_npz, 5, "shards", shards_per_client=2)
+    for own in parts(task):
+        assert set(own.test.y) <= set(own.train.y)
+        assert np.abs(task.class_counts(own.train) * 0.3 - task.class_counts(own.test)).max() <= 1
+
+
+def test_images_are_scaled_and_keep_their_labels(grey_npz, grey_arrays):
+    train = GreyImages(grey_npz, 1, "iid").data(0).train
+    assert train.x.dtype == np.float32
+    assert train.x.shape == (200, 1, 28, 28)
+    by_image = {
+        image.tobytes(): label for image, label in zip(grey_arrays["x_train"], grey_arrays["y_train"], strict=True)
+    }
+    for image, label in zip(np.rint(train.x[:, 0] * 255).astype(np.uint8), train.y, strict=True):
+        assert by_image[image.tobytes()] == label
+
+
+def test_a_train_share_shrinks_the_training_part_only(grey_npz):
+    whole, small = (GreyImages(grey_npz, 4, "iid", train_share=share) for share in (1.0, 0.1))
+    assert [len(own.train) for own in parts(small)] == [5] * 4
+    assert [len(own.test) for own in parts(small)] == [len(own.test) for own in parts(whole)]
+
+
+@pytest.mark.parametrize("share", [0, 1.5, float("nan")])
+def test_a_train_share_outside_its_range_is_refused(grey_npz, share):
+    with pytest.raises(TaskError, match="above 0 and up to 1"):
+        GreyImages(grey_npz, train_share=share)
+
+
+def test_a_number_of_another_partition_is_refused(grey_npz):
+    with pytest.raises(TaskError, match="leave alpha out"):
+        load_task("mnist", {"data": str(grey_npz), "partition": "iid", "alpha": "1"})
+
+
+def test_the_model_takes_the_data_and_has_199210_parameters(grey_npz):
+    task = GreyImages(grey_npz, 4)
+    model = task.model()
+    assert sum(weights.numel() for weights in model.parameters()) == 199_210
+    assert model(torch.from_numpy(task.data(0).train.x)).shape == (len(task.data(0).train), 10)
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"])
+def test_each_missing_or_cut_file_is_named(idx_folder, name):
+    path = idx_folder / f"{name}-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=f"{name}-ubyte.gz cannot be read"):
+        GreyImages(idx_folder)
+    path.unlink()
+    with pytest.raises(DataError, match=f"{name}-ubyte.gz does not exist"):
+        GreyImages(idx_folder)
+
+
+def test_another_number_of_labels_than_images_is_refused(idx_folder):
+    (idx_folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 1, 1])))
+    with pytest.raises(DataError, match=r"train-labels.*shape \(2,\), for 200 images"):
+        GreyImages(idx_folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("x_train", np.zeros((200, 8, 8), np.uint8), "shape"),
+        ("x_train", np.zeros((200, 28, 28), np.float32), "float32"),
+        ("x_test", np.zeros((0, 28, 28), np.uint8), "shape"),
+        ("y_train", np.zeros(199, np.uint8), "for 200 images"),
+        ("y_test", np.zeros(60, np.float64), "float64"),
+        ("y_test", np.full(60, 10), "label 10, outside 0 .. 9"),
+        ("y_test", np.full(60, -1), "label -1, outside 0 .. 9"),
+    ],
+)
+def test_arrays_that_are_not_mnist_are_refused(tmp_path, grey_arrays, key, value, what):
+    path = tmp_path / "wrong.npz"
+    np.savez(path, **(grey_arrays | {key: value}))
+    with pytest.raises(DataError, match=what) as caught:
+        GreyImages(path)
+    assert "wrong.npz" in caught.value.what
+    assert caught.value.remedy
+
+
+def test_a_missing_path_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere does not exist; give a folder with the four \.gz files"):
+        GreyImages(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("name", "tested"), [("mnist", 10_000), ("fashion_mnist", 5_000)])
+def test_the_real_images_are_all_dealt(real_data, name, tested):
+    held = parts(load_task(name, {"data": str(real_data / f"{name}.npz"), "clients": "10"}))
+    assert sum(len(own.train) for own in held) == 60_000
+    assert sum(len(own.test) for own in held) == tested

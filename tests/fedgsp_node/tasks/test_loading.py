@@ -1,0 +1,262 @@
+import importlib
+import sys
+import textwrap
+
+import pytest
+
+from fedgsp.errors import DataError, TaskError
+from fedgsp_node.tasks import BUILT_IN, load_task
+from fedgsp_node.tasks.digits import Digits
+
+GOOD = """
+    from __future__ import annotations
+    import functools
+    from typing import TYPE_CHECKING, Literal
+    from fedgsp import Task
+    if TYPE_CHECKING:
+        from pathlib import Path
+
+    class Good(Task):
+        num_classes = 2
+        num_clients = 3
+        def __init__(self, count: int = 1, rate: float = 0.5, flag: bool = False, path: Path | None = None,
+                     mode: Literal["a", "b"] = "a", level: Literal[1, 2] = 1, limit: int | None = 7, plain=3,
+                     bare=None):
+            self.got = dict(count=count, rate=rate, flag=flag, path=path, mode=mode, level=level, limit=limit,
+                            plain=plain, bare=bare)
+        def model(self): ...
+        def data(self, client): ...
+"""
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    """Writes a module into the current directory, which the test starts in; returns its path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+
+    def write(name, source, after=""):
+        path = tmp_path / f"{name}.py"
+        path.write_text(textwrap.dedent(source) + textwrap.dedent(after))
+        importlib.invalidate_caches()
+        return path
+
+    yield write
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+def line_of(path, text):
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+def refused(name, options=None):
+    with pytest.raises(TaskError) as caught:
+        load_task(name, options or {})
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def test_a_built_in_task_is_found_by_its_name():
+    task = load_task("digits", {"clients": "5", "alpha": "none"})
+    assert isinstance(task, Digits)
+    assert task.num_clients == 5
+
+
+@pytest.mark.parametrize("target", BUILT_IN.values())
+def test_every_built_in_name_leads_to_a_class(target):
+    module, _, attribute = target.partition(":")
+    assert isinstance(getattr(importlib.import_module(module), attribute), type)
+
+
+def test_a_task_of_the_current_directory_is_found(user_module):
+    user_module("here_task", GOOD)
+    assert load_task("here_task:Good", {}).got["count"] == 1
+
+
+def test_a_function_may_return_the_task(user_module):
+    user_module("function_task", GOOD, "\n    def make(count: int) -> Good:\n        return Good(count=count)\n")
+    assert load_task("function_task:make", {"count": "4"}).got["count"] == 4
+
+
+def test_a_partial_of_a_class_takes_the_options_of_the_class(user_module):
+    user_module("partial_task", GOOD, "\n    half = functools.partial(Good, rate=0.25)\n")
+    assert load_task("partial_task:half", {"count": "4"}).got["rate"] == 0.25
+
+
+def test_options_are_turned_into_the_annotated_types(user_module):
+    user_module("typed_task", GOOD)
+    options = {"count": "5", "rate": "1e-2", "flag": "yes", "path": "a/b", "mode": "b", "level": "2", "limit": "none"}
+    got = load_task("typed_task:Good", options | {"plain": "8", "bare": "text"}).got
+    assert got | {"path": got["path"].as_posix()} == {
+        "count": 5,
+        "rate": 0.01,
+        "flag": True,
+        "path": "a/b",
+        "mode": "b",
+        "level": 2,
+        "limit": None,
+        "plain": 8,
+        "bare": "text",
+    }
+
+
+def test_a_factory_with_open_keywords_takes_any_option(user_module):
+    after = """
+    def make(**kept: int):
+        task = Good()
+        task.kept = kept
+        return task
+    """
+    user_module(
+        "open_task",
+        GOOD,
+        after,
+    )
+    assert load_task("open_task:make", {"a": "1", "b": "2"}).kept == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "wanted"),
+    [
+        ("count", "five", "give a whole number"),
+        ("rate", "fast", "give a number"),
+        ("flag", "maybe", "give true or false"),
+        ("mode", "c", "give one of a, b"),
+        ("limit", "x", "give a whole number or none"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(user_module, option, text, wanted):
+    user_module("misfit_task", GOOD)
+    message = refused("misfit_task:Good", {option: text})
+    assert f"option {option} cannot be {text!r}" in message
+    assert wanted in message
+
+
+def test_an_unknown_option_is_refused_with_the_known_ones():
+    message = refused("digits", {"cleints": "3"})
+    assert "no option 'cleints'; did you mean 'clients'? It takes clients, partition, alpha" in message
+
+
+def test_a_missing_option_is_named():
+    assert refused("mnist") == "task 'mnist' needs the option 'data'; give --task-option data=VALUE"
+
+
+def test_a_type_that_no_text_can_give_is_refused(user_module):
+    user_module("list_task", GOOD, "\n    def make(sizes: list[int] = ()):\n        return Good()\n")
+    assert "annotate it as int" in refused("list_task:make", {"sizes": "1,2"})
+    assert load_task("list_task:make", {}).num_clients == 3
+
+
+def test_a_type_that_cannot_be_resolved_is_refused(user_module):
+    user_module("unresolved_task", GOOD, "\n    def make(size: Nowhere = 1):\n        return Good()\n")
+    assert "'Nowhere' of 'size' cannot be resolved" in refused("unresolved_task:make", {"size": "1"})
+
+
+def test_an_unknown_name_is_refused_with_a_close_one():
+    message = refused("fashion-mnist")
+    assert "did you mean 'fashion_mnist'" in message
+    assert "digits, fashion_mnist, femnist, mnist" in message
+
+
+def test_a_missing_module_is_refused(user_module, tmp_path):
+    message = refused("absent_task:Good")
+    assert "there is no module 'absent_task'; check the spelling" in message
+    assert f"(now in {tmp_path})" in message
+
+
+@pytest.mark.parametrize("name", ["task.py:Good", "tasks/mine:Good", ":Good"])
+def test_a_path_in_place_of_a_module_is_refused(name):
+    assert "with dots and without .py" in refused(name)
+
+
+def test_a_module_that_lacks_what_it_imports_is_refused(user_module):
+    path = user_module("needy_task", "\nimport no_such_library\n")
+    message = refused("needy_task:Good")
+    assert "needy_task needs the module 'no_such_library', which is not installed" in message
+    assert f"{path}:2" in message
+
+
+def test_a_module_with_a_syntax_error_is_refused_with_its_line(user_module):
+    path = user_module("broken_task", "x = 1\nclass :\n")
+    assert f"SyntaxError: invalid syntax (broken_task.py, line 2) ({path}:2)" in refused("broken_task:Good")
+
+
+@pytest.mark.parametrize("line", ["raise KeyError('weights')", "raise SystemExit(3)"])
+def test_a_module_that_raises_is_refused_with_its_line(user_module, line):
+    path = user_module("raising_task", f"\n\n{line}\n")
+    assert f"({path}:3)" in refused("raising_task:Good")
+
+
+def test_a_missing_factory_is_refused_with_a_close_one(user_module):
+    user_module("spelt_task", GOOD)
+    assert "spelt_task has no 'God'; did you mean 'Good'?" in refused("spelt_task:God")
+    assert "it defines Good" in refused("spelt_task:xyz")
+    assert "has no ''" in refused("spelt_task:")
+
+
+def test_a_factory_that_cannot_be_called_is_refused(user_module):
+    user_module("uncalled_task", GOOD, "\n    task = 3\n")
+    assert "it is not a class or function" in refused("uncalled_task:task")
+
+
+def test_a_factory_that_raises_is_refused_with_the_line_in_its_module(user_module):
+    after = """
+    import json
+    def make():
+        return json.loads("{")  # here
+    """
+    path = user_module("failing_task", GOOD, after)
+    message = refused("failing_task:make")
+    assert "JSONDecodeError" in message
+    assert f"({path}:{line_of(path, '# here')})" in message
+
+
+def test_an_abstract_task_is_refused(user_module):
+    user_module("abstract_task", "from fedgsp import Task\nclass Half(Task):\n    num_classes = 2\n")
+    assert "abstract" in refused("abstract_task:Half")
+
+
+def test_an_error_meant_for_the_user_passes_through(user_module):
+    after = """
+    from fedgsp.errors import DataError
+    def make():
+        raise DataError("images.bin is cut", "get it again")
+    """
+    user_module("lacking_task", GOOD, after)
+    with pytest.raises(DataError, match=r"images\.bin is cut; get it again"):
+        load_task("lacking_task:make", {})
+
+
+@pytest.mark.parametrize(("body", "what"), [("return None", "returned None"), ("return Good", "returned ABCMeta")])
+def test_a_result_that_is_no_task_is_refused(user_module, body, what):
+    user_module("other_task", GOOD, f"\n    def make():\n        {body}\n")
+    assert f"{what}" in refused("other_task:make")
+
+
+@pytest.mark.parametrize("value", ["0", "-2", "2.0", "True", "None", "'3'"])
+@pytest.mark.parametrize("number", ["num_classes", "num_clients"])
+def test_a_count_that_is_no_positive_int_is_refused(user_module, number, value):
+    user_module("count_task", GOOD, f"\n    class Bad(Good):\n        {number} = {value}\n")
+    assert f"set {number} to a positive int" in refused("count_task:Bad")
+
+
+def test_a_missing_number_of_classes_is_refused(user_module):
+    user_module("classless_task", GOOD.replace("num_classes = 2", "pass"))
+    message = refused("classless_task:Good")
+    assert "has no num_classes; set num_classes to a positive int in Good" in message
+
+
+def test_a_number_of_clients_that_raises_is_refused_with_its_line(user_module):
+    after = """
+    class Bad(Good):
+        @property
+        def num_clients(self):
+            return 1 // 0
+    """
+    path = user_module("divided_task", GOOD, after)
+    assert f"ZeroDivisionError: integer division or modulo by zero ({path}:{line_of(path, '1 // 0')})" in (
+        refused("divided_task:Bad")
+    )

@@ -1,0 +1,166 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgsp.errors import TaskError
+from fedgsp.seeds import stream
+from fedgsp_node.tasks.partitions import (
+    PARTITIONS,
+    dirichlet,
+    half_normal,
+    half_normal_shards,
+    hold_out,
+    iid,
+    partition_indices,
+    shards,
+)
+
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
+EVERY = pytest.mark.parametrize("name", sorted(PARTITIONS))
+
+
+@EVERY
+def test_every_partition_is_disjoint_and_leaves_no_client_empty(name):
+    parts = PARTITIONS[name](LABELS, 12, stream(0, "partition"))
+    rows = np.concatenate(parts)
+    assert len(parts) == 12
+    assert all(len(part) for part in parts)
+    assert len(np.unique(rows)) == len(rows)
+    assert rows.min() >= 0
+    assert rows.max() < len(LABELS)
+
+
+@EVERY
+def test_every_partition_follows_its_seed(name):
+    first, same, other = (PARTITIONS[name](LABELS, 12, stream(seed, "partition")) for seed in (3, 3, 4))
+    assert all(np.array_equal(one, two) for one, two in zip(first, same, strict=True))
+    assert any(not np.array_equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+@EVERY
+@pytest.mark.parametrize("clients", [0, -1, 601])
+def test_a_number_of_clients_that_cannot_be_served_is_refused(name, clients):
+    with pytest.raises(TaskError, match=r"set clients to 1 \.\. 600"):
+        PARTITIONS[name](LABELS, clients, stream(0, "partition"))
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "iid", "shards"])
+def test_partitions_without_rounding_use_every_sample(name):
+    parts = PARTITIONS[name](LABELS, 7, stream(0, "partition"))
+    assert sorted(np.concatenate(parts)) == list(range(600))
+
+
+def test_iid_sizes_differ_by_one_at_most():
+    sizes = [len(part) for part in iid(LABELS, 7, stream(0, "partition"))]
+    assert max(sizes) - min(sizes) == 1
+
+
+def test_shards_give_each_client_few_labels_and_equal_sizes():
+    parts = shards(LABELS, 10, stream(0, "partition"), shards_per_client=2)
+    assert [len(part) for part in parts] == [60] * 10
+    assert all(len(np.unique(LABELS[part])) <= 2 for part in parts)
+
+
+@pytest.mark.parametrize("count", [0, 61])
+def test_a_number_of_shards_that_cannot_be_cut_is_refused(count):
+    with pytest.raises(TaskError, match=r"set shards_per_client to 1 \.\. 60"):
+        shards(LABELS, 10, stream(0, "partition"), shards_per_client=count)
+
+
+def test_a_smaller_alpha_makes_label_mixes_less_alike():
+    def purity(alpha):
+        parts = dirichlet(LABELS, 10, stream(0, "partition"), alpha=alpha)
+        return np.mean([np.bincount(LABELS[part]).max() / len(part) for part in parts])
+
+    assert purity(1000) < 0.2 < purity(0.5) < purity(0.05)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 60), st.floats(1e-3, 1e3), st.integers(1, 10), st.integers(0, 2**32))
+def test_dirichlet_gives_every_client_its_least_size_and_loses_nothing(clients, alpha, min_size, seed):
+    parts = dirichlet(LABELS, clients, stream(seed, "partition"), alpha=alpha, min_size=min_size)
+    assert min(len(part) for part in parts) >= min_size
+    assert sorted(np.concatenate(parts)) == list(range(600))
+
+
+@pytest.mark.parametrize("alpha", [0, -1, float("nan"), float("inf")])
+def test_an_alpha_that_is_not_positive_is_refused(alpha):
+    with pytest.raises(TaskError, match="give a positive number"):
+        dirichlet(LABELS, 10, stream(0, "partition"), alpha=alpha)
+
+
+def test_a_least_size_that_cannot_be_met_is_refused():
+    with pytest.raises(TaskError, match=r"set min_size to 1 \.\. 60"):
+        dirichlet(LABELS, 10, stream(0, "partition"), min_size=61)
+
+
+def test_half_normal_sizes_follow_the_draws():
+    parts = half_normal(LABELS, 20, stream(0, "partition"))
+    draws = np.abs(stream(0, "partition").standard_normal(20))
+    assert [len(part) for part in parts] == np.maximum(1, np.floor(600 * draws / draws.sum())).tolist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 600), st.integers(0, 2**32))
+def test_half_normal_serves_every_client_however_many(clients, seed):
+    sizes = [len(part) for part in half_normal(LABELS, clients, stream(seed, "partition"))]
+    assert len(sizes) == clients
+    assert min(sizes) >= 1
+    assert sum(sizes) <= 600
+
+
+def test_half_normal_shards_are_single_label():
+    parts = half_normal_shards(LABELS, 10, stream(0, "partition"), shards=100)
+    assert all(len(part) % 6 == 0 for part in parts)
+    assert all((np.bincount(LABELS[part]) % 6 == 0).all() for part in parts)
+    assert len({len(part) for part in parts}) > 3
+
+
+@pytest.mark.parametrize("count", [9, 601])
+def test_a_number_of_half_normal_shards_that_cannot_be_cut_is_refused(count):
+    with pytest.raises(TaskError, match=r"set shards to 10 \.\. 600"):
+        half_normal_shards(LABELS, 10, stream(0, "partition"), shards=count)
+
+
+def test_a_partition_is_found_by_name_and_keeps_its_defaults():
+    named = partition_indices("dirichlet", LABELS, 5, stream(0, "partition"), {"alpha": None, "min_size": 3})
+    direct = dirichlet(LABELS, 5, stream(0, "partition"), min_size=3)
+    assert all(np.array_equal(one, two) for one, two in zip(named, direct, strict=True))
+
+
+def test_an_unknown_partition_is_refused_with_the_known_ones():
+    with pytest.raises(TaskError, match=r"no partition 'shard'.*half_normal_shards, iid, shards"):
+        partition_indices("shard", LABELS, 5, stream(0, "partition"), {})
+
+
+def test_a_number_the_partition_does_not_take_is_refused():
+    with pytest.raises(TaskError, match="'shards' has no alpha; it takes shards_per_client; leave alpha out"):
+        partition_indices("shards", LABELS, 5, stream(0, "partition"), {"alpha": 0.5})
+
+
+def test_the_held_out_part_keeps_the_label_mix():
+    kept, held = hold_out(LABELS, 0.25, stream(0, "test-part"))
+    assert np.bincount(LABELS[held]).tolist() == [15] * 10
+    assert np.bincount(LABELS[kept]).tolist() == [45] * 10
+
+
+def test_a_class_of_one_sample_stays_in_the_kept_part():
+    labels = np.array([0] * 10 + [1] * 10 + [2])
+    for seed in range(20):
+        assert 20 in hold_out(labels, 0.3, stream(seed, "test-part"))[0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.floats(0.01, 0.99), st.integers(0, 2**32))
+def test_holding_out_works_for_any_labels(labels, share, seed):
+    kept, held = hold_out(np.array(labels), share, stream(seed, "test-part"))
+    assert sorted([*kept, *held]) == list(range(len(labels)))
+    assert len(kept) >= 1
+    assert len(held) >= (len(labels) > 1)
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
+def test_a_share_that_leaves_one_part_empty_is_refused(share):
+    with pytest.raises(TaskError, match="between 0 and 1"):
+        hold_out(LABELS, share, stream(0, "test-part"))

@@ -1,0 +1,90 @@
+"""A whole system in the test's own event loop: real servers, streams and manager processes; nodes share it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgsp_node import server as node_server
+from fedgsp_node.settings import NodeSettings
+from top_server import server
+from top_server.checkpoint import load
+from top_server.config import RunConfig
+from top_server.journal import Event, Journal
+from top_server.run_directory import RunDirectory, prepare
+
+
+@dataclass
+class Finished:
+    """What a run left behind."""
+
+    directory: RunDirectory
+    rows: list[dict[str, Any]]
+    events: list[Event] = field(default_factory=list)
+
+    def model(self, number: int) -> dict[str, np.ndarray]:
+        return load(self.directory.models / f"round-{number:04d}.safetensors")[0]
+
+    def of_kind(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event["event"] == kind]
+
+
+async def play(config: RunConfig, nodes: Sequence[NodeSettings]) -> Finished:
+    """Plays a run with these nodes, which dial the address that the top server bound; node failures are the test's."""
+    directory = prepare(config)
+    events: list[Event] = []
+    rows: list[dict[str, Any]] = []
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def watch(event: Event) -> None:
+        events.append(event)
+        if event["event"] == "listening":
+            listening.set_result(event["address"])
+        if event["event"] == "round_finished":
+            rows.append(event)
+
+    async def node(settings: NodeSettings) -> None:
+        await node_server.run(dataclasses.replace(settings, top_server=await listening))
+
+    with Journal(directory) as journal:
+        journal.subscribe(watch)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.run(config, journal))
+            for settings in nodes:
+                group.create_task(node(settings))
+    return Finished(directory, rows, events)
+
+
+def settings(run_dir: Path, **changes: Any) -> RunConfig:
+    """A small run on the digits."""
+    quick: dict[str, Any] = {
+        "rounds": 2,
+        "beta": 2,
+        "sampling_rate": 1.0,
+        "listen": "127.0.0.1:0",
+        "run_dir": run_dir,
+        "keep_models": "all",
+        "join_timeout": 30.0,
+        "task_option": {"clients": "8"},
+    }
+    return RunConfig(**{**quick, **changes})
+
+
+def nodes(*clients: Sequence[int], peers: bool = True, **options: str) -> list[NodeSettings]:
+    """One node per sequence of clients, with the digits."""
+    return [
+        NodeSettings(
+            top_server="",
+            task_options={"clients": "8", **options},
+            clients=tuple(ids),
+            peer_listen="127.0.0.1:0" if peers else None,
+            name=f"n{number}",
+        )
+        for number, ids in enumerate(clients)
+    ]

@@ -1,0 +1,144 @@
+"""An independent FedGSP and FedAvg in one process: what distributed runs must equal, bit for bit.
+
+Shares with the system only the task, the grouping (a pure function with an oracle of its own) and the rule by which
+random streams are named; relay, local SGD (torch.optim), sampling, growth and merging are written again, plainly.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fedgsp.task import Task
+from top_server.grouping import GROUPINGS, GroupingRequest
+
+torch.set_num_threads(1)  # as nodes do by default; another number may round otherwise
+
+State = dict[str, np.ndarray]
+#: (round, group, client) -> whether the client takes part.
+TakesPart = Callable[[int, int, int], bool]
+
+
+def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *keys])
+
+
+def stream_seed(seed: int, purpose: str, *keys: int) -> int:
+    return int(stream(seed, purpose, *keys).integers(2**63))
+
+
+@dataclass
+class Reference:
+    """The settings of a run; `play` returns the global model after every round."""
+
+    task: Task
+    clients: Collection[int]
+    rounds: int
+    alpha: float = 2.0
+    beta: int = 10
+    sampling_rate: float = 0.3
+    learning_rate: float = 0.01
+    batch_size: int = 5
+    local_epochs: int = 1
+    seed: int = 0
+    grouping: str = "icg"
+    options: Mapping[str, str] = field(default_factory=dict)
+    takes_part: TakesPart = lambda *_: True
+
+    def play_fedgsp(self) -> list[State]:
+        models, model = [], self.initial()
+        for number in range(1, self.rounds + 1):
+            results = []
+            for group, members in enumerate(self._sampled_groups(number)):
+                order = stream(self.seed, "client-order", number, group).permutation(len(members))
+                state = model
+                for client in [members[i] for i in order]:
+                    if self.takes_part(number, group, client):
+                        state = self.train(state, client, number)
+                if state is not model:
+                    results.append(state)
+            model = weighted_mean(results, [1] * len(results))
+            models.append(model)
+        return models
+
+    def play_fedavg(self) -> list[State]:
+        models, model = [], self.initial()
+        everyone = sorted(self.clients)
+        for number in range(1, self.rounds + 1):
+            size = max(1, math.floor(self.sampling_rate * len(everyone) + 0.5))
+            rng = stream(self.seed, "sampling", number)
+            chosen = [everyone[i] for i in sorted(rng.choice(len(everyone), size, replace=False))]
+            taking_part = [client for client in chosen if self.takes_part(number, 0, client)]
+            states = [self.train(model, client, number) for client in taking_part]
+            model = weighted_mean(states, [len(self.task.data(client).train) for client in taking_part])
+            models.append(model)
+        return models
+
+    def initial(self) -> State:
+        torch.manual_seed(stream_seed(self.seed, "initial-weights"))
+        return _state(self.task.model())
+
+    def train(self, state: State, client: int, number: int) -> State:
+        model = self.task.model()
+        model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
+        model.train()
+        torch.manual_seed(stream_seed(self.seed, "training", number, client))
+        batches = stream(self.seed, "batch-order", number, client)
+        optimiser = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
+        data = self.task.data(client).train
+        for _ in range(self.local_epochs):
+            order = batches.permutation(len(data))
+            for begin in range(0, len(data), self.batch_size):
+                rows = order[begin : begin + self.batch_size]
+                optimiser.zero_grad()
+                self.task.loss(model(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows])).backward()
+                optimiser.step()
+        return _state(model)
+
+    def _sampled_groups(self, number: int) -> list[tuple[int, ...]]:
+        clients = sorted(self.clients)
+        wanted = min(len(clients), self.beta * math.floor(self.alpha * math.log(number) + 1))
+        data = [self.task.data(client).train for client in clients]
+        request = GroupingRequest(
+            round=number,
+            groups=wanted,
+            seed=self.seed,
+            clients=tuple(clients),
+            sizes=np.array([len(part) for part in data]),
+            histograms=np.stack([np.bincount(part.y, minlength=self.task.num_classes) for part in data]),
+            options=self.options,
+        )
+        groups = GROUPINGS[self.grouping](request).groups
+        size = max(1, math.floor(self.sampling_rate * len(groups) + 0.5))
+        chosen = stream(self.seed, "sampling", number).choice(len(groups), size, replace=False)
+        return [groups[i] for i in sorted(chosen)]
+
+
+def weighted_mean(states: list[State], weights: list[int]) -> State:
+    """Mean of float tensors in float64, in the order given; integers of the first."""
+    mean = {}
+    for name, first in states[0].items():
+        if first.dtype.kind != "f":
+            mean[name] = first.copy()
+            continue
+        total = np.zeros(first.shape)
+        for state, weight in zip(states, weights, strict=True):
+            total = total + weight * state[name].astype(np.float64)
+        mean[name] = (total / sum(weights)).astype(first.dtype)
+    return mean
+
+
+def _state(model: torch.nn.Module) -> State:
+    return {name: tensor.detach().numpy().copy() for name, tensor in model.state_dict().items()}
+
+
+def assert_same_bits(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype, name
+        assert found[name].tobytes() == array.tobytes(), f"tensor {name} differs"

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from fedgsp.errors import ConfigError
+from top_server.grouping.options import Options
+
+ACCEPTED = ("mode", "rounds", "rate", "raw")
+
+
+def test_options_have_defaults() -> None:
+    options = Options("icg", {}, ACCEPTED)
+    assert options.choice("mode", ("exact", "all")) == "exact"
+    assert options.integer("rounds", 10) == 10
+    assert options.number("rate", 0.5) == 0.5
+    assert options.flag("raw", True) is True
+
+
+def test_options_are_read_with_their_type() -> None:
+    options = Options("icg", {"mode": "all", "rounds": "3", "rate": "1e-3", "raw": "false"}, ACCEPTED)
+    assert options.choice("mode", ("exact", "all")) == "all"
+    assert options.integer("rounds", 10) == 3
+    assert options.number("rate", 0.5) == 0.001
+    assert options.flag("raw", True) is False
+
+
+def test_an_unknown_option_is_refused_with_the_accepted_ones() -> None:
+    with pytest.raises(ConfigError, match=r"grouping icg has no option 'mood'; it accepts: mode, rounds"):
+        Options("icg", {"mood": "good"}, ACCEPTED)
+    with pytest.raises(ConfigError, match="it accepts none"):
+        Options("single", {"mode": "exact"}, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", "most"), ("mode", ""),
+        ("rounds", "0"), ("rounds", "2.5"), ("rounds", "many"),
+        ("rate", "-1"), ("rate", "nan"), ("rate", "inf"), ("rate", "x"),
+        ("raw", "yes"), ("raw", "True"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_refused_with_what_is_wanted(name: str, value: str) -> None:
+    options = Options("icg", {name: value}, ACCEPTED)
+    read = {
+        "mode": lambda: options.choice("mode", ("exact", "all")),
+        "rounds": lambda: options.integer("rounds", 10),
+        "rate": lambda: options.number("rate", 0.5),
+        "raw": lambda: options.flag("raw", True),
+    }
+    with pytest.raises(ConfigError, match=f"grouping icg: option {name} is '{value}'; give "):
+        read[name]()

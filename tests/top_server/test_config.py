@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgsp.errors import ConfigError
+from top_server.config import FIELDS, TYPES, RunConfig, check, choices, dump, load
+
+BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(),
+    Path: st.text("abc/. é", min_size=1).map(Path),
+    dict[str, str]: st.dictionaries(st.text(), st.text(), max_size=3),
+    types.NoneType: st.none(),
+}
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    if annotation in BY_TYPE:
+        return BY_TYPE[annotation]
+    return st.one_of(*(BY_TYPE[part] for part in typing.get_args(annotation)))
+
+
+CONFIGS = st.builds(RunConfig, **{name: values(TYPES[name]) for name in FIELDS})
+
+
+def loaded(text: str | bytes) -> RunConfig:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "settings.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load(path)
+
+
+@given(CONFIGS)
+@settings(deadline=None, max_examples=50)
+def test_settings_survive_the_way_through_a_file(config: RunConfig) -> None:
+    assert loaded(dump(config)) == config
+
+
+def test_the_defaults_can_be_used() -> None:
+    check(RunConfig())
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_says_what_it_is_for(name: str) -> None:
+    assert FIELDS[name].metadata["help"]
+    assert FIELDS[name].metadata["panel"]
+
+
+@pytest.mark.parametrize("name", ["scheme", "growth", "grouping", "program", "merge", "relay", "keep_models"])
+def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
+    assert choices(name)
+    for value in choices(name):
+        check(dataclasses.replace(RunConfig(), **{name: value}))
+    almost = choices(name)[0] + "x"
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} cannot be '{almost}'; did you mean") as error:
+        check(dataclasses.replace(RunConfig(), **{name: almost}))
+    assert all(known in error.value.remedy for known in choices(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("alpha", 0.0, "above 0"),
+        ("alpha", float("nan"), "above 0"),
+        ("alpha", float("inf"), "above 0"),
+        ("beta", 0, "at least 1"),
+        ("sampling_rate", 0.0, "above 0 and of at most 1"),
+        ("sampling_rate", 1.01, "above 0 and of at most 1"),
+        ("learning_rate", -0.1, "above 0"),
+        ("rounds", 0, "at least 1"),
+        ("local_epochs", 0, "at least 1"),
+        ("batch_size", 0, "at least 1"),
+        ("evaluate_every", 0, "at least 1"),
+        ("min_nodes", 0, "at least 1"),
+        ("min_clients", 0, "at least 1"),
+        ("join_timeout", 0.0, "above 0"),
+        ("stall_timeout", -1.0, "above 0"),
+        ("local_nodes", -1, "at least 0"),
+        ("threads", 0, "at least 1"),
+        ("seed", -1, "at least 0"),
+        ("task", "", "module:factory"),
+        ("listen", "7000", "host:port"),
+        ("listen", "::1:7000", "[::1]:7000"),
+        ("manager_ports", "7199-7100", "7100-7199"),
+        ("manager_ports", "0-5", "7100-7199"),
+        ("manager_ports", "7100-70000", "7100-7199"),
+        ("manager_ports", "7100", "7100-7199"),
+        ("grouping", "grpc://nowhere", "host:port"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_flag_and_a_remedy(name: str, value: object, remedy: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check(dataclasses.replace(RunConfig(), **{name: value}))
+    assert f"--{name.replace('_', '-')}" in error.value.what
+    assert remedy in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        RunConfig(sampling_rate=1.0),
+        RunConfig(grouping="grpc://127.0.0.1:7300"),
+        RunConfig(listen="[::1]:0"),
+        RunConfig(manager_ports="7100-7100"),
+        RunConfig(local_nodes=1),
+        RunConfig(local_nodes=3, clients=3),
+    ],
+)
+def test_a_value_at_the_edge_is_taken(config: RunConfig) -> None:
+    check(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (RunConfig(clients=3), "--clients"),
+        (RunConfig(local_nodes=2), "--local-nodes 2"),
+        (RunConfig(local_nodes=4, clients=3), "--local-nodes 4 is more than --clients 3"),
+    ],
+)
+def test_local_nodes_and_clients_must_fit(config: RunConfig, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        check(config)
+
+
+def test_manager_ports_include_both_ends() -> None:
+    assert RunConfig(manager_ports="7100-7199").manager_port_range == range(7100, 7200)
+    assert RunConfig().manager_port_range is None
+
+
+def test_a_run_waits_for_all_of_its_local_nodes() -> None:
+    config = RunConfig(local_nodes=4, clients=24)
+    assert (config.nodes_to_wait_for, config.clients_to_wait_for) == (4, 24)
+    config = RunConfig(min_nodes=5, min_clients=7)
+    assert (config.nodes_to_wait_for, config.clients_to_wait_for) == (5, 7)
+
+
+def test_a_file_may_hold_whole_numbers_and_plain_options() -> None:
+    config = loaded('alpha = 3\nrun_dir = "here"\n[task_option]\nclients = 8\niid = true\nalpha = 0.5\nname = "x"\n')
+    assert config.alpha == 3.0
+    assert isinstance(config.alpha, float)
+    assert config.run_dir == Path("here")
+    assert config.task_option == {"clients": "8", "iid": "true", "alpha": "0.5", "name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("roundz = 3", "'roundz'; did you mean 'rounds'?"),
+        ("rounds = 3.0", "rounds is 3.0; give a whole number"),
+        ("rounds = true", "rounds is True; give a whole number"),
+        ("alpha = true", "alpha is True; give a number"),
+        ('alpha = "2"', "alpha is '2'; give a number"),
+        ("task = 3", "task is 3; give text"),
+        ("run_dir = 3", "run_dir is 3; give a path"),
+        ('task_option = "a=b"', "task_option is 'a=b'; give a table"),
+        ("[task_option.deep]", "task_option is {'deep': {}}; give a table"),
+        ("rounds = ", "is not TOML: "),
+        (b"\xff", "cannot be read: "),
+    ],
+)
+def test_a_broken_file_is_refused_by_name_and_key(text: str | bytes, what: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(what)) as error:
+        loaded(text)
+    assert "settings.toml" in error.value.what
+
+
+def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: there is no such file"):
+        load(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path)

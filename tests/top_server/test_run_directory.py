@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fedgsp.errors import ConfigError
+from top_server.config import RunConfig, load
+from top_server.run_directory import prepare
+
+NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_the_settings_in_it_repeat_the_run_elsewhere(tmp_path: Path) -> None:
+    config = RunConfig(rounds=3, task_option={"clients": "8"}, run_dir=tmp_path / "a" / "b")
+    directory = prepare(config)
+    assert directory.path == tmp_path / "a" / "b"
+    assert directory.models.is_dir()
+    assert load(directory.config) == dataclasses.replace(config, run_dir=None)
+
+
+def test_its_name_is_time_and_scheme_and_never_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = prepare(RunConfig(), NOW), prepare(RunConfig(), NOW)
+    assert first.path == Path("runs/20250102T030405Z-fedgsp")
+    assert second.path == Path("runs/20250102T030405Z-fedgsp-2")
+
+
+def test_a_directory_takes_one_run_only(tmp_path: Path) -> None:
+    prepare(RunConfig(run_dir=tmp_path))
+    with pytest.raises(ConfigError, match=r"already holds a run.*another directory"):
+        prepare(RunConfig(run_dir=tmp_path))
+
+
+@pytest.mark.parametrize("name", ["config.toml", "history.jsonl", "events.jsonl", "models"])
+def test_no_file_of_another_run_is_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(ConfigError, match=f"already holds a run.*{name}"):
+        prepare(RunConfig(run_dir=tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "precious"
+
+
+def test_other_files_are_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    prepare(RunConfig(run_dir=tmp_path))
+
+
+@pytest.mark.parametrize("below", ["file", "file/run", "n" * 300])
+def test_a_place_that_cannot_be_is_refused(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--run-dir .* cannot be used: .*; give a directory"):
+        prepare(RunConfig(run_dir=tmp_path / below))
+
+
+def test_a_place_that_may_not_be_written_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--run-dir /proc/fedgsp cannot be used"):
+        prepare(RunConfig(run_dir=Path("/proc/fedgsp")))
