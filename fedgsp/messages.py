@@ -129,6 +129,7 @@ class Hello:
     clients: tuple[HostedClient, ...]
     tensors: tuple[TensorSpec, ...]
     peer_address: str = ""
+    training_flop: int = 0
 
 
 @dataclass(frozen=True, slots=True)

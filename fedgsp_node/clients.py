@@ -15,6 +15,7 @@ from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, Train
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Task
 from fedgsp.weights import Weights, WeightsError, check_finite
+from fedgsp_node.flops import training_flop
 from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
 from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.control import Control, StoppedError
@@ -48,6 +49,8 @@ class Clients:
         if not isinstance(self._module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
         self.tensors = tensor_specs(self._module)
+        some = next(iter(self._data.values())).train.x
+        self.training_flop = _ours(lambda: training_flop(self._module, as_tensor(some)), "model()")
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:

@@ -105,6 +105,7 @@ class _Node:
             clients.hosted,
             clients.tensors,
             peer_address,
+            clients.training_flop,
         )
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""

@@ -254,7 +254,7 @@ def _typed(path: Path, key: str, value: Any) -> Any:
     if wanted is dict and isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values()):
         # TOML knows numbers and booleans, options are text: what the same option would be as a flag
         return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in value.items()}
-    if type(value) is not wanted:
+    if type(value) is not wanted or wanted is dict:
         raise ConfigError(f"--config {path}: {key} is {value!r}", f"give {_PLAIN_NAMES[wanted]}")
     return value
 
@@ -264,7 +264,7 @@ _PLAIN_NAMES: Mapping[type, str] = {
     float: "a number",
     str: 'text, in "quotes"',
     Path: 'a path, in "quotes"',
-    dict: "a table of options",
+    dict: "a table of options, each text or a number",
 }
 
 

@@ -63,6 +63,11 @@ class Membership:
         return self._standard.num_classes if self._standard else 0
 
     @property
+    def training_flop(self) -> int:
+        """Operations to train the model on one sample, as the first node counted them; 0 if it could not."""
+        return self._standard.training_flop if self._standard else 0
+
+    @property
     def nodes(self) -> int:
         """How many nodes are there."""
         return len(self._nodes)
@@ -102,6 +107,8 @@ class Membership:
         del self._nodes[node.hello.node]
         for hosted in node.hello.clients:
             self._clients.pop(hosted.client, None)
+        if self._over is not None:
+            reason = "dismissed"  # whichever side closed the stream first
         self._recorder.record("node_left", node=node.hello.node, reason=reason)
         await self._notify()
 

@@ -38,10 +38,8 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
         if isinstance(admitted, Failure):
             yield wire.encode(TopServerMessage(admitted))
             return
-        reason = "its stream was lost"
         try:
             while (message := await admitted.outbox.get()) is not None:
                 yield wire.encode(TopServerMessage(message))
-            reason = "dismissed"
         finally:
-            await self._membership.leave(admitted, reason)
+            await self._membership.leave(admitted, "its stream was lost")

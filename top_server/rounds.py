@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
 from top_server.merge import MERGES
+from top_server.profiles import PROFILES
 from top_server.run import GroupOutcome, Run
 from top_server.sampling import sample
 
@@ -31,13 +34,12 @@ class Teams:
     wanted: int
 
 
-async def play(run: Run, number: int, last: int) -> None:
-    """Plays round `number` of `last`; raises RunError if nobody trained."""
+async def play(run: Run, number: int, last: int) -> dict[str, Any]:
+    """Plays round `number` of `last`; returns its row of the history. Raises RunError if nobody trained."""
     begin = time.monotonic()
     await wait_for_clients(run)
-    if run.scheme.profile == "histograms":
-        await run.gather_histograms(number)
-    teams = await form_teams(run, number)
+    clients = await PROFILES[run.scheme.profile](run, number)
+    teams = await form_teams(run, number, clients)
     managers = await run.managers.ensure(len(teams.sampled))
     run.journal.record(
         "round_started",
@@ -82,6 +84,7 @@ async def play(run: Run, number: int, last: int) -> None:
         }
     )
     run.journal.record("round_finished", **row)
+    return row
 
 
 async def wait_for_clients(run: Run) -> None:
@@ -90,12 +93,11 @@ async def wait_for_clients(run: Run) -> None:
         raise RunError(f"no client came back for {run.config.join_timeout:.0f} s", "start the nodes again")
 
 
-async def form_teams(run: Run, number: int) -> Teams:
-    """Grouping and sampling. Static schemes keep the first round's groups."""
+async def form_teams(run: Run, number: int, clients: list[int]) -> Teams:
+    """Grouping and sampling among these clients. Static schemes keep the first round's groups."""
     config, scheme = run.config, run.scheme
-    clients = [c for c in run.membership.clients if scheme.profile != "histograms" or c in run.histograms]
     if not clients:
-        raise RunError("no client told its class histogram", "see events.jsonl for the reasons")
+        raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
     wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(clients))
     rng = stream(config.seed, "sampling", number)
     if scheme.sampling == "clients":
@@ -116,7 +118,7 @@ def _request(run: Run, number: int, wanted: int, clients: list[int]) -> Grouping
         seed=run.config.seed,
         clients=tuple(clients),
         sizes=np.array([hosted[client].train_samples for client in clients], np.int64),
-        histograms=run.histogram_rows(clients) if run.scheme.profile == "histograms" else None,
+        histograms=run.histogram_rows(clients) if run.histograms else None,
         options=run.config.grouping_option,
     )
 
@@ -151,7 +153,7 @@ async def merge(
 
 
 def _cpd(run: Run, plan: Plan) -> float | None:
-    if run.scheme.profile != "histograms" or len(plan.groups) < 2:
+    if not run.histograms or len(plan.groups) < 2:
         return None
     known = [[client for client in group if client in run.histograms] for group in plan.groups]
     return cpd_median(np.stack([run.histogram_rows(group).sum(axis=0) for group in known if group]))
@@ -159,12 +161,16 @@ def _cpd(run: Run, plan: Plan) -> float | None:
 
 def _costs(run: Run) -> CostModel:
     sizes = [hosted.train_samples for hosted in run.membership.clients.values()]
+    paper = CostModel()
+    parameters = sum(math.prod(spec.shape) for spec in run.membership.tensors if spec.trainable)
     return CostModel(
         clients=len(sizes),
         sampling_rate=run.config.sampling_rate,
         local_epochs=run.config.local_epochs,
         samples_per_client=sum(sizes) / max(1, len(sizes)),
         model_bytes=run.model_bytes,
+        flop_per_sample=run.membership.training_flop or paper.flop_per_sample,
+        flop_per_aggregation=parameters,
     )
 
 

@@ -127,21 +127,6 @@ class Run:
             raise RunError(f"no node could make the initial model: {weights}", "see the nodes' logs")
         self.keep_model(f"{self.run_id}/0", weights)
 
-    async def gather_histograms(self, round_number: int) -> None:
-        """Class histograms of the clients that have not told theirs yet."""
-        unknown = [client for client in self.membership.clients if client not in self.histograms]
-        if not unknown:
-            return
-        outcome = await self.survey(round_number, "describe", unknown)
-        classes = self.membership.num_classes
-        for done in outcome.done:
-            counts = getattr(done.result, "class_counts", ())
-            if len(counts) != classes or any(count < 0 for count in counts):
-                reason = f"its class histogram has {len(counts)} entries, the task {classes} classes"
-                self.journal.record("client_skipped", round=round_number, group=0, client=done.client, reason=reason)
-            else:
-                self.histograms[done.client] = counts
-
     async def evaluate(self, round_number: int) -> tuple[float, float] | None:
         """Accuracy and loss of the global model on the clients' own test parts, weighted by their samples."""
         outcome = await self.survey(round_number, "evaluate", self.membership.clients)

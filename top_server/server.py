@@ -8,13 +8,14 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc.aio
+import numpy as np
 
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, split_address, start_server
-from fedgsp.errors import RunError, UserError
+from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.messages import Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -22,11 +23,12 @@ from fedgsp.v1 import membership_pb2_grpc, model_pb2_grpc
 from top_server import grouping_service, local_nodes, rounds
 from top_server.checkpoint import Checkpoints, Origin
 from top_server.config import RunConfig
-from top_server.grouping import GROUPINGS
+from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.journal import Journal
 from top_server.manager_pool import manager_pool
 from top_server.membership import Membership
 from top_server.membership_servicer import MembershipServicer
+from top_server.merge import MERGES
 from top_server.run import Assign, Run, in_thread
 from top_server.run_directory import RunDirectory
 from top_server.schemes import SCHEMES, Scheme
@@ -74,7 +76,7 @@ async def run(config: RunConfig, journal: Journal) -> None:
             checkpoints = Checkpoints(directory.models, config.keep_models)
             await play.initialise()
             for number in range(1, config.rounds + 1):
-                await rounds.play(play, number, config.rounds)
+                row = await rounds.play(play, number, config.rounds)
                 await _save(play, checkpoints, number)
             leave = Leave(True, "the run is finished")
         except UserError as error:
@@ -82,7 +84,8 @@ async def run(config: RunConfig, journal: Journal) -> None:
             raise
         finally:
             await membership.dismiss(leave, DISMISS_TIMEOUT_S)
-        journal.record("run_finished", rounds=config.rounds, seconds=round(time.monotonic() - begin, 1))
+        seconds = round(time.monotonic() - begin, 1)
+        journal.record("run_finished", rounds=config.rounds, accuracy=row["accuracy"], seconds=seconds)
 
 
 def choose(config: RunConfig) -> Scheme:
@@ -93,7 +96,22 @@ def choose(config: RunConfig) -> Scheme:
         for name in ("growth", "grouping", "program", "merge")
         if (value := getattr(config, name)) is not None
     }
-    return dataclasses.replace(row, **chosen)
+    scheme = dataclasses.replace(row, **chosen)
+    if MERGES[scheme.merge] is None:
+        raise ConfigError(f"--merge {scheme.merge} leaves no global model", "choose mean or weighted-mean")
+    if scheme.grouping in GROUPINGS:
+        _try_options(scheme.grouping, config.grouping_option)
+    return scheme
+
+
+def _try_options(grouping: str, options: Mapping[str, str]) -> None:
+    """Groups four clients, so that a wrong --grouping-option is told before anybody waits for nodes."""
+    four = np.arange(1, 5)
+    GROUPINGS[grouping](
+        GroupingRequest(
+            1, 2, 0, (0, 1, 2, 3), sizes=four, histograms=np.stack([four, four[::-1]], axis=1), options=options
+        )
+    )
 
 
 @asynccontextmanager

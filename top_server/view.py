@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleRenderable, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from top_server.history import to_line
@@ -126,7 +126,7 @@ def duration(seconds: float) -> str:
 
 def _head(state: ViewState, now: datetime) -> Table:
     assert state.started is not None
-    row = Table.grid(padding=(0, 2))
+    row = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
     left = state.seconds_left
     row.add_row(
         Text(f"{state.scheme}  round {state.round} of {state.rounds}", "bold"),

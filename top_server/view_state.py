@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -157,26 +157,20 @@ _CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
 def describe(event: Mapping[str, Any]) -> str | None:
     """One line about an event that a person wants to hear of; None for the others."""
     template = _LINES.get(event["event"])
-    return template.format_map(_Fields(event)) if template else None
+    if template is None:
+        return None
+    fields = defaultdict(lambda: "-", {name: _shown(name, value) for name, value in event.items()})
+    fields["hosted"] = str(count(event.get("clients")))
+    fields["bytes"] = size(count(event.get("bytes_direct")) + count(event.get("bytes_relayed")))
+    return template.format_map(fields)
 
 
-class _Fields(dict[str, Any]):
-    """Fields of an event as a person reads them; the missing and the null are a dash."""
-
-    def __missing__(self, key: str) -> Any:
-        if key == "hosted":
-            return count(self.get("clients"))
-        if key == "bytes":
-            return size(count(self.get("bytes_direct")) + count(self.get("bytes_relayed")))
+def _shown(name: str, value: Any) -> str:
+    if value is None:
         return "-"
-
-    def __getitem__(self, key: str) -> Any:
-        value = super().__getitem__(key) if key in self else self.__missing__(key)
-        if value is None:
-            return "-"
-        if key in ("accuracy", "loss"):
-            return f"{value:.4f}"
-        return f"{value:.1f}" if key == "seconds" else value
+    if isinstance(value, float):
+        return f"{value:.1f}" if name == "seconds" else f"{value:.4f}"
+    return str(value)
 
 
 def size(count: float) -> str:

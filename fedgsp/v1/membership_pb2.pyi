@@ -53,12 +53,15 @@ class Hello(_message.Message):
     CLIENTS_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    TRAINING_FLOP_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     node: _builtins.str
     task: _builtins.str
     num_classes: _builtins.int
     peer_address: _builtins.str
     """empty: cannot be dialled"""
+    training_flop: _builtins.int
+    """floating-point operations to train on one sample; 0 if unknown"""
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostedClient]: ...
     @_builtins.property
@@ -75,10 +78,11 @@ class Hello(_message.Message):
         clients: _abc.Iterable[Global___HostedClient] | None = ...,
         tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
         peer_address: _builtins.str = ...,
+        training_flop: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

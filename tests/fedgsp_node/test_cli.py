@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgsp.errors import ConfigError, TaskError
+from fedgsp_node import cli
+from fedgsp_node.settings import parse_clients, parse_options
+
+
+@pytest.mark.parametrize(
+    ("text", "clients"),
+    [
+        ("3", (3,)),
+        ("0-3", (0, 1, 2, 3)),
+        ("5-5", (5,)),
+        ("0-3,7,9-12", (0, 1, 2, 3, 7, 9, 10, 11, 12)),
+        (" 9 , 1 - 2 ", (1, 2, 9)),
+    ],
+)
+def test_clients_are_ids_and_ranges(text: str, clients: tuple[int, ...]) -> None:
+    assert parse_clients(text) == clients
+
+
+@given(st.sets(st.integers(0, 10_000), min_size=1))
+def test_any_list_of_clients_can_be_written(clients: set[int]) -> None:
+    assert parse_clients(",".join(map(str, clients))) == tuple(sorted(clients))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("5-2", "reversed range 5-2; write 2-5"),
+        ("1,0-3", "client 1 twice"),
+        ("1,1", "client 1 twice"),
+        ("", "has ''"),
+        ("1,,2", "has ''"),
+        ("-1", "has '-1'"),
+        ("1-2-3", "has '1-2-3'"),
+        ("a", "has 'a'"),
+        ("1.5", "has '1.5'"),
+        ("٣", "has '٣'"),
+        ("0-99999999999", "at most"),
+    ],
+)
+def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match="--clients") as error:
+        parse_clients(text)
+    assert reason in str(error.value)
+
+
+def test_options_may_hold_any_text_after_the_first_sign() -> None:
+    assert parse_options("--task-option", ["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+    for wrong in (["a"], ["=a"], ["a=1", "a=2"]):
+        with pytest.raises(ConfigError, match="--task-option"):
+            parse_options("--task-option", wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], "error: no command is given; give `start`"),
+        (["start"], "error: Missing option '--top-server'"),
+        (["start", "--top-server", "here"], "error: --top-server: 'here' is not an address"),
+        (["start", "--top-server", "h:1", "--peer-listen", "x"], "error: --peer-listen: 'x' is not an address"),
+        (["start", "--top-server", "h:1", "--advertise", "h:2"], "error: --advertise tells an address where nobody"),
+        (["start", "--top-server", "h:1", "--clients", "3-1"], "error: --clients has the reversed range 3-1"),
+        (["start", "--top-server", "h:1", "--threads", "0"], "error: Invalid value for '--threads'"),
+        (["start", "--top-server", "h:1", "--connect-timeout", "0"], "error: --connect-timeout is 0"),
+        (["start", "--top-server", "h:1", "--connect-timeout", "nan"], "error: --connect-timeout is nan"),
+        (["begin"], "error: No such command 'begin'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedgsp-node", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == ConfigError.exit_code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(error)
+    assert captured.err.count("\n") == 1
+
+
+def test_help_and_mistakes_need_no_torch() -> None:
+    script = "import sys; sys.argv[1:] = ['start', '--help']; import atexit\n"
+    script += "atexit.register(lambda: print('torch' in sys.modules, 'grpc' in sys.modules))\n"
+    script += "from fedgsp_node.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 0
+    assert ended.stdout.splitlines()[-1] == "False False"
+
+
+def test_a_node_that_cannot_load_its_task_says_why() -> None:
+    command = [sys.executable, "-m", "fedgsp_node", "start", "--top-server", "127.0.0.1:1", "--task", "digts"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == TaskError.exit_code
+    assert ended.stderr.startswith("error: there is no task 'digts'; did you mean 'digits'?")
+    assert ended.stderr.count("\n") == 1

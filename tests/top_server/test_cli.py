@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedgsp
+from fedgsp.errors import ConfigError, PeerError, RunError
+from top_server import cli
+from top_server.config import FIELDS, RunConfig, flag, load
+from top_server.settings_cli import combine, options
+
+TOP_SERVER = [sys.executable, "-m", "top_server"]
+
+
+def end(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of the command, run in this process: for what ends before the run begins."""
+    monkeypatch.setattr(sys, "argv", ["top-server", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_help_names_every_flag_and_every_known_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert end(["--help"], monkeypatch) == 0
+    text = capsys.readouterr().out
+    for word in (*map(flag, FIELDS), "--config", "grouping-service", "fedavg", "weighted-mean", "icg", "parallel"):
+        assert word in text
+
+
+def test_the_version_is_that_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end(["--version"], monkeypatch) == 0
+    assert capsys.readouterr().out == f"top-server {fedgsp.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--rounds", "0"], "error: --rounds is 0; give a number of at least 1"),
+        (["--rounds", "many"], "error: Invalid value for '--rounds'"),
+        (["--round", "3"], "error: No such option: --round"),
+        (["--growth", "logg"], "error: --growth cannot be 'logg'; did you mean 'log'?"),
+        (
+            ["--task-option", "clients"],
+            "error: --task-option 'clients' is not an option; write --task-option key=value",
+        ),
+        (["--config", "nowhere.toml"], "error: --config nowhere.toml: there is no such file"),
+        (["--rounds", "3", "grouping-service"], "error: --rounds is for a run, not for grouping-service"),
+        (["grouping-service", "--listen", "x"], "error: --listen: 'x' is not an address"),
+        (["grouping"], "error: No such command 'grouping'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end(arguments, monkeypatch) == ConfigError.exit_code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(error)
+    assert captured.err.count("\n") == 1
+
+
+def test_mistakes_that_a_task_group_wrapped_are_found_and_bugs_are_not_hidden() -> None:
+    mistake = PeerError("gone")
+    assert cli._mistake_in(ExceptionGroup("", [ExceptionGroup("", [mistake]), RunError("later")])) is mistake
+    mixed = ExceptionGroup("", [mistake, KeyError("bug")])
+    with pytest.raises(ExceptionGroup) as raised:
+        cli._mistake_in(mixed)
+    assert raised.value is mixed
+
+
+def test_flags_win_over_the_file_option_by_option() -> None:
+    base = RunConfig(rounds=3, alpha=1.5, task_option={"clients": "8", "seed": "1"})
+    config = combine(base, {"rounds": 5, "task_option": {"seed": "2"}})
+    assert (config.rounds, config.alpha) == (5, 1.5)
+    assert config.task_option == {"clients": "8", "seed": "2"}
+
+
+def test_options_of_a_file_go_with_the_task_they_belong_to() -> None:
+    base = RunConfig(task="mnist", task_option={"clients": "8"}, grouping="icg", grouping_option={"mode": "all"})
+    assert combine(base, {"task": "mnist"}).task_option == {"clients": "8"}
+    config = combine(base, {"task": "digits", "task_option": {"seed": "2"}})
+    assert config.task_option == {"seed": "2"}
+    assert config.grouping_option == {"mode": "all"}
+    assert combine(base, {"grouping": "random"}).grouping_option == {}
+
+
+def test_options_may_hold_any_text_after_the_first_sign() -> None:
+    assert options("--task-option", ["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+    for wrong in (["a"], ["=a"], ["a=1", "a=2"]):
+        with pytest.raises(ConfigError, match="--task-option"):
+            options("--task-option", wrong)
+
+
+def test_a_run_that_nobody_joins_ends_with_its_record_and_a_reason(tmp_path: Path) -> None:
+    settings, record = tmp_path / "settings.toml", tmp_path / "run"
+    settings.write_text('seed = 9\nrounds = 7\nlisten = "127.0.0.1:0"\njoin_timeout = 0.1\n')
+    arguments = [
+        "--config",
+        str(settings),
+        "--rounds",
+        "3",
+        "--task-option",
+        "a=b",
+        "--run-dir",
+        str(record),
+        "--json",
+    ]
+    ended = subprocess.run([*TOP_SERVER, *arguments], capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == RunError.exit_code
+    assert [json.loads(line)["event"] for line in ended.stdout.splitlines()] == ["listening"]
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in ended.stderr
+    config = load(record / "config.toml")
+    assert (config.seed, config.rounds, config.task_option, config.run_dir) == (9, 3, {"a": "b"}, None)
+    again = subprocess.run([*TOP_SERVER, *arguments], capture_output=True, text=True, timeout=50, check=False)
+    assert again.returncode == ConfigError.exit_code
+    assert "already holds a run" in again.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_run_that_is_asked_to_stop_says_so_by_its_exit_code(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *TOP_SERVER,
+        *("--listen", "127.0.0.1:0", "--run-dir", str(tmp_path), "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert json.loads(await process.stdout.readline())["event"] == "listening"
+    process.send_signal(number)
+    _, stderr = await process.communicate()
+    assert process.returncode == code
+    assert b"Traceback" not in stderr
+
+
+async def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "bash",
+        *("-c", 'set -o pipefail; "$@" | head -c 0', "bash", *TOP_SERVER),
+        *("--listen", "127.0.0.1:0", "--join-timeout", "0.1", "--run-dir", str(tmp_path), "--json"),
+        stderr=subprocess.PIPE,
+    )
+    _, stderr = await process.communicate()
+    assert process.returncode == RunError.exit_code
+    assert b"BrokenPipe" not in stderr
+
+
+async def test_the_grouping_service_listens_until_it_is_stopped() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *TOP_SERVER, "grouping-service", "--listen", "127.0.0.1:0", stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert b"listens on 127.0.0.1:" in await process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    await process.communicate()
+    assert process.returncode == 143

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgsp.errors import PeerError, TaskError
+from fedgsp_node.settings import parse_clients
+from top_server.config import RunConfig
+from top_server.journal import Journal
+from top_server.local_nodes import blocks, commands, running
+from top_server.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+#: Connects to the port it is given, says hello, and stays until its lifeline or this process ends it.
+STAYS = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); s.send(b'!'); sys.stdin.read()"
+#: Connects, and fails as soon as it is sent something.
+LEAVES = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1); sys.exit(3)"
+FAILS = "import sys; print('first'); print('error: no such thing', file=sys.stderr); sys.exit({code})"
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+@given(st.data())
+def test_clients_are_dealt_evenly_in_order(data: st.DataObject) -> None:
+    clients = data.draw(st.integers(1, 400))
+    dealt = blocks(clients, data.draw(st.integers(1, clients)))
+    assert [client for block in dealt for client in block] == list(range(clients))
+    sizes = [len(block) for block in dealt]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_each_node_is_told_its_clients_and_the_task() -> None:
+    config = RunConfig(local_nodes=2, clients=5, threads=3, task="mnist", task_option={"a": "b=c", "d": ""})
+    first, second = commands(config, "0.0.0.0:7000")
+    assert first[:4] == [sys.executable, "-m", "fedgsp_node", "start"]
+
+    def value(command: list[str], flag: str) -> str:
+        return command[command.index(flag) + 1]
+
+    assert [parse_clients(value(command, "--clients")) for command in (first, second)] == [(0, 1), (2, 3, 4)]
+    assert [value(command, "--name") for command in (first, second)] == ["node-0", "node-1"]
+    assert value(first, "--top-server") == "127.0.0.1:7000"
+    assert value(first, "--threads") == "3"
+    assert value(first, "--task") == "mnist"
+    assert [first[i + 1] for i, word in enumerate(first) if word == "--task-option"] == ["a=b=c", "d="]
+
+
+def test_a_single_node_hosts_all_clients_of_the_task() -> None:
+    (command,) = commands(RunConfig(local_nodes=1), "127.0.0.1:7000")
+    assert "--clients" not in command
+
+
+def test_no_local_nodes_are_no_commands() -> None:
+    assert commands(RunConfig(), "127.0.0.1:7000") == []
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@contextlib.asynccontextmanager
+async def meeting() -> AsyncIterator[tuple[int, asyncio.Queue[Connection]]]:
+    """A port, and the connections made to it."""
+    there: asyncio.Queue[Connection] = asyncio.Queue()
+    writers = []
+
+    def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        there.put_nowait((reader, writer))
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], there
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_nodes_live_as_long_as_the_body(tmp_path: Path) -> None:
+    with Journal(RunDirectory(tmp_path)) as journal:
+        async with meeting() as (port, there):
+            command = python(STAYS.format(port=port))
+            async with running([command, command], tmp_path / "logs", journal):
+                readers = [(await there.get())[0], (await there.get())[0]]
+                assert [await reader.readexactly(1) for reader in readers] == [b"!", b"!"]
+            assert [await reader.read() for reader in readers] == [b"", b""]
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["node-0.log", "node-1.log"]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, TaskError), (5, PeerError), (1, PeerError)])
+async def test_a_node_that_ends_before_it_joined_ends_the_run(
+    tmp_path: Path, code: int, kind: type[Exception]
+) -> None:
+    reason = f"local node-0 ended with exit code {code}.*error: no such thing"
+    with Journal(RunDirectory(tmp_path)) as journal, pytest.raises(kind, match=reason):
+        async with running([python(FAILS.format(code=code))], tmp_path, journal):
+            await asyncio.Event().wait()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+class Heard(logging.Handler):
+    """The first message of a logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.message.set_result(record.getMessage())
+
+
+async def test_a_node_that_ends_after_it_joined_is_only_lost(tmp_path: Path) -> None:
+    logger, heard = logging.getLogger("top_server.local_nodes"), Heard()
+    logger.addHandler(heard)
+    with Journal(RunDirectory(tmp_path)) as journal:
+        async with meeting() as (port, there), running([python(LEAVES.format(port=port))], tmp_path, journal):
+            _, writer = await there.get()
+            journal.record("node_joined", node="node-0", clients=3)
+            writer.write(b"!")
+            assert (await heard.message).startswith("local node-0 ended with exit code 3")
+    logger.removeHandler(heard)
+
+
+async def test_the_end_of_the_body_by_others_is_passed_on(tmp_path: Path) -> None:
+    with Journal(RunDirectory(tmp_path)) as journal:
+
+        async def body() -> None:
+            async with running([python("import sys; sys.stdin.read()")], tmp_path, journal):
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(body())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
