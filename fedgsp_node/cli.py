@@ -11,7 +11,8 @@ from typer.exceptions import TyperException
 import fedgsp
 from fedgsp import lifecycle, logs
 from fedgsp.errors import ConfigError, UserError
-from fedgsp_node.settings import NodeSettings, parse_clients, parse_options
+from fedgsp.options import options
+from fedgsp_node.settings import NodeSettings, parse_clients
 
 REACHING = "Reaching others"
 WORK = "Work"
@@ -89,7 +90,7 @@ def start(
     settings = NodeSettings(
         top_server=top_server,
         task=task,
-        task_options=parse_options("--task-option", task_option or []),
+        task_options=options("--task-option", task_option or []),
         clients=None if clients is None else parse_clients(clients),
         peer_listen=peer_listen,
         advertise=advertise,

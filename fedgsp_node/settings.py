@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedgsp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 #: Far above what a node can hold; keeps a slip such as 0-99999999999 from filling the memory.
 MOST_CLIENTS = 1_000_000
@@ -56,16 +56,3 @@ def parse_clients(text: str) -> tuple[int, ...]:
             raise ConfigError(f"--clients names client {min(twice)} twice", "name each client once")
         found.update(ids)
     return tuple(sorted(found))
-
-
-def parse_options(flag: str, items: Iterable[str]) -> dict[str, str]:
-    """Options given as repeated `key=value`; raises ConfigError."""
-    found: dict[str, str] = {}
-    for item in items:
-        key, equals, value = item.partition("=")
-        if not key or not equals:
-            raise ConfigError(f"{flag} {item!r} is not an option", f"write {flag} key=value")
-        if key in found:
-            raise ConfigError(f"{flag} {key} is given twice", "give it once")
-        found[key] = value
-    return found

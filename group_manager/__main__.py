@@ -6,9 +6,9 @@ No typer here: a manager has to be ready in a fraction of a second.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 
+from fedgsp import logs
 from fedgsp.errors import UserError
 from fedgsp.lifecycle import run as run_until_stopped
 from group_manager.server import run
@@ -20,12 +20,11 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.configure()
     try:
         return run_until_stopped(run(arguments.name, arguments.listen))
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        return logs.report(error)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedgsp.errors import ConfigError
+from fedgsp.options import options
 from top_server.config import FIELDS, TYPES, RunConfig, check, choices, flag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 
 def parameters() -> list[inspect.Parameter]:
@@ -63,19 +63,6 @@ def combine(base: RunConfig, flags: Mapping[str, Any]) -> RunConfig:
     config = dataclasses.replace(base, **changes)
     check(config)
     return config
-
-
-def options(flag: str, items: Iterable[str]) -> dict[str, str]:
-    """Options given as repeated `key=value`; ConfigError for one without a key or a value, or given twice."""
-    found: dict[str, str] = {}
-    for item in items:
-        key, equals, value = item.partition("=")
-        if not key or not equals:
-            raise ConfigError(f"{flag} {item!r} is not an option", f"write {flag} key=value")
-        if key in found:
-            raise ConfigError(f"{flag} {key} is given twice", "give it once")
-        found[key] = value
-    return found
 
 
 def _is_table(name: str) -> bool:

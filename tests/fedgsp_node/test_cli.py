@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp_node import cli
-from fedgsp_node.settings import parse_clients, parse_options
+from fedgsp_node.settings import parse_clients
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,6 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match="--clients") as error:
         parse_clients(text)
     assert reason in str(error.value)
-
-
-def test_options_may_hold_any_text_after_the_first_sign() -> None:
-    assert parse_options("--task-option", ["a=b=c", "d="]) == {"a": "b=c", "d": ""}
-    for wrong in (["a"], ["=a"], ["a=1", "a=2"]):
-        with pytest.raises(ConfigError, match="--task-option"):
-            parse_options("--task-option", wrong)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import fedgsp
 from fedgsp.errors import ConfigError, PeerError, RunError
 from top_server import cli
 from top_server.config import FIELDS, RunConfig, flag, load
-from top_server.settings_cli import combine, options
+from top_server.settings_cli import combine
 
 TOP_SERVER = [sys.executable, "-m", "top_server"]
 
@@ -95,13 +95,6 @@ def test_options_of_a_file_go_with_the_task_they_belong_to() -> None:
     assert config.task_option == {"seed": "2"}
     assert config.grouping_option == {"mode": "all"}
     assert combine(base, {"grouping": "random"}).grouping_option == {}
-
-
-def test_options_may_hold_any_text_after_the_first_sign() -> None:
-    assert options("--task-option", ["a=b=c", "d="]) == {"a": "b=c", "d": ""}
-    for wrong in (["a"], ["=a"], ["a=1", "a=2"]):
-        with pytest.raises(ConfigError, match="--task-option"):
-            options("--task-option", wrong)
 
 
 def test_a_run_that_nobody_joins_ends_with_its_record_and_a_reason(tmp_path: Path) -> None:
