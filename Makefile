@@ -1,0 +1,46 @@
+# Every target makes the environment first if it is missing, or older than constraints.txt or pyproject.toml.
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell command -v $(name) 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+DEMO_FLAGS ?= --growth log --local-nodes 4 --clients 24 --beta 2 --rounds 15 --listen 127.0.0.1:0
+PYTEST_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check protos clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+install: $(INSTALLED)  ## make the environment
+
+# torch goes first and alone: with anything looser beside it, pip may pick a build with gigabytes of CUDA.
+$(INSTALLED): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=...") if sys.version_info < (3, 11) else 0'
+	@echo "installing into $(VENV), once; this takes some minutes"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory under runs/
+	$(BIN)/top-server $(DEMO_FLAGS)
+
+test: $(INSTALLED)  ## run the tests; PYTEST_FLAGS="-k relay" chooses
+	$(BIN)/pytest $(PYTEST_FLAGS)
+
+check: $(INSTALLED)  ## lint, formatting, types, installed versions, stubs
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pip check
+	$(BIN)/python scripts/protos.py --check
+
+protos: $(INSTALLED)  ## make fedgsp/v1 anew from protos/
+	$(BIN)/python scripts/protos.py
+
+clean:  ## remove the environment and everything made by tools; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,35 @@
+"""What holds for every test: it leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from support.processes import end_those_left
+
+#: Processes started by a test inherit it, and so say whose they are even when their parent is gone.
+MARK = "FEDGSP_STARTED_BY_TEST"
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test whose processes, or theirs, outlive it, and ends them. Those of wider fixtures may stay."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    before = set(psutil.pids())
+    yield
+    left = end_those_left([process for pid in set(psutil.pids()) - before for process in _ours(pid, mark)])
+    if left:
+        pytest.fail(f"processes left behind, now ended: {left}", pytrace=False)
+
+
+def _ours(pid: int, mark: str) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        ours = process.environ().get(MARK) == mark or os.getpid() in [parent.pid for parent in process.parents()]
+    except psutil.Error:  # gone, or of another user
+        return []
+    return [process] if ours else []
