@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, Self
 
@@ -15,6 +17,8 @@ from fedgsp.errors import ConfigError
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CONNECT_TIMEOUT_S = 10.0
 SHUTDOWN_GRACE_S = 2.0
+#: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
+MAX_REASON = 500
 
 _CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 5_000),
@@ -35,19 +39,25 @@ _SERVER_OPTIONS = [
 ]
 
 
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port"; IPv6 hosts stand in brackets. Raises ConfigError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[2]) > 65535:
         raise ConfigError(
             f"{address!r} is not an address", "write host:port, for example 127.0.0.1:7000 or [::1]:7000"
         )
-    return host, int(port)
+    return found[1], int(found[2])
 
 
 def is_wildcard(host: str) -> bool:
     """Whether a host means every interface."""
-    return host in ("0.0.0.0", "[::]", "*")
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return host == "*"
 
 
 def resolve(address: str, seen_host: str) -> str:
@@ -110,5 +120,5 @@ def describe(error: grpc.aio.AioRpcError | Any) -> str:
 
 async def refuse(context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
     """Ends a call with a reason for its caller."""
-    await context.abort(code, why)
+    await context.abort(code, why[:MAX_REASON])
     raise AssertionError("abort does not return")

@@ -7,7 +7,7 @@ UserError
   PeerError       another process: absent, refusing         exit 5
   RunError        the run itself could not go on            exit 6
 
-An expected failure between processes is not an exception but a value: see `fedgsp.failures`.
+An expected failure between processes is not an exception but a value: `fedgsp.messages.Failure`.
 """
 
 from __future__ import annotations

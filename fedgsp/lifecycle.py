@@ -83,11 +83,15 @@ async def ready_line(child: asyncio.subprocess.Process, name: str, log: Path | N
     try:
         line = await asyncio.wait_for(child.stdout.readline(), READY_TIMEOUT_S)
     except TimeoutError:
-        line = b""
-    if line:
-        return line.decode().strip()
-    await stop(child)
-    raise PeerError(f"{name} did not start (exit code {child.returncode})", f"its log ends: {tail(log)}")
+        await stop(child)
+        why = f"was not ready after {READY_TIMEOUT_S:.0f} s"
+    else:
+        if line.endswith(b"\n"):
+            return line.decode(errors="replace").strip()
+        with contextlib.suppress(TimeoutError):  # it is ending: its own exit code says more than that of our signal
+            await asyncio.wait_for(child.wait(), STOP_GRACE_S)
+        why = f"did not start (exit code {await stop(child)})"
+    raise PeerError(f"{name} {why}", f"its log ends: {tail(log)}")
 
 
 def tail(log: Path | None, lines: int = 5) -> str:
@@ -98,16 +102,19 @@ def tail(log: Path | None, lines: int = 5) -> str:
 
 
 async def stop(child: asyncio.subprocess.Process, grace_s: float = STOP_GRACE_S) -> int:
-    """Ends a child: asks, waits, kills; returns its exit code."""
+    """Ends a child that leads its own session: asks, waits, kills; returns its exit code."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             child.terminate()
         try:
             await asyncio.wait_for(child.wait(), grace_s)
-        except TimeoutError:
+        except BaseException as error:  # it takes too long, or this process is itself asked to hurry
+            # With all that it started itself: they would hold its pipes, and so this wait, open.
             with contextlib.suppress(ProcessLookupError):
-                child.kill()
+                os.killpg(child.pid, signal.SIGKILL)
             await child.wait()
+            if not isinstance(error, TimeoutError):
+                raise
     if child.stdin is not None:
         child.stdin.close()
     return child.returncode if child.returncode is not None else -1

@@ -63,7 +63,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     ) -> model_pb2.UploadResponse:
         """Takes a model that this process asked for."""
         try:
-            ref, weights = await _receive(requests, None, self._max_bytes(), self._may_upload)
+            ref, weights = await _receive(requests, None, self._max_bytes(), self._may_upload, CHUNK_TIMEOUT_S)
+            if not self._may_upload(ref.id):  # whoever asked has gone meanwhile: nobody would ever release it
+                raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         self._store.put(ref.id, weights)
@@ -82,7 +84,7 @@ async def fetch(
         model_pb2.FetchRequest(model_id=model_id), timeout=PROMISE_TIMEOUT_S
     )
     try:
-        _, weights = await _receive(call, expected, max_bytes, lambda found: found == model_id)
+        _, weights = await _receive(call, expected, max_bytes, lambda found: found == model_id, None)
     except grpc.aio.AioRpcError as error:
         known = grpc.StatusCode.NOT_FOUND
         code = FailureCode.NO_SUCH_MODEL if error.code() == known else FailureCode.UNREACHABLE
@@ -103,7 +105,8 @@ async def upload(channel: grpc.aio.Channel, model_id: str, weights: Weights, tim
     try:
         await model_pb2_grpc.ModelServiceStub(channel).Upload(chunks(), timeout=timeout_s)
     except grpc.aio.AioRpcError as error:
-        raise WeightsError(FailureCode.UNREACHABLE, describe(error)) from error
+        refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
+        raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error
 
 
 def _chunks(ref: ModelRef, weights: Weights) -> Iterator[model_pb2.Chunk]:
@@ -118,9 +121,10 @@ async def _receive(
     expected: tuple[TensorSpec, ...] | None,
     max_bytes: int,
     accept: Callable[[str], bool],
+    header_timeout_s: float | None,
 ) -> tuple[ModelRef, Weights]:
     stream = aiter(chunks)
-    first = await anext(stream, None)
+    first = await _next(stream, "a model", header_timeout_s)
     if first is None or first.WhichOneof("part") != "header":
         raise WeightsError(FailureCode.BAD_STREAM, "the stream does not begin with a header")
     header = wire.decode(ModelHeader, first.header)
@@ -141,14 +145,11 @@ async def _receive(
     weights = Weights(header.tensors, np.empty(size, np.uint8))
     view, filled = weights.buffer.data, 0
     while True:
-        try:
-            chunk = await asyncio.wait_for(anext(stream, None), CHUNK_TIMEOUT_S)
-        except TimeoutError:
-            raise WeightsError(FailureCode.STALLED, f"no chunk of {ref.id!r} for {CHUNK_TIMEOUT_S:.0f} s") from None
+        chunk = await _next(stream, f"model {ref.id!r}", CHUNK_TIMEOUT_S)
         if chunk is None:
             break
-        if chunk.WhichOneof("part") != "data":
-            raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id!r}: a second header")
+        if not chunk.data:  # a second header; or nothing, which could go on forever
+            raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id!r}: a chunk after the header holds no bytes")
         end = filled + len(chunk.data)
         if end > size:
             raise WeightsError(FailureCode.TOO_LONG, f"model {ref.id!r}: more than the announced {size} bytes came")
@@ -158,6 +159,13 @@ async def _receive(
         raise WeightsError(FailureCode.CUT_SHORT, f"model {ref.id!r}: {filled} of {size} bytes came")
     await asyncio.to_thread(_verify, ref, weights)
     return ref, weights
+
+
+async def _next(stream: AsyncIterator[model_pb2.Chunk], what: str, timeout_s: float | None) -> model_pb2.Chunk | None:
+    try:
+        return await asyncio.wait_for(anext(stream, None), timeout_s)
+    except TimeoutError:
+        raise WeightsError(FailureCode.STALLED, f"no chunk of {what} for {timeout_s:.0f} s") from None
 
 
 def _verify(ref: ModelRef, weights: Weights) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,8 @@ from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
 DTYPES = {
     name: np.dtype(name) for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
 }
+#: Axes that a tensor may have; numpy itself takes 64.
+MAX_DIMENSIONS = 32
 
 
 class WeightsError(Exception):
@@ -37,10 +40,19 @@ def _padded(size: int) -> int:
 
 
 def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
-    """Bytes of a whole model in its buffer; raises WeightsError for a dtype that no model may have."""
+    """Bytes of a whole model in its buffer; raises WeightsError for tensors that no model may have."""
+    names: set[str] = set()
     for spec in tensors:
+        if spec.name in names:
+            raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} is named twice")
         if spec.dtype not in DTYPES:
             raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has dtype {spec.dtype!r}")
+        if len(spec.shape) > MAX_DIMENSIONS:
+            raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has {len(spec.shape)} dimensions")
+        # numpy counts elements so, and refuses the shape even where one of its axes is empty
+        if math.prod(max(1, size) for size in spec.shape) > sys.maxsize // DTYPES[spec.dtype].itemsize:
+            raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has shape {list(spec.shape)}")
+        names.add(spec.name)
     return sum(_padded(nbytes(spec)) for spec in tensors)
 
 
@@ -108,10 +120,13 @@ def check_same_tensors(found: tuple[TensorSpec, ...], expected: tuple[TensorSpec
         if mine != theirs:
             raise WeightsError(
                 FailureCode.WRONG_SHAPES,
-                f"{whose} has tensor {theirs.name!r} {theirs.dtype}{list(theirs.shape)}"
-                f" where {mine.name!r} {mine.dtype}{list(mine.shape)} is expected",
+                f"{whose} has {_described(theirs)} where {_described(mine)} is expected",
             )
     if len(found) != len(expected):
         raise WeightsError(
             FailureCode.WRONG_SHAPES, f"{whose} has {len(found)} tensors where {len(expected)} are expected"
         )
+
+
+def _described(spec: TensorSpec) -> str:
+    return f"{'tensor' if spec.trainable else 'buffer'} {spec.name!r} {spec.dtype}{list(spec.shape)}"

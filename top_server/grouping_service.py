@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 
 import grpc
@@ -28,6 +29,11 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
     try:
         answer = await stub.Assign(_parts(grouping, request), timeout=ASSIGN_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
+        if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+            raise PeerError(
+                f"the grouping service at {address} refused the question: {error.details()}",
+                "change --grouping-option or the scheme",
+            ) from error
         raise PeerError(
             f"the grouping service at {address} did not answer: {describe(error)}", "is it running?"
         ) from error
@@ -79,11 +85,14 @@ class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
     ) -> grouping_pb2.AssignResponse:
         """One plan for one question."""
         try:
-            name, request = await _read(requests)
+            async with asyncio.timeout(ASSIGN_TIMEOUT_S):
+                name, request = await _read(requests)
             if name not in GROUPINGS:
                 raise ValueError(f"unknown grouping {name!r}; this service knows {', '.join(GROUPINGS)}")
             plan = await asyncio.to_thread(GROUPINGS[name], request)
-        except (ValueError, UserError) as error:
+        except TimeoutError:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the whole question did not come in time")
+        except (ValueError, OverflowError, UserError) as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return grouping_pb2.AssignResponse(groups=[grouping_pb2.ClientGroup(clients=group) for group in plan.groups])
 
@@ -94,16 +103,10 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
     if first is None or first.WhichOneof("part") != "question":
         raise ValueError("the first part must be the question")
     question = first.question
-    buffers = {}
-    for spec in question.matrices:
-        if spec.dtype not in _DTYPES:
-            raise ValueError(f"matrix {spec.name!r} has dtype {spec.dtype!r}; known: {', '.join(_DTYPES)}")
-        if spec.rows * spec.columns * np.dtype(spec.dtype).itemsize > MAX_MATRIX_BYTES:
-            raise ValueError(f"matrix {spec.name!r} of {spec.rows} x {spec.columns} is too large")
-        buffers[spec.name] = bytearray()
-    sizes = {s.name: s.rows * s.columns * np.dtype(s.dtype).itemsize for s in question.matrices}
+    sizes = _sizes(question)
+    buffers = {name: bytearray() for name in sizes}
     async for part in stream:
-        if part.WhichOneof("part") != "rows" or part.rows.name not in buffers:
+        if not part.rows.data or part.rows.name not in buffers:
             raise ValueError("after the question come rows of the matrices that it names")
         buffers[part.rows.name] += part.rows.data
         if len(buffers[part.rows.name]) > sizes[part.rows.name]:
@@ -120,21 +123,36 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
         seed=question.seed,
         clients=tuple(question.clients),
         sizes=np.array(question.sizes, np.int64),
-        histograms=None if histograms is None else histograms.astype(np.int64, copy=False),
+        histograms=histograms,  # type: ignore[arg-type]
         matrices=matrices,  # type: ignore[arg-type]
         options=dict(question.options),
     )
     return question.grouping, request
 
 
-async def serve(listen: str) -> None:
-    """Serves the groupings of this package until stopped."""
-    import logging
+def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:
+    """Bytes of each matrix; raises ValueError before anything is kept of those that no question may have."""
+    sizes: dict[str, int] = {}
+    for spec in question.matrices:
+        if spec.dtype not in _DTYPES:
+            raise ValueError(f"matrix {spec.name!r} has dtype {spec.dtype!r}; known: {', '.join(_DTYPES)}")
+        if spec.name in sizes:
+            raise ValueError(f"matrix {spec.name!r} is named twice")
+        if spec.rows != len(question.clients):
+            raise ValueError(f"matrix {spec.name!r} has {spec.rows} rows for {len(question.clients)} clients")
+        sizes[spec.name] = spec.rows * spec.columns * np.dtype(spec.dtype).itemsize
+        if sum(sizes.values()) > MAX_MATRIX_BYTES:
+            raise ValueError(f"matrix {spec.name!r} of {spec.rows} x {spec.columns} is too large")
+    return sizes
 
+
+async def serve(listen: str) -> None:
+    """Serves the groupings of this package until stopped; says its address on standard output."""
     server, address = await start_server(
         listen, [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)]
     )
-    logging.getLogger(__name__).info("grouping service listens on %s", address)
+    sys.stdout.write(f"listening on {address}\n")
+    sys.stdout.flush()
     try:
         await asyncio.Event().wait()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import grpc.aio
@@ -12,6 +13,8 @@ from fedgsp.messages import Failure, FailureCode, GroupEvent, GroupResult, Relea
 from fedgsp.model_service import fetch
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
+
+logger = logging.getLogger(__name__)
 
 FORGET_TIMEOUT_S = 10.0
 
@@ -42,12 +45,13 @@ class ManagerClient:
         return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
 
     async def take(self, model_id: str, tensors: tuple[TensorSpec, ...], max_bytes: int) -> Weights | Failure:
-        """Fetches a group's model and lets the manager forget it."""
+        """Fetches a group's model; the manager may forget it whether it is usable or not."""
         try:
-            weights = await fetch(self._channel, model_id, tensors, max_bytes)
-            await self._stub.Forget(wire.encode(Release((model_id,))), timeout=FORGET_TIMEOUT_S)
+            taken: Weights | Failure = await fetch(self._channel, model_id, tensors, max_bytes)
         except WeightsError as error:
-            return error.failure
+            taken = error.failure
+        try:
+            await self._stub.Forget(wire.encode(Release((model_id,))), timeout=FORGET_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {describe(error)}")
-        return weights
+            logger.warning("manager=%s may still hold model=%s: %s", self._name, model_id, describe(error))
+        return taken

@@ -54,6 +54,7 @@ class ManagerPool:
         """So many live managers; raises UserError if they cannot be started."""
         for dead in [manager for manager in self._managers if manager.process.returncode is not None]:
             self._managers.remove(dead)
+            await self._channels.drop(self._near(dead.port))  # the next one on this port is dialled without a backoff
             code = dead.process.returncode
             self._recorder.record("manager_lost", manager=dead.name, reason=f"exit code {code}")
         if self._ports is not None and count > len(self._ports):
@@ -63,7 +64,11 @@ class ManagerPool:
             )
         while len(self._managers) < count:
             missing = min(count - len(self._managers), SPAWN_AT_ONCE if self._ports is None else 1)
-            self._managers += await asyncio.gather(*(self._spawn() for _ in range(missing)))
+            # All of them end, and are in the pool if they run, before one that failed ends this.
+            ended = await asyncio.gather(*(self._spawn() for _ in range(missing)), return_exceptions=True)
+            for failed in ended:
+                if isinstance(failed, BaseException):
+                    raise failed
         return self._managers[:count]
 
     async def close(self) -> None:
@@ -71,7 +76,7 @@ class ManagerPool:
         await asyncio.gather(*(stop(manager.process) for manager in self._managers))
         self._managers.clear()
 
-    async def _spawn(self) -> Manager:
+    async def _spawn(self) -> None:
         name = f"m{next(self._numbers)}"
         log = self._log_folder / f"manager-{name}.log"
         taken = {manager.port for manager in self._managers}
@@ -82,19 +87,22 @@ class ManagerPool:
             process = await spawn(command, log)
             try:
                 address = await ready_line(process, f"group manager {name}", log)
+                _, bound = split_address(address)
             except PeerError as failed:  # with a range of ports: perhaps somebody else has this one
                 error = failed
                 continue
             except BaseException:
                 await stop(process)
                 raise
-            _, bound = split_address(address)
-            # The managers run on this machine, whatever interface they listen on.
-            near = f"{_loopback(self._host)}:{bound}"
-            manager = Manager(name, address, process, ManagerClient(name, self._channels.to(near)), bound)
+            client = ManagerClient(name, self._channels.to(self._near(bound)))
+            self._managers.append(Manager(name, address, process, client, bound))
             self._recorder.record("manager_spawned", manager=name, pid=process.pid, address=address)
-            return manager
+            return
         raise error
+
+    def _near(self, port: int) -> str:
+        """How this process dials a manager: they all run on this machine, whatever interface they listen on."""
+        return f"{_loopback(self._host)}:{port}"
 
 
 def _loopback(host: str) -> str:

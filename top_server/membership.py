@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fedgsp.channels import is_wildcard, split_address
+from fedgsp.errors import ConfigError
 from fedgsp.messages import (
     PROTOCOL,
     AttachTo,
@@ -48,7 +50,8 @@ class Membership:
         self._recorder = recorder
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
-        self._standard: Hello | None = None  # the first admitted node sets it
+        self._standard: Hello | None = None  # the first admitted node sets it; fixed once a node was given work
+        self._working = False
         self._changed = asyncio.Condition()
         self._over: Leave | None = None
 
@@ -107,6 +110,8 @@ class Membership:
         del self._nodes[node.hello.node]
         for hosted in node.hello.clients:
             self._clients.pop(hosted.client, None)
+        if not self._nodes and not self._working:
+            self._standard = None
         if self._over is not None:
             reason = "dismissed"  # whichever side closed the stream first
         self._recorder.record("node_left", node=node.hello.node, reason=reason)
@@ -125,6 +130,7 @@ class Membership:
         """Tells a node to dial a manager, once."""
         node = self._nodes.get(node_name)
         if node is not None and manager.manager not in node.attached_to:
+            self._working = True
             node.attached_to.add(manager.manager)
             node.outbox.put_nowait(manager)
 
@@ -146,7 +152,7 @@ class Membership:
 
     def _refusal(self, hello: Hello) -> Failure | None:
         if self._over is not None:
-            return Failure(FailureCode.RUN_OVER, "the run is over")
+            return Failure(FailureCode.RUN_OVER, "the run is over: join the next one")
         if hello.protocol != PROTOCOL:
             detail = f"it speaks protocol {hello.protocol}, this server {PROTOCOL}: install the same version of fedgsp"
             return Failure(FailureCode.WRONG_PROTOCOL, detail)
@@ -161,13 +167,17 @@ class Membership:
         if self._relay is RelayMode.DIRECT and not hello.peer_address:
             detail = "the run relays directly, and its peers cannot dial it: start it with --peer-listen"
             return Failure(FailureCode.CANNOT_BE_DIALLED, detail)
+        if hello.peer_address and not _can_be_dialled(hello.peer_address):
+            detail = f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen"
+            return Failure(FailureCode.CANNOT_BE_DIALLED, detail)
         return self._clients_refusal(hello) or self._model_refusal(hello)
 
     def _clients_refusal(self, hello: Hello) -> Failure | None:
         own: set[int] = set()
         for hosted in hello.clients:
             if hosted.client in own:
-                return Failure(FailureCode.CLIENT_TAKEN, f"it names client {hosted.client} twice")
+                detail = f"it names client {hosted.client} twice: choose other --clients"
+                return Failure(FailureCode.CLIENT_TAKEN, detail)
             own.add(hosted.client)
             if hosted.client in self._clients:
                 owner = self._clients[hosted.client][1].hello.node
@@ -180,7 +190,7 @@ class Membership:
             try:
                 total_bytes(hello.tensors)
             except WeightsError as error:
-                return error.failure
+                return Failure(error.failure.code, f"{error.failure.detail}: change the model of its task")
             return None
         first = self._standard
         if hello.num_classes != first.num_classes:
@@ -192,3 +202,11 @@ class Membership:
             detail = f"{error.failure.detail} by node {first.node!r}: give all nodes the same task options"
             return Failure(FailureCode.WRONG_SHAPES, detail)
         return None
+
+
+def _can_be_dialled(address: str) -> bool:
+    try:
+        host, port = split_address(address)
+    except ConfigError:
+        return False
+    return port > 0 and not is_wildcard(host)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,16 @@ class Finished:
         return [event for event in self.events if event["event"] == kind]
 
 
-async def play(config: RunConfig, nodes: Sequence[NodeSettings]) -> Finished:
-    """Plays a run with these nodes, which dial the address that the top server bound; node failures are the test's."""
+Host = Callable[[NodeSettings], Awaitable[None]]
+
+
+async def play(
+    config: RunConfig,
+    nodes: Sequence[NodeSettings],
+    others: Sequence[tuple[NodeSettings, Host]] = (),
+    on_event: Callable[[Event], None] = lambda _: None,
+) -> Finished:
+    """Plays a run with these nodes, which dial the address that the top server bound; `others` live as they like."""
     directory = prepare(config)
     events: list[Event] = []
     rows: list[dict[str, Any]] = []
@@ -44,20 +52,21 @@ async def play(config: RunConfig, nodes: Sequence[NodeSettings]) -> Finished:
 
     def watch(event: Event) -> None:
         events.append(event)
+        on_event(event)
         if event["event"] == "listening":
             listening.set_result(event["address"])
         if event["event"] == "round_finished":
             rows.append(event)
 
-    async def node(settings: NodeSettings) -> None:
-        await node_server.run(dataclasses.replace(settings, top_server=await listening))
+    async def host(settings: NodeSettings, live: Host) -> None:
+        await live(dataclasses.replace(settings, top_server=await listening))
 
     with Journal(directory) as journal:
         journal.subscribe(watch)
         async with asyncio.TaskGroup() as group:
             group.create_task(server.run(config, journal))
-            for settings in nodes:
-                group.create_task(node(settings))
+            for settings, live in [*((settings, node_server.run) for settings in nodes), *others]:
+                group.create_task(host(settings, live))
     return Finished(directory, rows, events)
 
 

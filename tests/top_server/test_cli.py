@@ -155,10 +155,10 @@ async def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None
 
 async def test_the_grouping_service_listens_until_it_is_stopped() -> None:
     process = await asyncio.create_subprocess_exec(
-        *TOP_SERVER, "grouping-service", "--listen", "127.0.0.1:0", stderr=subprocess.PIPE
+        *TOP_SERVER, "grouping-service", "--listen", "127.0.0.1:0", stdout=subprocess.PIPE
     )
-    assert process.stderr is not None
-    assert b"listens on 127.0.0.1:" in await process.stderr.readline()
+    assert process.stdout is not None
+    assert b"listening on 127.0.0.1:" in await process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     await process.communicate()
     assert process.returncode == 143

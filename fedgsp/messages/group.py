@@ -1,0 +1,89 @@
+"""Between the top server and a group manager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from fedgsp.messages.failure import Failure
+from fedgsp.messages.model import ModelRef
+from fedgsp.messages.order import Result, TrainingSettings
+
+
+class RelayMode(IntEnum):
+    """How weights travel between clients: straight where possible, only straight, or by way of the manager."""
+
+    UNSPECIFIED = 0
+    AUTO = 1
+    DIRECT = 2
+    MANAGER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A client of a group and the node that hosts it."""
+
+    client: int
+    node: str
+    peer_address: str = ""
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroupRequest:
+    """One group's part of a round. `program` names what its members do."""
+
+    run_id: str
+    round: int
+    group: int
+    program: str
+    members: tuple[Member, ...]
+    start: ModelRef | None
+    start_address: str
+    relay: RelayMode
+    shuffle: bool
+    training: TrainingSettings | None
+    stall_timeout_s: float
+    max_model_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDone:
+    """A member finished its order."""
+
+    client: int
+    position: int
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSkipped:
+    """A member took no part, and why."""
+
+    client: int
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """Weights, or the chain, went another way than declared."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """A group is done: its model as held by the manager (no id if none), and the weight bytes that moved for it."""
+
+    ref: ModelRef | None
+    samples: int
+    bytes_direct: int
+    bytes_relayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvent:
+    """From a manager to the top server while a group runs; the last one is a result or a failure."""
+
+    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | None

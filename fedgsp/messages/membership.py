@@ -1,0 +1,70 @@
+"""Between a node and the top server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgsp.messages.failure import Failure
+from fedgsp.messages.model import TensorSpec
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostedClient:
+    """A client that a node hosts, with its numbers of samples."""
+
+    client: int
+    train_samples: int
+    test_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A node introduces itself."""
+
+    protocol: int
+    node: str
+    task: str
+    num_classes: int
+    clients: tuple[HostedClient, ...]
+    tensors: tuple[TensorSpec, ...]
+    peer_address: str = ""
+    training_flop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMessage:
+    """From a node to the top server."""
+
+    kind: Hello | None
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The node is part of the run."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttachTo:
+    """Dial this manager and take its orders."""
+
+    manager: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The run is over for this node."""
+
+    finished: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopServerMessage:
+    """From the top server to a node."""
+
+    kind: Welcome | Failure | AttachTo | Leave | None

@@ -1,0 +1,52 @@
+"""Names for weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class SourceKind(IntEnum):
+    """Who holds a model."""
+
+    UNSPECIFIED = 0
+    LOCAL = 1
+    NODE = 2
+    MANAGER = 3
+    TOP_SERVER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """Stands for weights; size in bytes and sha256 digest are empty while the model is only promised."""
+
+    id: str
+    size: int = 0
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, numpy dtype and shape of one tensor of a model."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Somebody who holds a model, or will."""
+
+    kind: SourceKind
+    name: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHeader:
+    """What precedes the bytes of a model."""
+
+    ref: ModelRef | None
+    tensors: tuple[TensorSpec, ...]

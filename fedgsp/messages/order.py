@@ -1,0 +1,181 @@
+"""Between a node and a group manager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedgsp.messages.failure import Failure
+from fedgsp.messages.model import ModelRef, Source, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKey:
+    """Names one piece of work within a run."""
+
+    round: int
+    task: str
+    group: int
+    position: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the weights of an order come from: the first source that delivers."""
+
+    model_id: str
+    sources: tuple[Source, ...]
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """How a client trains; learning rate per step, seed is the run's root seed."""
+
+    algorithm: str
+    local_epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train from `start`, keep the result as `produces`."""
+
+    start: Start | None
+    produces: str
+    settings: TrainingSettings | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluate a model on the client's test part."""
+
+    start: Start | None
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Report the class histogram of the training part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Initialise:
+    """Make fresh weights from a seed."""
+
+    produces: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendUp:
+    """Upload a model to the manager."""
+
+    model_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Forget these models."""
+
+    model_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Give up the order of this key."""
+
+
+Work = Train | Evaluate | Describe | Initialise | SendUp | Release | Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One piece of work for one client of a node."""
+
+    key: OrderKey | None
+    client: int
+    work: Work | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A node is ready to take a manager's orders."""
+
+    run_id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrderProgress:
+    """A counter that grows while an order moves."""
+
+    key: OrderKey | None
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counters of all orders that moved."""
+
+    orders: tuple[OrderProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training order is done: samples of the client, mean loss, seconds of training, bytes fetched."""
+
+    ref: ModelRef | None
+    samples: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+    source: Source | None = None
+    bytes: int = 0
+    tensors: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Counts on a client's test part; `loss_sum` is the mean loss times the samples."""
+
+    correct: int
+    samples: int
+    loss_sum: float
+    source: Source | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A class histogram, raw counts."""
+
+    class_counts: tuple[int, ...]
+
+
+Result = Trained | Evaluated | Described
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An order is done; orders such as Release have no result."""
+
+    key: OrderKey | None
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An order is not done, and why."""
+
+    key: OrderKey | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """From a node to a manager."""
+
+    kind: Attached | Progress | Done | Failed | None

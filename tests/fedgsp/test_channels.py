@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.serving import nobody, serving
+
+from fedgsp.channels import Channels, describe, is_wildcard, refuse, resolve, split_address, start_server
+from fedgsp.errors import ConfigError
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as found:
+            found.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+
+
+class Echo(grpc.GenericRpcHandler):
+    """Answers every call with its own bytes, or as told."""
+
+    def __init__(self, answer: Callable[[bytes, Any], Any] | None = None) -> None:
+        self._answer = answer
+
+    def service(self, handler_call_details: Any) -> Any:
+        async def echo(request: bytes, context: Any) -> bytes:
+            if self._answer is not None:
+                await self._answer(request, context)
+            return request
+
+        return grpc.unary_unary_rpc_method_handler(echo)
+
+
+def echo(server: grpc.aio.Server) -> None:
+    server.add_generic_rpc_handlers((Echo(),))
+
+
+async def said(channel: grpc.aio.Channel, message: bytes = b"hello") -> bytes:
+    answer: bytes = await channel.unary_unary("/test/Echo")(message, timeout=10)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("127.0.0.1:7000", "127.0.0.1", 7000),
+        ("localhost:0", "localhost", 0),
+        ("node-1.example.org:65535", "node-1.example.org", 65535),
+        ("[::1]:7000", "[::1]", 7000),
+        ("[fe80::1%eth0]:7000", "[fe80::1%eth0]", 7000),
+        ("[::ffff:10.0.0.1]:7000", "[::ffff:10.0.0.1]", 7000),
+        ("*:80", "*", 80),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(address: str, host: str, port: int) -> None:
+    assert split_address(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        ":",
+        "localhost",
+        ":7000",
+        "localhost:",
+        "localhost:http",
+        "localhost:-1",
+        "localhost:65536",
+        "localhost:+80",
+        "localhost: 80",
+        "localhost:80 ",
+        "localhost:80\n",
+        "local host:80",
+        "localhost:²",
+        "localhost:٣",
+        "localhost:" + "1" * 5000,
+        "::1:7000",
+        "[::1:7000",
+        "::1]:7000",
+        "[]:7000",
+        "[::1]",
+        "http://localhost:80",
+        "localhost:80/path",
+        "host/path:80",
+    ],
+)
+def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not an address") as caught:
+        split_address(address)
+    assert "127.0.0.1:7000" in caught.value.remedy
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_address_or_a_mistake_of_the_user(address: str) -> None:
+    try:
+        host, port = split_address(address)
+    except ConfigError:
+        return
+    assert f"{host}:{port:0{len(address.rpartition(':')[2])}}" == address
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "*"])
+def test_a_wildcard_means_the_host_that_was_reached(host: str) -> None:
+    assert is_wildcard(host)
+    assert resolve(f"{host}:7000", "10.1.2.3") == "10.1.2.3:7000"
+    assert resolve(f"{host}:7000", "[fd00::1]") == "[fd00::1]:7000"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "node-1", "0.0.0.1"])
+def test_any_other_host_is_dialled_as_it_is(host: str) -> None:
+    assert not is_wildcard(host)
+    assert resolve(f"{host}:7000", "10.1.2.3") == f"{host}:7000"
+
+
+async def test_port_0_is_a_port_of_its_own_and_is_told() -> None:
+    async with serving(echo) as first, serving(echo) as second:
+        assert first.address.startswith("127.0.0.1:")
+        assert first.address != second.address
+        assert await said(first.channel) == b"hello"
+
+
+async def test_a_port_in_use_is_refused() -> None:
+    async with serving(echo) as served:
+        with pytest.raises(ConfigError, match=f"cannot listen on {served.address}") as caught:
+            await start_server(served.address, [echo])
+        assert "in use" in caught.value.remedy
+        assert await said(served.channel) == b"hello"
+
+
+async def test_a_port_that_another_program_has_is_refused() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(ConfigError, match="cannot listen"):
+            await start_server(f"127.0.0.1:{other.getsockname()[1]}", [])
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]"])
+async def test_a_host_of_another_machine_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        await start_server(f"{host}:0", [])
+
+
+async def test_a_mistaken_address_is_refused_before_anything_is_opened() -> None:
+    with pytest.raises(ConfigError, match="is not an address"):
+        await start_server("localhost", [])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "*", "localhost", "[::]"])
+async def test_a_server_on_every_interface_is_reached_by_this_machine(host: str) -> None:
+    server, address = await start_server(f"{host}:0", [echo])
+    try:
+        bound, port = split_address(address)
+        assert bound == host
+        async with Channels() as channels:
+            assert await said(channels.to(f"127.0.0.1:{port}")) == b"hello"
+    finally:
+        await server.stop(None)
+
+
+@needs_ipv6
+async def test_ipv6_hosts_stand_in_brackets() -> None:
+    server, address = await start_server("[::1]:0", [echo])
+    try:
+        assert address.startswith("[::1]:")
+        async with Channels() as channels:
+            assert await said(channels.to(address)) == b"hello"
+    finally:
+        await server.stop(None)
+
+
+async def test_an_address_has_one_channel_until_it_is_dropped() -> None:
+    async with serving(echo) as served, Channels() as channels:
+        channel = channels.to(served.address)
+        assert channels.to(served.address) is channel
+        await channels.drop(served.address)
+        await channels.drop(served.address)
+        again = channels.to(served.address)
+        assert again is not channel
+        assert await said(again) == b"hello"
+        with pytest.raises(grpc.aio.UsageError):
+            await said(channel)
+
+
+async def test_channels_close_together() -> None:
+    async with serving(echo) as first, serving(echo) as second:
+        async with Channels() as channels:
+            opened = [channels.to(served.address) for served in (first, second)]
+        for channel in opened:
+            assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_a_message_larger_than_allowed_is_refused_by_its_receiver() -> None:
+    async with serving(echo) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await said(served.channel, bytes(5 * 1024 * 1024))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_refusal_carries_its_reason_to_the_caller() -> None:
+    async def refuse_it(_: bytes, context: grpc.aio.ServicerContext) -> None:
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "no\nsecond line")
+
+    async with serving(lambda server: server.add_generic_rpc_handlers((Echo(refuse_it),))) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await said(served.channel)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert describe(caught.value) == "INVALID_ARGUMENT: no"
+
+
+async def test_a_refusal_too_long_for_its_message_is_cut() -> None:
+    """Names that a peer chose stand in the reasons; gRPC drops a whole answer whose status is too long."""
+
+    async def refuse_it(_: bytes, context: grpc.aio.ServicerContext) -> None:
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "n" * 100_000)
+
+    async with serving(lambda server: server.add_generic_rpc_handlers((Echo(refuse_it),))) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await said(served.channel)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (caught.value.details() or "").startswith("nnn")
+
+
+async def test_an_error_without_details_is_its_code() -> None:
+    async def refuse_it(_: bytes, context: grpc.aio.ServicerContext) -> None:
+        await refuse(context, grpc.StatusCode.NOT_FOUND, "")
+
+    async with serving(lambda server: server.add_generic_rpc_handlers((Echo(refuse_it),))) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await said(served.channel)
+    assert describe(caught.value) == "NOT_FOUND"
+
+
+async def test_nobody_at_an_address_is_told_at_once() -> None:
+    async with nobody() as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await said(served.channel)
+    assert describe(caught.value).startswith("UNAVAILABLE: ")

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fedgsp import lifecycle
+from fedgsp.errors import PeerError, RunError
+from fedgsp.lifecycle import ready_line, run, spawn, stop, tail
+
+#: A process of ours that says that it is ready and lives until it is told to stop.
+LIVES = """
+import asyncio, sys
+from fedgsp.lifecycle import run
+async def main():
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+sys.exit(run(main()))
+"""
+#: Spawns the process above as its child, with a pipe that stays open as long as either lives.
+SPAWNS = f"""
+import asyncio, sys
+from fedgsp.lifecycle import ready_line, run, spawn
+async def main():
+    child = await spawn([sys.executable, "-c", {LIVES!r}], None)
+    print(await ready_line(child, "child", None), flush=True)
+    await asyncio.Event().wait()
+sys.exit(run(main()))
+"""
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+@asynccontextmanager
+async def child(command: list[str], log: Path | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await spawn(command, log)
+    try:
+        yield process
+    finally:
+        await stop(process, 0)
+
+
+# --- a process of ours
+
+
+def test_a_process_that_ends_by_itself_leaves_with_0() -> None:
+    async def main() -> None:
+        await asyncio.sleep(0)
+
+    assert run(main()) == 0
+
+
+def test_what_a_process_raises_reaches_its_command_line() -> None:
+    async def main() -> None:
+        raise RunError("it broke", "mend it")
+
+    with pytest.raises(RunError, match="it broke; mend it"):
+        run(main())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_process_that_is_asked_to_stop_cleans_up_and_leaves_with_the_code_of_the_signal(
+    number: int, code: int
+) -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            seen.append("cleaned up")
+
+    assert run(main()) == code
+    assert seen == ["cleaned up"]
+
+
+def test_signals_are_given_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+    async def main() -> None:
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+
+    assert run(main()) == 0
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_cancellation_that_nobody_asked_for_is_not_swallowed() -> None:
+    async def main() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        run(main())
+
+
+# --- children
+
+
+async def test_a_child_leaves_when_its_lifeline_ends() -> None:
+    async with child(python(LIVES)) as process:
+        assert await ready_line(process, "child", None) == "ready"
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await process.wait() == 143
+
+
+async def test_what_is_written_into_the_lifeline_ends_nothing() -> None:
+    async with child(python(LIVES)) as process:
+        await ready_line(process, "child", None)
+        assert process.stdin is not None
+        process.stdin.write(b"hello\n")
+        await process.stdin.drain()
+        assert await stop(process) == 143  # by the signal, and with its own cleaning up
+
+
+async def test_a_child_leaves_when_its_parent_is_killed() -> None:
+    # Both hold the write end of stderr: the read end ends when both have gone.
+    parent = await asyncio.create_subprocess_exec(
+        *python(SPAWNS), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    assert parent.stderr is not None
+    assert await parent.stdout.readline() == b"ready\n"
+    parent.kill()
+    await parent.stderr.read()
+    assert await parent.wait() == -signal.SIGKILL
+
+
+async def test_the_line_of_a_child_that_is_ready_is_told() -> None:
+    async with child(shell("echo ' 127.0.0.1:7000'; echo more; exec cat")) as process:
+        assert await ready_line(process, "child", None) == "127.0.0.1:7000"
+        assert process.returncode is None
+
+
+async def test_a_child_that_ends_before_it_is_ready_is_told_with_its_own_exit_code_and_log(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    script = "import os, sys; sys.stderr.write('one\\ntwo\\n'); sys.stderr.flush(); os.close(1); sys.exit(3)"
+    process = await spawn(python(script), log)
+    with pytest.raises(PeerError, match=r"group manager m0 did not start \(exit code 3\)") as caught:
+        await ready_line(process, "group manager m0", log)
+    assert caught.value.remedy == "its log ends: one | two"
+
+
+async def test_half_a_line_is_not_a_ready_line() -> None:
+    process = await spawn(shell("printf 127.0.0.1:70; exit 4"), None)
+    with pytest.raises(PeerError, match="exit code 4"):
+        await ready_line(process, "child", None)
+
+
+async def test_a_child_that_closes_its_output_and_stays_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "STOP_GRACE_S", 0.05)
+    process = await spawn(shell("exec sleep 60 >&-"), None)
+    with pytest.raises(PeerError, match="did not start"):
+        await ready_line(process, "child", None)
+    assert process.returncode == -signal.SIGTERM
+
+
+async def test_a_child_that_is_never_ready_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "READY_TIMEOUT_S", 0.05)
+    process = await spawn(shell("exec sleep 60"), None)
+    with pytest.raises(PeerError, match="was not ready after"):
+        await ready_line(process, "child", None)
+    assert process.returncode == -signal.SIGTERM
+
+
+async def test_a_child_that_cannot_be_started_is_told() -> None:
+    with pytest.raises(FileNotFoundError):
+        await spawn(["/no/such/program"], None)
+
+
+async def test_a_deaf_child_is_killed() -> None:
+    async with child(shell("trap '' TERM; echo ready; while :; do sleep 60; done")) as process:
+        await ready_line(process, "child", None)
+        assert await stop(process, 0.05) == -signal.SIGKILL
+
+
+async def test_what_a_killed_child_started_is_killed_with_it() -> None:
+    """It would hold the child's pipes open, and whoever waits for the child would wait for it."""
+    async with child(shell("trap '' TERM; echo ready; sleep 60 & sleep 60; sleep 60")) as process:
+        await ready_line(process, "child", None)
+        assert process.stdout is not None
+        assert await stop(process, 0.05) == -signal.SIGKILL
+        assert await process.stdout.read() == b""  # its last writer has gone
+
+
+async def test_whoever_cannot_wait_for_a_child_kills_it() -> None:
+    async with child(shell("trap '' TERM; echo ready; while :; do sleep 60; done")) as process:
+        await ready_line(process, "child", None)
+        stopping = asyncio.create_task(stop(process, 60))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert process.returncode == -signal.SIGKILL
+
+
+async def test_a_child_that_has_ended_is_stopped_once_more_without_harm() -> None:
+    process = await spawn(shell("exit 5"), None)
+    await process.wait()
+    assert await stop(process) == 5
+    assert await stop(process) == 5
+
+
+async def test_a_child_writes_its_log_after_what_is_there(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    log.write_text("before\n")
+    async with child(shell("echo said >&2"), log) as process:
+        await process.wait()
+    assert log.read_text() == "before\nsaid\n"
+
+
+async def test_a_child_runs_where_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mark").write_text("")
+    process = await spawn(shell("echo *"), None, cwd=tmp_path)
+    assert await ready_line(process, "child", None) == "mark"
+    await process.wait()
+
+
+def test_the_end_of_a_log_is_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail(None) == tail(log) == "(no log)"
+    log.write_bytes(b"")
+    assert tail(log) == "(empty)"
+    log.write_bytes(b"1\n2\n3\xff\n")
+    assert tail(log, 2) == "2 | 3�"

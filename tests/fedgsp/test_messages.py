@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
+from support.values import KINDS
+
+from fedgsp import messages
+from fedgsp.messages import Failure, FailureCode
+from fedgsp.v1 import failure_pb2, group_pb2, membership_pb2, model_pb2, order_pb2
+
+FILES: list[FileDescriptor] = [
+    module.DESCRIPTOR for module in (failure_pb2, model_pb2, membership_pb2, order_pb2, group_pb2)
+]
+MESSAGES: dict[str, Descriptor] = {name: kind for file in FILES for name, kind in file.message_types_by_name.items()}
+ENUMS: dict[str, EnumDescriptor] = {name: kind for file in FILES for name, kind in file.enum_types_by_name.items()}
+#: Messages that do not leave the servicers and client wrappers.
+WIRE_ONLY = {"FetchRequest", "Chunk", "UploadResponse", "ForgetResponse"}
+
+
+def test_every_message_of_the_contract_has_a_value_and_the_other_way_round() -> None:
+    assert set(MESSAGES) - WIRE_ONLY == set(KINDS)
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_a_value_has_the_fields_of_its_message(name: str) -> None:
+    descriptor = MESSAGES[name]
+    fields = {field.name for field in descriptor.fields if field.containing_oneof is None}
+    assert {field.name for field in dataclasses.fields(KINDS[name])} == fields | set(descriptor.oneofs_by_name)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in KINDS if MESSAGES[name].oneofs))
+def test_a_oneof_holds_the_kinds_of_its_message(name: str) -> None:
+    hints = typing.get_type_hints(KINDS[name])
+    for oneof in MESSAGES[name].oneofs:
+        kinds = {field.message_type.name for field in oneof.fields}
+        assert len(kinds) == len(oneof.fields), "a value's kind must say which field it is"
+        allowed = typing.get_args(hints[oneof.name])
+        assert {kind.__name__ for kind in allowed if kind is not types.NoneType} == kinds
+        assert types.NoneType in allowed
+
+
+@pytest.mark.parametrize("name", sorted(name for name in KINDS))
+def test_a_submessage_may_be_unset(name: str) -> None:
+    hints = typing.get_type_hints(KINDS[name])
+    for field in MESSAGES[name].fields:
+        if field.message_type and not field.is_repeated and field.containing_oneof is None:
+            assert types.NoneType in typing.get_args(hints[field.name]), field.name
+
+
+@pytest.mark.parametrize("kind", [messages.FailureCode, messages.SourceKind, messages.RelayMode])
+def test_enum_numbers_are_those_of_the_contract(kind: Any) -> None:
+    prefix = "".join(f"_{c}" if c.isupper() else c.upper() for c in kind.__name__).lstrip("_") + "_"
+    numbers = {value.name: value.number for value in ENUMS[kind.__name__].values}
+    assert {prefix + member.name: int(member) for member in kind} == numbers
+
+
+def test_every_enum_of_the_contract_has_a_python_twin() -> None:
+    assert set(ENUMS) == {"FailureCode", "SourceKind", "RelayMode"}
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_values_cannot_change(name: str) -> None:
+    kind: Any = KINDS[name]
+    assert kind.__dataclass_params__.frozen
+    assert "__slots__" in vars(kind)
+
+
+def test_a_failure_reads_as_a_sentence() -> None:
+    assert str(Failure(FailureCode.NO_SUCH_MODEL, "it was released")) == "no such model: it was released"

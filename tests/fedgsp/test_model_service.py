@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.holders import (
+    BYTES,
+    PLENTY,
+    WEIGHTS,
+    Says,
+    answer_to,
+    answer_to_upload,
+    data,
+    header,
+    refused,
+    registered,
+    serving_store,
+)
+from support.serving import nobody, serving
+from support.weights import TENSORS, some_weights, vector
+
+from fedgsp import model_service
+from fedgsp.messages import Failure, FailureCode
+from fedgsp.model_service import CHUNK_BYTES, fetch, upload
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import model_pb2
+from fedgsp.weights import Weights, WeightsError
+
+# --- what goes right
+
+
+@pytest.mark.parametrize("elements", [0, 1, CHUNK_BYTES // 4 - 1, CHUNK_BYTES // 4, CHUNK_BYTES // 4 + 1, 700_000])
+async def test_weights_come_as_they_were_kept(elements: int) -> None:
+    store, weights = ModelStore(), some_weights(3, vector(elements))
+    store.put("m", weights)
+    async with serving_store(store) as served:
+        fetched = await fetch(served.channel, "m", vector(elements), weights.buffer.nbytes)
+    assert fetched.tensors == weights.tensors
+    assert np.array_equal(fetched.buffer, weights.buffer)
+    assert fetched.digest == weights.digest
+
+
+async def test_weights_of_any_tensors_are_taken_where_none_are_expected() -> None:
+    store = ModelStore()
+    store.put("m", WEIGHTS)
+    async with serving_store(store) as served:
+        assert (await fetch(served.channel, "m", None, 40)).tensors == TENSORS
+
+
+async def test_an_upload_that_was_asked_for_is_kept() -> None:
+    store, weights = ModelStore(), some_weights(4, vector(600_000))
+    async with serving_store(store, may_upload=lambda model_id: model_id == "m", max_bytes=lambda: PLENTY) as served:
+        await upload(served.channel, "m", weights, 10.0)
+    assert np.array_equal((await store.get("m")).buffer, weights.buffer)
+
+
+async def test_many_fetch_one_model_at_once() -> None:
+    store = ModelStore()
+    store.put("m", some_weights(5, vector(300_000)))
+    async with serving_store(store) as served:
+        fetched = await asyncio.gather(*(fetch(served.channel, "m", None, PLENTY) for _ in range(5)))
+    assert len({weights.digest for weights in fetched}) == 1
+
+
+# --- promises
+
+
+class Watched(ModelStore):
+    """Tells when somebody begins and ends asking."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answered = asyncio.Event(), asyncio.Event()
+
+    async def get(self, model_id: str) -> Weights:
+        self.asked.set()
+        try:
+            return await super().get(model_id)
+        finally:
+            self.answered.set()
+
+
+async def test_a_promised_model_is_waited_for() -> None:
+    store = Watched()
+    async with serving_store(store) as served:
+        task = asyncio.create_task(fetch(served.channel, "m", TENSORS, 40))
+        await store.asked.wait()
+        store.put("m", WEIGHTS)
+        assert (await task).digest == WEIGHTS.digest
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_promise_that_fails_is_told_with_its_reason(late: bool) -> None:
+    store, reason = Watched(), Failure(FailureCode.TASK_RAISED, "division by zero")
+    async with serving_store(store) as served:
+        if late:
+            store.fail("m", reason)
+        task = asyncio.create_task(refused(fetch(served.channel, "m", TENSORS, 40)))
+        await store.asked.wait()
+        store.fail("m", reason)
+        failure = await task
+    assert failure.code is FailureCode.NO_SUCH_MODEL
+    assert "task_raised: division by zero" in failure.detail
+
+
+async def test_whoever_stops_waiting_for_a_promise_leaves_nothing_behind_at_the_holder() -> None:
+    store = Watched()
+    async with serving_store(store) as served:
+        task = asyncio.create_task(fetch(served.channel, "m", TENSORS, 40))
+        await store.asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await store.answered.wait()
+
+
+async def test_a_promise_that_is_never_kept_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_service, "PROMISE_TIMEOUT_S", 0.1)
+    async with serving_store(ModelStore()) as served:
+        failure = await refused(fetch(served.channel, "m", TENSORS, 40))
+    assert failure == Failure(FailureCode.UNREACHABLE, "DEADLINE_EXCEEDED: Deadline Exceeded")
+
+
+async def test_a_model_that_is_not_there_is_asked_for_first() -> None:
+    store, asked = ModelStore(), []
+
+    async def wanted(model_id: str) -> None:
+        asked.append(model_id)
+        store.put(model_id, WEIGHTS)
+
+    async with serving_store(store, wanted=wanted) as served:
+        for _ in range(2):
+            assert (await fetch(served.channel, "m", TENSORS, 40)).digest == WEIGHTS.digest
+    assert asked == ["m"]
+
+
+async def test_a_model_that_cannot_be_had_is_told_with_its_reason() -> None:
+    async def wanted(_: str) -> None:
+        raise WeightsError(FailureCode.NODE_LOST, "node n1 is gone")
+
+    async with serving_store(ModelStore(), wanted=wanted) as served:
+        failure = await refused(fetch(served.channel, "m", TENSORS, 40))
+    assert failure == Failure(FailureCode.NO_SUCH_MODEL, "NOT_FOUND: node_lost: node n1 is gone")
+
+
+# --- silence, loss, and noise
+
+
+async def test_a_holder_that_falls_silent_after_its_header_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.05)
+    says = Says([header(), data(BYTES[:8])], "silence")
+    async with serving(registered(says)) as served:
+        failure = await refused(fetch(served.channel, "m", TENSORS, PLENTY))
+        await says.cancelled.wait()
+    assert failure.code is FailureCode.STALLED
+
+
+async def test_a_holder_that_goes_on_forever_is_cut_off() -> None:
+    says = Says([header(), data(BYTES)], "repeat")
+    async with serving(registered(says)) as served:
+        assert (await refused(fetch(served.channel, "m", TENSORS, PLENTY))).code is FailureCode.TOO_LONG
+        await says.cancelled.wait()
+
+
+@pytest.mark.parametrize("chunks", [[], [header(), data(BYTES[:8])]])
+async def test_an_uploader_that_says_nothing_is_given_up(
+    chunks: list[model_pb2.Chunk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.05)
+
+    async def say() -> AsyncIterator[model_pb2.Chunk]:
+        for chunk in chunks:
+            yield chunk
+        await asyncio.Event().wait()
+
+    told, store = await answer_to_upload(say())
+    assert told.startswith("stalled: no chunk of")
+    assert len(store) == 0
+
+
+async def test_an_upload_that_was_not_asked_for_is_refused_by_its_header() -> None:
+    told, store = await answer_to_upload([header(model_id="other"), data(BYTES)])
+    assert told == "bad_stream: model 'other' was not asked for"
+    assert len(store) == 0
+
+
+async def test_a_process_that_asks_for_nothing_takes_nothing() -> None:
+    store = ModelStore()
+    async with serving_store(store) as served:
+        failure = await refused(upload(served.channel, "m", WEIGHTS, 10.0))
+    assert "was not asked for" in failure.detail
+    assert len(store) == 0
+
+
+async def test_an_upload_that_comes_too_late_is_not_kept() -> None:
+    """Nobody would ever release what was asked for by a group that has ended."""
+    asked = iter([True, False])
+    told, store = await answer_to_upload([header(), data(BYTES)], may_upload=lambda _: next(asked))
+    assert told == "cancelled: model 'm' is not wanted any more"
+    assert len(store) == 0
+
+
+async def test_a_holder_that_is_not_there_is_unreachable() -> None:
+    async with nobody() as served:
+        for call in (fetch(served.channel, "m", None, 40), upload(served.channel, "m", WEIGHTS, 10.0)):
+            failure = await refused(call)
+            assert failure.code is FailureCode.UNREACHABLE
+            assert failure.detail.startswith("UNAVAILABLE")
+
+
+async def test_a_holder_that_dies_in_the_middle_is_unreachable() -> None:
+    says = Says([header(), data(BYTES[:8])], "silence")
+    async with serving(registered(says)) as served:
+        task = asyncio.create_task(refused(fetch(served.channel, "m", TENSORS, PLENTY)))
+        await says.said.wait()
+        await served.server.stop(None)
+        failure = await task
+    assert failure.code is FailureCode.UNREACHABLE
+
+
+async def test_a_chunk_larger_than_a_message_may_be_is_refused() -> None:
+    failure = await answer_to([header(vector(2_000_000), size=8_000_000), data(bytes(8_000_000))], expected=None)
+    assert failure.code is FailureCode.UNREACHABLE
+    assert failure.detail.startswith("RESOURCE_EXHAUSTED")
+
+
+class Noise(grpc.GenericRpcHandler):
+    """Answers every call with these bytes as messages."""
+
+    def __init__(self, messages: list[bytes]) -> None:
+        self.messages = messages
+
+    def service(self, handler_call_details: Any) -> Any:
+        async def answer(request: bytes, context: Any) -> AsyncIterator[bytes]:
+            for message in self.messages:
+                yield message
+
+        return grpc.unary_stream_rpc_method_handler(answer)
+
+
+@given(st.lists(st.binary(max_size=30), max_size=3))
+@settings(deadline=None, max_examples=30)
+async def test_noise_is_a_failure_and_nothing_else(messages: list[bytes]) -> None:
+    async with serving(lambda server: server.add_generic_rpc_handlers((Noise(messages),))) as served:
+        failure = await refused(fetch(served.channel, "m", None, PLENTY))
+    assert isinstance(failure.code, FailureCode)
+
+
+def is_well_formed(chunks: list[model_pb2.Chunk]) -> bool:
+    return chunks[0] == header() and all(chunk.data for chunk in chunks[1:])
+
+
+chunks_of_any_kind = st.lists(
+    st.one_of(
+        st.just(header()),
+        st.builds(
+            lambda size, digest, model_id: header(size=size, digest=digest, model_id=model_id),
+            st.sampled_from([0, 39, 40, 2**64 - 1]),
+            st.sampled_from([b"", WEIGHTS.digest, hashlib.sha256(b"").digest()]),
+            st.sampled_from(["m", ""]),
+        ),
+        st.builds(lambda a, b: data(BYTES[a:b]), st.integers(0, 40), st.integers(0, 40)),
+        st.just(data(BYTES)),
+        st.just(model_pb2.Chunk()),
+    ),
+    max_size=4,
+)
+
+
+@given(chunks_of_any_kind)
+@settings(deadline=None, max_examples=40)
+async def test_any_stream_gives_the_right_weights_or_a_reason(chunks: list[model_pb2.Chunk]) -> None:
+    async with serving(registered(Says(chunks))) as served:
+        try:
+            fetched = await fetch(served.channel, "m", TENSORS, 40)
+        except WeightsError as error:
+            why: Failure | None = error.failure
+        else:
+            why = None
+            assert fetched.buffer.tobytes() == BYTES
+    assert (why is None) == (b"".join(chunk.data for chunk in chunks) == BYTES and is_well_formed(chunks))

@@ -1,0 +1,95 @@
+"""What goes wrong in a scene of scripted nodes, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgsp.messages import FailureCode
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong once, at one moment."""
+
+    moment: tuple[str, object]
+    what: str
+    node: str = ""
+    until: int = 0
+    code: FailureCode = FailureCode.UNSPECIFIED
+    used: bool = False
+
+
+class Faults:
+    """A fluent list; each fault happens once, and one that never happened fails the test."""
+
+    def __init__(self) -> None:
+        self._all: list[Fault] = []
+
+    def fail(self, client: int, code: FailureCode = FailureCode.TASK_RAISED) -> Faults:
+        """The client's order fails at its node."""
+        return self._add(Fault(("order", client), "fail", code=code))
+
+    def stall(self, client: int) -> Faults:
+        """The client's order, after that of client - 1, is not answered until it is called off; the clock runs out."""
+        return self._add(Fault(("order", client), "stall"))
+
+    def crawl(self, client: int) -> Faults:
+        """The client's order takes longer than the stall timeout, but makes progress."""
+        return self._add(Fault(("order", client), "crawl"))
+
+    def hold(self, client: int, until: int) -> Faults:
+        """The client's order is done after `until`'s is."""
+        return self._add(Fault(("order", client), "hold", until=until))
+
+    def hold_for_good(self, client: int) -> Faults:
+        """The client's order is not answered until it is called off; no time passes."""
+        return self._add(Fault(("order", client), "hold", until=-1))
+
+    def lose_node(self, node: str, *, before: int | None = None, after: int | None = None) -> Faults:
+        """The node goes away with its models: instead of answering one client's order, or when it is answered."""
+        moment = ("order", before) if before is not None else ("answered", after)
+        return self._add(Fault(moment, "lose", node))
+
+    def restart_node(self, node: str, *, after: int) -> Faults:
+        """The node goes away when a client's order is answered, and is back at once without its models."""
+        return self._add(Fault(("answered", after), "restart", node))
+
+    def vanish_node(self, node: str, *, after: int) -> Faults:
+        """The node's peers lose it when a client's order is answered; the manager only when it sends an order."""
+        return self._add(Fault(("answered", after), "vanish", node))
+
+    def lose_node_when_collected(self, node: str) -> Faults:
+        """The node goes away when it is asked for a model."""
+        return self._add(Fault(("collect", node), "lose", node))
+
+    def restart_node_when_collected(self, node: str) -> Faults:
+        """The node goes away when it is asked for a model, and is back at once without its models."""
+        return self._add(Fault(("collect", node), "restart", node))
+
+    def never_send_up(self, node: str) -> Faults:
+        """The node takes an order to send a model up, and does nothing for an hour."""
+        return self._add(Fault(("collect", node), "silent", node))
+
+    def report_twice(self, client: int) -> Faults:
+        """The client's report comes again, as a failure."""
+        return self._add(Fault(("answered", client), "repeat"))
+
+    def unreachable(self, node: str) -> Faults:
+        """The node's peers cannot dial it, ever."""
+        return self._add(Fault(("dial", node), "unreachable"))
+
+    def take(self, *moment: object) -> Fault | None:
+        """The next fault of this moment, used up."""
+        for fault in self._all:
+            if fault.moment == moment and (not fault.used or fault.what == "unreachable"):
+                fault.used = True
+                return fault
+        return None
+
+    def check_used(self) -> None:
+        unused = [fault for fault in self._all if not fault.used]
+        assert not unused, f"never happened: {unused}"
+
+    def _add(self, fault: Fault) -> Faults:
+        self._all.append(fault)
+        return self

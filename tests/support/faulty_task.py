@@ -1,0 +1,37 @@
+"""The digits, with clients whose training goes wrong."""
+
+from __future__ import annotations
+
+import torch
+
+from fedgsp import ClientData
+from fedgsp_node.tasks.digits import Digits
+
+#: Marks the samples of a client, so that the loss knows whose they are.
+RAISES, DIVERGES = 7.0, 9.0
+
+
+class FaultyDigits(Digits):
+    def __init__(self, clients: int = 8, raises: int = -1, diverges: int = -1) -> None:
+        super().__init__(clients=clients)
+        self._marks = {raises: RAISES, diverges: DIVERGES}
+
+    def data(self, client: int) -> ClientData:
+        data = super().data(client)
+        if client in self._marks:
+            data.train.x[:, 0, 0, 0] = self._marks[client]
+        return data
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(_Watch(), *super().model())
+
+
+class _Watch(torch.nn.Module):
+    """Lets images pass, but not those of a client that is to fail."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and bool((x[:, 0, 0, 0] == RAISES).any()):
+            raise RuntimeError("the scanner is offline")
+        if self.training and bool((x[:, 0, 0, 0] == DIVERGES).any()):
+            return x * float("inf")
+        return x

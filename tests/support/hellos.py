@@ -1,0 +1,22 @@
+"""Nodes that introduce themselves, and the membership that they join."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from support.recorder import Recorder
+from support.weights import TENSORS
+
+from fedgsp.messages import PROTOCOL, Hello, HostedClient, RelayMode
+from top_server.membership import Membership
+
+
+def hello(node: str = "n0", clients: tuple[int, ...] = (0, 1), **changes: Any) -> Hello:
+    hosted = tuple(HostedClient(client, 10 + client, 5) for client in clients)
+    return dataclasses.replace(Hello(PROTOCOL, node, "digits", 10, hosted, TENSORS, "127.0.0.1:7000", 1000), **changes)
+
+
+def membership(relay: RelayMode = RelayMode.AUTO) -> tuple[Membership, Recorder]:
+    recorder = Recorder()
+    return Membership("run-1", "digits", relay, recorder), recorder

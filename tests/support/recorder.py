@@ -1,0 +1,25 @@
+"""Remembers events instead of writing them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._recorded = asyncio.Event()
+
+    def record(self, kind: str, **fields: object) -> None:
+        self.events.append({"event": kind, **fields})
+        self._recorded.set()
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    async def until(self, kind: str) -> None:
+        """Waits for the first event of a kind."""
+        while not self.of_kind(kind):
+            self._recorded.clear()
+            await self._recorded.wait()

@@ -1,0 +1,221 @@
+"""A group manager's inside with scripted nodes: its real members, group and programs, and real stores."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+import grpc.aio
+from support.clock import Clock
+from support.faults import Faults
+from support.scripted import STALL_TIMEOUT_S, ScriptedNode, model, value_of
+from support.serving import serving
+
+from fedgsp.channels import Channels
+from fedgsp.messages import (
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    Member,
+    MemberDone,
+    MemberSkipped,
+    Order,
+    RelayMode,
+    Rerouted,
+    RunGroupRequest,
+    Source,
+    SourceKind,
+    Start,
+    Train,
+    TrainingSettings,
+)
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import model_pb2_grpc
+from fedgsp.weights import Weights, WeightsError
+from group_manager.group import Group
+from group_manager.members import Members
+from group_manager.programs import PROGRAMS
+
+MANAGER = Source(SourceKind.MANAGER, "m0", "manager:1")
+START = 1.0
+
+#: (client, w) -> the client's w.
+Rule = Callable[[int, float], float]
+
+
+def step(client: int, w: float) -> float:
+    return 0.9 * w + client
+
+
+def relayed(clients: Sequence[int], rule: Rule = step) -> float:
+    """What a relay through these clients must give."""
+    w = START
+    for client in clients:
+        w = rule(client, w)
+    return w
+
+
+def hosted(**clients: Sequence[int]) -> list[Member]:
+    """Members in the order of their ids, by node: hosted(n1=[0, 2], n2=[1])."""
+    where = {client: node for node, ids in clients.items() for client in ids}
+    return [Member(client, where[client], f"{where[client]}:1", client + 1) for client in sorted(where)]
+
+
+@dataclass
+class Scene:
+    """Everything that a program touches."""
+
+    channels: Channels
+    top_server: ModelStore
+    top_address: str
+    faults: Faults
+    rule: Rule
+    samples: Mapping[int, int]
+    members: Members = field(default_factory=Members)
+    store: ModelStore = field(default_factory=ModelStore)
+    clock: Clock = field(default_factory=Clock)
+    nodes: dict[str, ScriptedNode] = field(default_factory=dict)
+    events: list[GroupEvent] = field(default_factory=list)
+    #: Set when a client's order was answered.
+    answered: defaultdict[int, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    #: Set when the top server was told what became of a client.
+    told: defaultdict[int, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    #: Set when a client's order is held.
+    holding: asyncio.Event = field(default_factory=asyncio.Event)
+    trained: list[int] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    group: Group | None = None
+    most_open: int = 0
+    _open: int = 0
+
+    def request(self, members: Sequence[Member], program: str, **changes: object) -> RunGroupRequest:
+        settings: dict[str, object] = {
+            "round": 1,
+            "group": 0,
+            "start": model(START).ref("start"),
+            "start_address": self.top_address,
+            "relay": RelayMode.AUTO,
+            "shuffle": False,
+            "training": TrainingSettings("sgd", 1, 5, 0.01, 0),
+            "stall_timeout_s": STALL_TIMEOUT_S,
+            "max_model_bytes": 8,
+        }
+        return RunGroupRequest("run", program=program, members=tuple(members), **{**settings, **changes})  # type: ignore[arg-type]
+
+    async def attach(self, members: Sequence[Member]) -> None:
+        for name in dict.fromkeys(member.node for member in members):
+            self.nodes[name] = ScriptedNode(name, self)
+            await self.nodes[name].attach()
+
+    async def run(self, members: Sequence[Member], program: str = "relay", **changes: object) -> GroupResult | Failure:
+        """Runs a program to its end, and closes its group, as the servicer does."""
+        if not self.nodes:
+            await self.attach(members)
+        request = self.request(members, program, **changes)
+        self.group = Group(request, self.members, self.store, self.channels, MANAGER, self._tell)
+        result_id = ""
+        try:
+            outcome = await PROGRAMS[program](self.group)
+            if isinstance(outcome, GroupResult) and outcome.ref is not None:
+                result_id = outcome.ref.id
+            return outcome
+        finally:
+            self.group.close(result_id)
+            for node in self.nodes.values():
+                await node.settle()
+
+    async def deliver(self, source: Source, model_id: str) -> Weights:
+        """What fetching from a source does."""
+        match source.kind:
+            case SourceKind.TOP_SERVER:
+                return await self.top_server.get(model_id)
+            case SourceKind.MANAGER:
+                assert self.group is not None
+                if model_id not in self.store:
+                    await self.group.wanted(model_id)
+                return await self.store.get(model_id)
+            case SourceKind.NODE:
+                if self.nodes[source.name].gone or self.faults.take("dial", source.name):
+                    raise WeightsError(FailureCode.UNREACHABLE, f"node {source.name} cannot be dialled")
+        return await self.nodes[source.name].store.get(model_id)
+
+    def _tell(self, event: GroupEvent) -> None:
+        self.events.append(event)
+        if isinstance(event.kind, MemberDone | MemberSkipped):
+            self.told[event.kind.client].set()
+
+    @contextmanager
+    def counted(self, order: Order) -> Iterator[None]:
+        """Counts the training orders that a node has on its hands."""
+        change = int(isinstance(order.work, Train))
+        self._open += change
+        self.most_open = max(self.most_open, self._open)
+        try:
+            yield
+        finally:
+            self._open -= change
+
+    def samples_of(self, client: int) -> int:
+        return self.samples.get(client, client + 1)
+
+    @property
+    def done(self) -> list[int]:
+        """Clients reported done, in order."""
+        return [event.kind.client for event in self.events if isinstance(event.kind, MemberDone)]
+
+    @property
+    def skipped(self) -> dict[int, Failure | None]:
+        return {e.kind.client: e.kind.failure for e in self.events if isinstance(e.kind, MemberSkipped)}
+
+    @property
+    def rerouted(self) -> list[int]:
+        return [event.kind.client for event in self.events if isinstance(event.kind, Rerouted)]
+
+    def starts(self) -> dict[int, Start]:
+        """How the clients' first training orders start."""
+        found: dict[int, Start] = {}
+        for node in self.nodes.values():
+            for order in node.orders:
+                if isinstance(order.work, Train) and order.work.start is not None:
+                    found.setdefault(order.client, order.work.start)
+        return found
+
+    async def result(self, outcome: GroupResult | Failure) -> float:
+        """The value of a program's model, which must be all that this manager still keeps."""
+        assert isinstance(outcome, GroupResult), outcome
+        assert outcome.ref is not None
+        weights = await self.store.get(outcome.ref.id)
+        assert weights.ref(outcome.ref.id) == outcome.ref
+        self.assert_released(here=1)
+        return value_of(weights)
+
+    def assert_released(self, here: int = 0) -> None:
+        """Nobody keeps a model of the group any more, but for so many at the manager."""
+        assert len(self.store) == here
+        assert {name: len(node.store) for name, node in self.nodes.items()} == dict.fromkeys(self.nodes, 0)
+
+
+@asynccontextmanager
+async def scene(
+    faults: Faults | None = None, rule: Rule = step, samples: Mapping[int, int] | None = None
+) -> AsyncIterator[Scene]:
+    """A scene whose faults must all have happened when it ends."""
+    top_server, faults = ModelStore(), faults or Faults()
+    top_server.put("start", model(START))
+
+    def serve_models(server: grpc.aio.Server) -> None:
+        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(top_server), server)
+
+    async with serving(serve_models) as served, Channels() as channels:
+        play = Scene(channels, top_server, served.address, faults, rule, samples or {})
+        yield play
+        faults.check_used()
+        for node in play.nodes.values():
+            await node.leave()
+            await node.settle()

@@ -1,0 +1,244 @@
+"""A node that carries out orders by arithmetic, on a session of a manager's real `Members`.
+
+A model is one float64. Client c turns w into 0.9 w + c, unless a scene has another rule, so that what a program must
+return can be computed by a plain loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedgsp.messages import (
+    Cancel,
+    Describe,
+    Described,
+    Done,
+    Evaluate,
+    Evaluated,
+    Failed,
+    Failure,
+    FailureCode,
+    Initialise,
+    Order,
+    OrderKey,
+    OrderProgress,
+    Progress,
+    Release,
+    Result,
+    SendUp,
+    Source,
+    SourceKind,
+    Start,
+    TensorSpec,
+    Train,
+    Trained,
+)
+from fedgsp.model_store import ModelStore
+from fedgsp.weights import Weights, WeightsError
+from group_manager.members import Session
+
+if TYPE_CHECKING:
+    from support.faults import Fault
+    from support.scene import Scene
+
+TENSORS = (TensorSpec("w", "float64", (1,)),)
+STALL_TIMEOUT_S = 30.0
+
+
+def model(value: float) -> Weights:
+    return Weights.of({"w": np.array([value])}, TENSORS)
+
+
+def value_of(weights: Weights) -> float:
+    return float(weights.arrays["w"][0])
+
+
+async def let_others_run() -> None:
+    """Long enough for whatever waits for nothing but its turn."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class ScriptedNode:
+    """Takes orders from its session's outbox, reports by `Members.report`, and suffers the scene's faults."""
+
+    def __init__(self, name: str, scene: Scene) -> None:
+        self.name = name
+        self.store = ModelStore()
+        self.orders: list[Order] = []
+        self.most_held = 0
+        self.gone = False
+        self.called_off = asyncio.Event()
+        self._scene = scene
+        self._session: Session | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._promised: set[str] = set()
+        self._running: dict[OrderKey, asyncio.Task[None]] = {}
+
+    async def attach(self) -> None:
+        self.gone = False
+        self._session = await self._scene.members.attach(self.name)
+        self._reading = asyncio.create_task(self._read(self._session))
+
+    async def leave(self) -> None:
+        """Goes away with its models; nothing is reported any more."""
+        self.lose_models()
+        for task in self._running.values():
+            if task is not asyncio.current_task():
+                task.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            await self._scene.members.detach(session)
+
+    def lose_models(self) -> None:
+        """Goes away for its peers: those who wait for its models hear of it."""
+        self.gone = True
+        self.store.clear()
+        for model_id in self._promised:
+            self.store.fail(model_id, Failure(FailureCode.UNREACHABLE, f"node {self.name} is gone"))
+
+    async def settle(self) -> None:
+        """Waits until the orders sent so far have been taken, and have ended."""
+        if self._session is not None:
+            last = Order(OrderKey(0, "settle", 0, next(self._scene.numbers)), 0, Release(()))
+            await self._scene.members.submit(self.name, last).outcome
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def trainings(self) -> list[tuple[int, int]]:
+        """Client and attempt of its training orders, as they came."""
+        return [(o.client, o.key.attempt) for o in self.orders if isinstance(o.work, Train) and o.key]
+
+    def cancelled(self) -> set[tuple[int, int]]:
+        """Position and attempt of the training orders that were called off."""
+        keys = [order.key for order in self.orders if isinstance(order.work, Cancel)]
+        return {(key.position, key.attempt) for key in keys if key and key.task == "train"}
+
+    async def _read(self, session: Session) -> None:
+        while (order := await session.outbox.get()) is not None:
+            self.orders.append(order)
+            assert order.key is not None
+            if isinstance(order.work, Cancel):
+                self.called_off.set()
+                if order.key in self._running:
+                    self._running[order.key].cancel()
+            elif self.gone:
+                await self.leave()  # now the manager notices, too
+            else:
+                task = asyncio.create_task(self._answer(session, order.key, order))
+                self._running[order.key] = task
+                task.add_done_callback(lambda _, key=order.key: self._running.pop(key, None))
+
+    async def _answer(self, session: Session, key: OrderKey, order: Order) -> None:
+        report = partial(self._scene.members.report, session)
+        produces = getattr(order.work, "produces", "")
+        self._promised.add(produces)
+        try:
+            with self._scene.counted(order):
+                result, made = await self._carry_out(session, key, order)
+        except (WeightsError, asyncio.CancelledError) as error:
+            called_off = Failure(FailureCode.CANCELLED, "called off")
+            failure = error.failure if isinstance(error, WeightsError) else called_off
+            self.store.fail(produces, failure)
+            report(Failed(key, failure))
+            return
+        fault = self._scene.faults.take("answered", order.client) if isinstance(order.work, Train) else None
+        if made is not None and not (fault and fault.node == self.name):
+            self.store.put(produces, made)
+            self.most_held = max(self.most_held, len(self.store))
+        report(Done(key, result))
+        if result is not None:
+            self._scene.answered[order.client].set()
+        if fault is not None and fault.what == "repeat":
+            report(Failed(key, Failure(FailureCode.UNSPECIFIED, "a report that comes late")))
+        elif fault is not None:
+            await self._suffer(fault)
+
+    async def _suffer(self, fault: Fault) -> None:
+        node = self._scene.nodes[fault.node]
+        match fault.what:
+            case "lose":
+                await node.leave()
+            case "restart":
+                await node.leave()
+                self._scene.nodes[fault.node] = again = ScriptedNode(fault.node, self._scene)
+                again.orders = node.orders
+                await again.attach()
+            case "vanish":
+                node.lose_models()
+
+    async def _carry_out(self, session: Session, key: OrderKey, order: Order) -> tuple[Result | None, Weights | None]:
+        client, scene = order.client, self._scene
+        match order.work:
+            case Train(Start() as start, produces, _):
+                weights, source, size = await self._fetch(start)
+                await self._go_wrong(session, key, client)
+                await let_others_run()  # training takes longer than hearing of it
+                scene.trained.append(client)
+                made = model(scene.rule(client, value_of(weights)))
+                return Trained(made.ref(produces), scene.samples_of(client), source=source, bytes=size), made
+            case Evaluate(Start() as start):
+                weights, source, size = await self._fetch(start)
+                await self._go_wrong(session, key, client)
+                return Evaluated(client, 10, value_of(weights), source, size), None
+            case Describe():
+                await self._go_wrong(session, key, client)
+                return Described((client, 1)), None
+            case Initialise(produces, seed):
+                await self._go_wrong(session, key, client)
+                made = model(float(seed))
+                return Trained(made.ref(produces), source=Source(SourceKind.LOCAL, "")), made
+            case SendUp(model_id):
+                weights = await self.store.get(model_id)
+                fault = scene.faults.take("collect", self.name)
+                if fault is not None and fault.what == "silent":
+                    scene.clock.advance(3600)
+                    await asyncio.Event().wait()
+                elif fault is not None:
+                    await self._suffer(fault)
+                    raise asyncio.CancelledError
+                scene.store.put(model_id, weights)
+            case Release(model_ids):
+                self.store.release(model_ids)
+            case _:
+                raise AssertionError(f"unknown work {order.work}")
+        return None, None
+
+    async def _go_wrong(self, session: Session, key: OrderKey, client: int) -> None:
+        fault = self._scene.faults.take("order", client)
+        if fault is None:
+            return
+        match fault.what:
+            case "fail":
+                raise WeightsError(fault.code, f"client {client} was told to fail")
+            case "stall":
+                if client > 0:
+                    await self._scene.told[client - 1].wait()
+                await let_others_run()  # now the manager waits for this order, and its stall clock runs
+                self._scene.clock.advance(STALL_TIMEOUT_S + 1)
+                await asyncio.Event().wait()
+            case "crawl":
+                for mark in range(4):
+                    await let_others_run()
+                    self._scene.clock.advance(STALL_TIMEOUT_S * 0.6)
+                    self._scene.members.report(session, Progress((OrderProgress(key, mark),)))
+            case "hold":
+                self._scene.holding.set()
+                await self._scene.answered[fault.until].wait()
+            case "lose":
+                await self._scene.nodes[fault.node].leave()
+                raise asyncio.CancelledError
+
+    async def _fetch(self, start: Start) -> tuple[Weights, Source, int]:
+        error = WeightsError(FailureCode.NO_SUCH_MODEL, "no source was named")
+        for source in start.sources:
+            try:
+                weights = await self._scene.deliver(source, start.model_id)
+            except WeightsError as failed:
+                error = failed
+            else:
+                return weights, source, 0 if source.kind is SourceKind.LOCAL else weights.buffer.nbytes
+        raise error

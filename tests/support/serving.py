@@ -1,0 +1,39 @@
+"""Real gRPC servers and channels inside the test's own event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc.aio
+
+from fedgsp.channels import Channels, start_server
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that runs, and a channel to it."""
+
+    server: grpc.aio.Server
+    address: str
+    channel: grpc.aio.Channel
+
+
+@asynccontextmanager
+async def serving(*register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[Served]:
+    """A server with these services on a port of its own; it and its channel end with the block."""
+    server, address = await start_server("127.0.0.1:0", register)
+    try:
+        async with Channels() as channels:
+            yield Served(server, address, channels.to(address))
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def nobody() -> AsyncIterator[Served]:
+    """An address where nobody listens any more."""
+    async with serving() as served:
+        await served.server.stop(None)
+        yield served
