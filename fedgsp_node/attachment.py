@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator
 
@@ -44,31 +45,32 @@ class Attachment:
         self._attached = attached
         self._worker = worker
         self._slot = slot
-        self._reports: asyncio.Queue[NodeReport] = asyncio.Queue()
+        self._reports: asyncio.Queue[NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
 
-    async def serve(self) -> str:
-        """Takes the manager's orders until its stream ends; returns why it ended."""
+    async def serve(self) -> tuple[bool, str]:
+        """Takes the manager's orders until its stream ends; returns whether the manager ended it, and the reason."""
         self._reports.put_nowait(NodeReport(self._attached))
         call = order_pb2_grpc.OrderServiceStub(self._channel).Attach(self._outgoing())
         progress = asyncio.create_task(self._report_progress())
         try:
             async for proto in call:
                 self._take(wire.decode(Order, proto))
-            return "the manager closed the stream"
+            return True, "the manager closed the stream"
         except grpc.aio.AioRpcError as error:
-            return describe(error)
+            return False, describe(error)
         finally:
             progress.cancel()
             running = list(self._running.values())
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, progress, return_exceptions=True)
+            self._reports.put_nowait(None)
             call.cancel()
+            await asyncio.gather(*running, progress, return_exceptions=True)
 
     async def _outgoing(self) -> AsyncIterator[order_pb2.NodeReport]:
-        while True:
-            yield wire.encode(await self._reports.get())
+        while (report := await self._reports.get()) is not None:
+            yield wire.encode(report)
 
     def _take(self, order: Order) -> None:
         key = order.key
@@ -80,7 +82,12 @@ class Attachment:
         elif key not in self._running:  # an order that came twice is already being carried out
             task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
             self._running[key] = task
-            task.add_done_callback(lambda _: self._running.pop(key, None))
+            task.add_done_callback(functools.partial(self._ended, key))
+
+    def _ended(self, key: OrderKey, task: asyncio.Task[None]) -> None:
+        del self._running[key]
+        if task.cancelled():  # before its first step
+            self._reports.put_nowait(NodeReport(Failed(key, Failure(FailureCode.CANCELLED, "called off"))))
 
     async def _carry_out(self, key: OrderKey, order: Order) -> None:
         try:

@@ -23,6 +23,8 @@ from fedgsp_node.training.evaluation import evaluate
 
 T = TypeVar("T")
 
+_TORCH = Path(torch.__file__).parent  # errors are shown where the task called it
+
 
 class OrderError(Exception):
     """An order that was not carried out; carries the reason as a value."""
@@ -38,6 +40,8 @@ class Clients:
     def __init__(self, task: Task, ids: Iterable[int] | None) -> None:
         self.task = task
         chosen = tuple(range(task.num_clients)) if ids is None else tuple(ids)
+        if not chosen:
+            raise TaskError("there is no client to host", "give the task at least one client, or name some")
         strangers = [client for client in chosen if not 0 <= client < task.num_clients]
         if strangers:
             raise TaskError(
@@ -59,7 +63,8 @@ class Clients:
 
     def class_counts(self, client: int) -> tuple[int, ...]:
         """The class histogram of a client's training part."""
-        counts = self._call(lambda: self.task.class_counts(self._of(client).train))
+        part = self._of(client).train
+        counts = self._call(lambda: self.task.class_counts(part))
         return tuple(int(count) for count in counts)
 
     def initial_weights(self, seed: int) -> Weights:
@@ -135,5 +140,6 @@ def _ours(call: Callable[[], T], what: str) -> T:
 
 
 def _where(error: Exception) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
     return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from fedgsp.channels import Channels, resolve
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
@@ -17,6 +18,14 @@ Fetched = tuple[Weights, Source, int]
 _HERE = Source(SourceKind.LOCAL, "")
 
 
+@dataclass(slots=True)
+class _SharedFetch:
+    """One fetch for all orders that wait for it."""
+
+    task: asyncio.Task[Fetched]
+    waiting: int = 0
+
+
 class Fetcher:
     """Tries the sources of a start in their order; fetches weights that several orders need once."""
 
@@ -28,7 +37,7 @@ class Fetcher:
         self._tensors = tensors
         self._host = top_server_host
         self._max_bytes = total_bytes(tensors)
-        self._shared: dict[str, asyncio.Task[Fetched]] = {}
+        self._shared: dict[str, _SharedFetch] = {}
         self._unreachable: set[str] = set()
 
     async def get(self, start: Start) -> Fetched:
@@ -37,19 +46,25 @@ class Fetcher:
             return await self._try_all(start)
         if start.model_id in self._store:
             return await self._store.get(start.model_id), _HERE, 0
-        first = start.model_id not in self._shared
-        if first:
-            self._shared[start.model_id] = asyncio.create_task(self._fetch_and_keep(start))
-        weights, source, size = await asyncio.shield(self._shared[start.model_id])
+        shared = self._shared.get(start.model_id)
+        first = shared is None
+        if shared is None:
+            shared = self._shared[start.model_id] = _SharedFetch(asyncio.create_task(self._fetch_and_keep(start)))
+        shared.waiting += 1
+        try:
+            weights, source, size = await asyncio.shield(shared.task)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting:
+                # Nobody wants it any more: kept now, it would never be released.
+                shared.task.cancel()
+                del self._shared[start.model_id]
         return weights, source, size if first else 0
 
     async def _fetch_and_keep(self, start: Start) -> Fetched:
-        try:
-            fetched = await self._try_all(start)
-            self._store.put(start.model_id, fetched[0])
-            return fetched
-        finally:
-            del self._shared[start.model_id]
+        fetched = await self._try_all(start)
+        self._store.put(start.model_id, fetched[0])
+        return fetched
 
     async def _try_all(self, start: Start) -> Fetched:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")
@@ -60,7 +75,7 @@ class Fetcher:
                 error = failed
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
                 logger.warning("model=%s not had from %s: %s", start.model_id, where, failed.failure)
-                if failed.failure.code is FailureCode.UNREACHABLE:
+                if failed.failure.code is FailureCode.UNREACHABLE and source.address:
                     self._unreachable.add(source.address)
         raise error
 

@@ -41,6 +41,10 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 5.0
+#: Dials in a row, about 12 seconds if they are refused, after which a manager is taken to be gone.
+REDIALS = 5
+#: What took longer than this was not a dial that failed, but a stay that ended.
+LONGEST_DIAL_S = 30.0
 
 
 async def run(settings: NodeSettings) -> None:
@@ -145,7 +149,8 @@ class _Node:
             self._settings.top_server
         )  # a fresh channel tries at once, without gRPC's own backoff
         stub = membership_pb2_grpc.MembershipServiceStub(self._channels.to(self._settings.top_server))
-        call = stub.Join(self._outgoing())
+        ended = asyncio.Event()
+        call = stub.Join(self._outgoing(ended))
         joined = False
         try:
             async for proto in call:
@@ -166,11 +171,12 @@ class _Node:
         except grpc.aio.AioRpcError as error:
             return joined, describe(error)
         finally:
+            ended.set()
             call.cancel()
 
-    async def _outgoing(self) -> AsyncIterator[membership_pb2.NodeMessage]:
+    async def _outgoing(self, ended: asyncio.Event) -> AsyncIterator[membership_pb2.NodeMessage]:
         yield wire.encode(NodeMessage(self._hello))
-        await asyncio.Event().wait()  # the stream stays open for as long as the node lives
+        await ended.wait()  # the stream stays open for the whole stay
 
     def _attach(self, manager: AttachTo) -> None:
         if manager.manager not in self._attachments:
@@ -179,11 +185,19 @@ class _Node:
             task.add_done_callback(lambda _: self._attachments.pop(manager.manager, None))
 
     async def _serve(self, manager: AttachTo) -> None:
+        """Serves a manager, also after a loss that was only the network's: nobody tells this node to dial again."""
+        loop = asyncio.get_running_loop()
         address = resolve(manager.address, self._top_host)
         attached = Attached(self._run_id, self._name)
-        reason = await Attachment(self._channels.to(address), attached, self._worker, self._slot).serve()
-        logger.info("manager=%s left: %s", manager.manager, reason)
-        await self._channels.drop(address)
+        over, tries = False, 0
+        while not over and tries < REDIALS:
+            begin = loop.time()
+            over, reason = await Attachment(self._channels.to(address), attached, self._worker, self._slot).serve()
+            logger.info("manager=%s left: %s", manager.manager, reason)
+            await self._channels.drop(address)
+            tries = 1 if loop.time() - begin > LONGEST_DIAL_S else tries + 1
+            if not over:
+                await asyncio.sleep(FIRST_RETRY_S * 2**tries)
 
     async def _detach(self) -> None:
         tasks = list(self._attachments.values())

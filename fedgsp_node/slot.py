@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -29,13 +30,16 @@ class Slot:
     async def run(self, call: Callable[[Control], T]) -> T:
         """Runs a call in the slot's thread; when the caller is cancelled, the call is stopped and waited for."""
         async with self._free:
-            self._current = control = Control()
+            control = Control()
             running = asyncio.get_running_loop().run_in_executor(self._thread, call, control)
+            self._current = control
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
                 control.stop.set()
-                await asyncio.wait([running])
+                while not running.done():  # a second cancellation, too, waits for the thread
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait([running])
                 if not running.cancelled():
                     running.exception()  # looked at, so that nobody complains about it
                 raise

@@ -10,6 +10,7 @@ from fedgsp.messages import (
     Cancel,
     Evaluated,
     Failure,
+    FailureCode,
     GroupEvent,
     Member,
     MemberDone,
@@ -34,6 +35,9 @@ from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError
 from group_manager.members import Members, Outcome, Ticket
 
+#: Longest wait for a finished model; above the deadline that a node sets for its upload.
+COLLECT_TIMEOUT_S = 660.0
+
 
 class Group:
     """One group's run. Everything a program does to the world goes through here."""
@@ -53,10 +57,14 @@ class Group:
         self._channels = channels
         self._me = me
         self._tell = tell
-        self._holders: dict[str, str] = {}  # model id -> node that holds it, or has promised it
-        self._carried: dict[str, asyncio.Task[None]] = {}
+        self._tickets: list[Ticket] = []
+        self._makers: dict[str, Ticket] = {}  # model id -> the order that made it, or will
+        self._carrying: dict[str, asyncio.Task[None]] = {}
+        self._carried: set[str] = set()  # models that this process asked for
+        self._start_kept = False
         self._sent_up = 0
         self._released = 0
+        self._checked = 0
         self.bytes_direct = 0
         self.bytes_relayed = 0
 
@@ -68,10 +76,11 @@ class Group:
 
     def submit(self, member: Member, key: OrderKey, work: Work) -> Ticket:
         """Sends an order to the node that hosts a member."""
+        ticket = self._submit(member.node, Order(key, member.client, work))
         produces = getattr(work, "produces", "")
         if produces:
-            self._holders[produces] = member.node
-        return self._members.submit(member.node, Order(key, member.client, work))
+            self._makers[produces] = ticket
+        return ticket
 
     async def outcome(self, ticket: Ticket) -> Outcome:
         """What became of an order, at the latest when it stalls."""
@@ -82,24 +91,32 @@ class Group:
         self._members.tell(ticket.node, Order(ticket.key, 0, Cancel()))
 
     def attached(self, node: str) -> bool:
-        """Whether a node is still there."""
+        """Whether a node is there, perhaps after a break."""
         return self._members.attached(node)
+
+    def holds(self, model_id: str) -> bool:
+        """Whether the node that made a model still has it: not released, and not away for a moment, or restarted."""
+        maker = self._makers.get(model_id)
+        return maker is not None and self._members.stayed(maker)
+
+    async def check(self, node: str) -> None:
+        """Waits until a node has answered, or is known to be lost: its peers may notice before this process does."""
+        self._checked += 1
+        key = self.key("check", self._checked)
+        await self.outcome(self._submit(node, Order(key, 0, Release(()))))
 
     def release(self, model_ids: list[str]) -> None:
         """Lets the holders, and this process, forget models."""
         for model_id in model_ids:
-            node = self._holders.pop(model_id, None)
-            if node is not None:
-                self._tell_release(node, (model_id,))
+            maker = self._makers.pop(model_id, None)
+            if maker is not None:
+                self._tell_release(maker.node, (model_id,))
         self._store.release(model_ids)
 
-    def release_start(self) -> None:
-        """Lets all members forget the start model."""
-        if self.request.start is not None:
-            ids = (self.request.start.id,)
-            for node in {member.node for member in self.request.members}:
-                self._tell_release(node, ids)
-            self._store.release(ids)
+    def _submit(self, node: str, order: Order) -> Ticket:
+        ticket = self._members.submit(node, order)
+        self._tickets.append(ticket)
+        return ticket
 
     def _tell_release(self, node: str, model_ids: tuple[str, ...]) -> None:
         self._released += 1
@@ -110,6 +127,7 @@ class Group:
     def start_of_group(self, keep: bool) -> Start:
         """How a member gets the group's start model."""
         assert self.request.start is not None
+        self._start_kept = self._start_kept or keep
         top_server = Source(SourceKind.TOP_SERVER, "top server", self.request.start_address)
         by_manager = self.request.relay is RelayMode.MANAGER
         return Start(self.request.start.id, (self._me if by_manager else top_server,), keep)
@@ -127,18 +145,22 @@ class Group:
 
     async def wanted(self, model_id: str) -> None:
         """Somebody asks this manager for a model that it lacks: get it, once."""
-        if model_id not in self._carried:
-            self._carried[model_id] = asyncio.create_task(self._carry(model_id), name=f"carry {model_id}")
-        await asyncio.shield(self._carried[model_id])
+        if model_id not in self._carrying:
+            self._carried.add(model_id)
+            self._carrying[model_id] = asyncio.create_task(self._carry(model_id), name=f"carry {model_id}")
+        await asyncio.shield(self._carrying[model_id])
 
     async def collect(self, model_id: str) -> Weights | Failure:
-        """A member's model, brought to this manager."""
+        """A finished model, brought to this manager."""
         try:
-            if model_id not in self._store:
-                await self.wanted(model_id)
-            return await self._store.get(model_id)
+            async with asyncio.timeout(COLLECT_TIMEOUT_S):
+                if model_id not in self._store:
+                    await self.wanted(model_id)
+                return await self._store.get(model_id)
         except WeightsError as error:
             return error.failure
+        except TimeoutError:
+            return Failure(FailureCode.STALLED, f"model {model_id!r} did not come in {COLLECT_TIMEOUT_S:.0f} s")
 
     def keep(self, model_id: str, weights: Weights) -> ModelRef:
         """Keeps a model that this manager made until the top server has fetched it."""
@@ -156,14 +178,16 @@ class Group:
         except WeightsError as error:
             self._store.fail(model_id, error.failure)
         finally:
-            self._carried.pop(model_id, None)
+            self._carrying.pop(model_id, None)
 
     async def _send_up(self, model_id: str) -> None:
-        node = self._holders[model_id]
+        maker = self._makers[model_id]
+        if not self._members.stayed(maker):
+            raise WeightsError(FailureCode.NODE_LOST, f"node {maker.node} is gone, and model {model_id!r} with it")
         self._sent_up += 1
         key = self.key("send-up", self._sent_up)
         # The holder may not have it yet: a chain that stalls is the program's business, and this wait ends with it.
-        outcome = await self._members.submit(node, Order(key, 0, SendUp(model_id))).outcome
+        outcome = await self._submit(maker.node, Order(key, 0, SendUp(model_id))).outcome
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
         self.bytes_relayed += (await self._store.get(model_id)).buffer.nbytes
@@ -171,15 +195,21 @@ class Group:
     def can_provide(self, model_id: str) -> bool:
         """Whether this group knows where a model is."""
         start = self.request.start
-        return model_id in self._holders or (start is not None and model_id == start.id)
+        return model_id in self._makers or (start is not None and model_id == start.id)
 
-    async def close(self) -> None:
-        """Stops what is still on its way, and lets the members forget their models; this process keeps its own."""
-        for model_id, node in self._holders.items():
-            self._tell_release(node, (model_id,))
-        for task in list(self._carried.values()):
+    def close(self, result_id: str) -> None:
+        """Calls off what is still on its way; all forget the group's models, but for its result, kept here."""
+        for ticket in self._tickets:
+            if not ticket.outcome.done():
+                self.cancel(ticket)
+        for model_id, maker in self._makers.items():
+            self._tell_release(maker.node, (model_id,))
+        if self._start_kept and self.request.start is not None:
+            for node in {member.node for member in self.request.members}:
+                self._tell_release(node, (self.request.start.id,))
+        for task in self._carrying.values():
             task.cancel()
-        await asyncio.gather(*self._carried.values(), return_exceptions=True)
+        self._store.release(self._carried - {result_id})
 
     # --- what the top server hears
 

@@ -10,19 +10,20 @@ from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey,
 Outcome = Result | Failure | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ticket:
     """An order on its way; `touched` is the loop's time of its last sign of life."""
 
     key: OrderKey
     node: str
+    session: Session | None  # None: the node was not attached
     outcome: asyncio.Future[Outcome]
     touched: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
-    """One node's stream: orders wait in `outbox`; `closed` is set when the stream ended."""
+    """One node's stream: orders wait in `outbox`, where None ends it."""
 
     node: str
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
@@ -40,27 +41,25 @@ class Members:
         """Whether a node is there."""
         return node in self._sessions
 
+    def stayed(self, ticket: Ticket) -> bool:
+        """Whether the node has been there without a break since it got this order."""
+        return ticket.session is not None and self._sessions.get(ticket.node) is ticket.session
+
     async def attach(self, node: str) -> Session:
         """Opens a node's session; an older one of the same node is over."""
-        old = self._sessions.get(node)
+        old, session = self._sessions.get(node), Session(node)
+        self._sessions[node] = session
         if old is not None:
-            await self.detach(old)
-        session = self._sessions[node] = Session(node)
-        async with self._changed:
-            self._changed.notify_all()
+            _end(old)
+        await self._notify()
         return session
 
     async def detach(self, session: Session) -> None:
         """Ends a session; its orders fail."""
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
-        session.outbox.put_nowait(None)
-        for ticket in session.pending.values():
-            if not ticket.outcome.done():
-                ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {session.node} is gone"))
-        session.pending.clear()
-        async with self._changed:
-            self._changed.notify_all()
+        _end(session)
+        await self._notify()
 
     async def wait_for(self, nodes: set[str], timeout_s: float) -> set[str]:
         """Waits until all these nodes are attached; returns those that are still missing after the timeout."""
@@ -75,8 +74,8 @@ class Members:
         """Sends an order; its ticket fails at once if the node is not attached."""
         assert order.key is not None
         loop = asyncio.get_running_loop()
-        ticket = Ticket(order.key, node, loop.create_future(), loop.time())
         session = self._sessions.get(node)
+        ticket = Ticket(order.key, node, session, loop.create_future(), loop.time())
         if session is None:
             ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {node} is not attached"))
         else:
@@ -113,3 +112,15 @@ class Members:
                 return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {stall_timeout_s:.0f} s")
             await asyncio.wait([ticket.outcome], timeout=left)
         return ticket.outcome.result()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def _end(session: Session) -> None:
+    session.outbox.put_nowait(None)
+    for ticket in session.pending.values():
+        if not ticket.outcome.done():
+            ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {session.node} is gone"))
+    session.pending.clear()

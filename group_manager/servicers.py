@@ -93,7 +93,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         """A node asks for a model that this manager lacks: the group that knows of it gets it."""
         for group in self._groups:
             if group.can_provide(model_id):
-                await group.wanted(model_id)
+                return await group.wanted(model_id)
 
     def expected(self, model_id: str) -> bool:
         """Whether an upload of this id was asked for."""
@@ -116,17 +116,21 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
         self._groups.append(group)
         running = asyncio.create_task(_run(program, group, events), name=f"group {asked.group}")
+        result_id = ""
         try:
             while True:
                 event = await events.get()
+                if isinstance(event.kind, GroupResult) and event.kind.ref is not None:
+                    result_id = event.kind.ref.id
                 yield wire.encode(event)
                 if isinstance(event.kind, GroupResult | Failure):
                     return
         finally:
+            # The caller hangs up as soon as it has its result: an await in the middle could be the end of this.
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await group.close()
             self._groups.remove(group)
+            group.close(result_id)
+            await asyncio.gather(running, return_exceptions=True)
 
     async def Forget(  # noqa: N802
         self, request: order_pb2.Release, context: grpc.aio.ServicerContext

@@ -47,7 +47,11 @@ def factored_gradients(module: nn.Module) -> Iterator[Factors]:
     layers = [
         layer
         for layer in module.modules()
-        if type(layer) is nn.Linear and layer.weight.requires_grad and layer.weight.numel() >= LARGE
+        if type(layer) is nn.Linear
+        # a weight that is computed from others (weight_norm) needs a gradient to pass on
+        and isinstance(layer.weight, nn.Parameter)
+        and layer.weight.requires_grad
+        and layer.weight.numel() >= LARGE
     ]
     for layer in layers:
         layer.forward = _forward(layer, factors)  # type: ignore[method-assign]

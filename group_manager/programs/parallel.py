@@ -46,7 +46,6 @@ async def run(group: Group) -> GroupResult | Failure:
         like, samples = weights, samples + outcome.samples
         group.done(member, position, outcome)
         group.release([model_id])
-    group.release_start()
     if like is None:
         return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
     result = Weights.of(mean.result(), like.tensors)

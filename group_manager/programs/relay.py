@@ -14,6 +14,9 @@ from group_manager.group import Group
 from group_manager.members import Ticket
 from group_manager.order import client_order
 
+#: A reader that could not fetch may have failed because the holder is gone.
+HOLDERS_FAULT = (FailureCode.UNREACHABLE, FailureCode.CUT_SHORT, FailureCode.STALLED)
+
 
 @dataclass(frozen=True, slots=True)
 class Hop:
@@ -38,7 +41,6 @@ async def run(group: Group) -> GroupResult | Failure:
     assert request.training is not None
     remaining = client_order(request.members, request.shuffle, request.training.seed, request.round, request.group)
     trail: list[Hop] = []  # finished hops, oldest first
-    kept: set[str] = set()  # their models that somebody still holds
     samples: dict[int, int] = {}
     attempt = 0
     reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
@@ -54,9 +56,8 @@ async def run(group: Group) -> GroupResult | Failure:
             _note_reroute(group, declared, outcome.source)
             group.done(member, len(trail), outcome)
             trail.append(declared.hop)
-            kept.add(declared.hop.model_id)
             samples[member.client] = outcome.samples
-            kept -= _let_go(group, trail, kept)
+            _let_go(group, trail)
         if failed is None and trail:
             collected = await group.collect(trail[-1].model_id)
             if isinstance(collected, Weights):
@@ -68,7 +69,9 @@ async def run(group: Group) -> GroupResult | Failure:
             reason = failed
             for declared in chain[len(chain) - len(remaining) :]:
                 group.cancel(declared.ticket)
-            lost = _roll_back(group, trail, kept)
+            if trail and failed.code in HOLDERS_FAULT:
+                await group.check(trail[-1].member.node)
+            lost = _roll_back(group, trail)
             for hop in reversed(lost):
                 if group.attached(hop.member.node):
                     remaining.insert(0, hop.member)  # alive: trains again, from an earlier model
@@ -97,23 +100,18 @@ def _declare(group: Group, members: list[Member], last: Hop | None, position: in
     return chain
 
 
-def _let_go(group: Group, trail: list[Hop], kept: set[str]) -> set[str]:
+def _let_go(group: Group, trail: list[Hop]) -> None:
     """Releases what no recovery can need: all but the last model and the last one that another node holds."""
-    last = trail[-1]
-    other = next(
-        (hop for hop in reversed(trail) if hop.member.node != last.member.node and hop.model_id in kept), None
-    )
-    gone = kept - {last.model_id} - ({other.model_id} if other else set())
-    group.release(sorted(gone))
-    return gone
+    held = [hop for hop in trail if group.holds(hop.model_id)]
+    needed = held[-1:] + [hop for hop in held if hop.member.node != trail[-1].member.node][-1:]
+    group.release([hop.model_id for hop in held if hop not in needed])
 
 
-def _roll_back(group: Group, trail: list[Hop], kept: set[str]) -> list[Hop]:
+def _roll_back(group: Group, trail: list[Hop]) -> list[Hop]:
     """Cuts the trail back to the last model that is still held; returns the hops cut off, oldest first."""
     lost: list[Hop] = []
-    while trail and not (trail[-1].model_id in kept and group.attached(trail[-1].member.node)):
+    while trail and not group.holds(trail[-1].model_id):
         lost.insert(0, trail.pop())
-    kept -= {hop.model_id for hop in lost}
     return lost
 
 

@@ -15,9 +15,7 @@ async def describe(group: Group) -> GroupResult | Failure:
 
 async def evaluate(group: Group) -> GroupResult | Failure:
     """Evaluates the start model on every member's test part."""
-    result = await _ask(group, "evaluate", Evaluate(group.start_of_group(keep=True)))
-    group.release_start()
-    return result
+    return await _ask(group, "evaluate", Evaluate(group.start_of_group(keep=True)))
 
 
 async def initialise(group: Group) -> GroupResult | Failure:

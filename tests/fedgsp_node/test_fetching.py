@@ -1,0 +1,244 @@
+"""Where a node gets the weights that an order starts from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+from support.scripted import let_others_run
+from support.serving import nobody, serving
+from support.weights import TENSORS, some_weights, vector
+
+from fedgsp.channels import Channels, start_server
+from fedgsp.messages import Failure, FailureCode, Source, SourceKind, Start
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import model_pb2_grpc
+from fedgsp.weights import Weights, WeightsError
+from fedgsp_node.fetching import Fetched, Fetcher
+
+SIZE = 40
+
+
+class Peer(ModelServicer):
+    """Serves a store, and counts who asks."""
+
+    def __init__(self) -> None:
+        self.store = ModelStore()
+        self.asked = 0
+        self.somebody_asks = asyncio.Event()
+        super().__init__(self.store)
+
+    async def Fetch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        self.asked += 1
+        self.somebody_asks.set()
+        async for chunk in super().Fetch(request, context):
+            yield chunk
+
+    def register(self, server: grpc.aio.Server) -> None:
+        model_pb2_grpc.add_ModelServiceServicer_to_server(self, server)
+
+
+@dataclass
+class Scene:
+    """A fetcher and two peers with models."""
+
+    fetcher: Fetcher
+    store: ModelStore
+    peers: tuple[Peer, Peer]
+    sources: tuple[Source, Source]
+
+
+@asynccontextmanager
+async def scene() -> AsyncIterator[Scene]:
+    one, other, store = Peer(), Peer(), ModelStore()
+    async with serving(one.register) as first, serving(other.register) as second, Channels() as channels:
+        fetcher = Fetcher(store, channels, TENSORS, "127.0.0.1")
+        sources = (
+            Source(SourceKind.NODE, "n1", first.address),
+            Source(SourceKind.MANAGER, "m0", second.address),
+        )
+        yield Scene(fetcher, store, (one, other), sources)
+
+
+def same(found: Weights, expected: Weights) -> bool:
+    return np.array_equal(found.buffer, expected.buffer)
+
+
+async def failure(fetching: Any) -> Failure:
+    with pytest.raises(WeightsError) as error:
+        await fetching
+    return error.value.failure
+
+
+async def test_the_first_source_that_is_named_delivers() -> None:
+    async with scene() as s:
+        for peer in s.peers:
+            peer.store.put("m", some_weights())
+        weights, source, size = await s.fetcher.get(Start("m", s.sources))
+        assert same(weights, some_weights())
+        assert (source, size) == (s.sources[0], SIZE)
+        assert [peer.asked for peer in s.peers] == [1, 0]
+        assert "m" not in s.store
+
+
+async def test_what_the_node_itself_holds_or_will_moves_no_bytes() -> None:
+    async with scene() as s:
+        local = Source(SourceKind.LOCAL, "n0")
+        waiting = asyncio.create_task(s.fetcher.get(Start("m", (local,))))
+        await let_others_run()
+        assert not waiting.done()
+        weights = some_weights()
+        s.store.put("m", weights)
+        assert await waiting == (weights, local, 0)
+
+
+async def test_a_promised_model_is_waited_for() -> None:
+    async with scene() as s:
+        waiting = asyncio.create_task(s.fetcher.get(Start("m", s.sources)))
+        await s.peers[0].somebody_asks.wait()
+        s.peers[0].store.put("m", some_weights())
+        assert same((await waiting)[0], some_weights())
+
+
+async def test_a_peer_that_cannot_be_reached_is_passed_over_and_remembered() -> None:
+    async with scene() as s, nobody() as gone:
+        s.peers[1].store.put("m", some_weights())
+        absent = Source(SourceKind.NODE, "n9", gone.address)
+        sources = (absent, s.sources[1])
+        assert (await s.fetcher.get(Start("m", sources)))[1] == s.sources[1]
+        back = Peer()
+        back.store.put("m", some_weights())
+        back.store.put("only here", some_weights())
+        server, _ = await start_server(gone.address, [back.register])
+        try:
+            # it is there now, but one attempt was enough
+            assert (await s.fetcher.get(Start("m", sources)))[1] == s.sources[1]
+            assert back.asked == 0
+        finally:
+            await server.stop(None)
+
+
+async def test_a_peer_that_was_unreachable_is_still_the_last_resort() -> None:
+    async with scene() as s, nobody() as gone:
+        absent = Source(SourceKind.NODE, "n9", gone.address)
+        assert (await failure(s.fetcher.get(Start("m", (absent,))))).code is FailureCode.UNREACHABLE
+        s.peers[0].store.fail("m", Failure(FailureCode.CANCELLED, "called off"))
+        assert (await failure(s.fetcher.get(Start("m", (absent, s.sources[0]))))).code is FailureCode.UNREACHABLE
+
+
+async def test_a_peer_that_lacks_the_model_is_passed_over_but_not_for_good() -> None:
+    async with scene() as s:
+        s.peers[0].store.fail("m", Failure(FailureCode.TASK_RAISED, "oops"))
+        for peer in s.peers:
+            peer.store.put("other", some_weights(2))
+        s.peers[1].store.put("m", some_weights(1))
+        assert (await s.fetcher.get(Start("m", s.sources)))[1] == s.sources[1]
+        assert (await s.fetcher.get(Start("other", s.sources)))[1] == s.sources[0]
+
+
+async def test_the_last_reason_is_given_if_nobody_delivers() -> None:
+    async with scene() as s:
+        s.peers[0].store.fail("m", Failure(FailureCode.CANCELLED, "called off"))
+        s.peers[1].store.fail("m", Failure(FailureCode.TASK_RAISED, "the camera broke"))
+        found = await failure(s.fetcher.get(Start("m", s.sources)))
+        assert found.code is FailureCode.NO_SUCH_MODEL
+        assert "the camera broke" in found.detail
+
+
+async def test_without_a_source_there_is_nothing_to_try() -> None:
+    async with scene() as s:
+        assert await failure(s.fetcher.get(Start("m", ()))) == Failure(
+            FailureCode.NO_SUCH_MODEL, "no source was named for 'm'"
+        )
+
+
+async def test_weights_of_another_shape_are_refused_and_the_next_source_is_tried() -> None:
+    async with scene() as s:
+        s.peers[0].store.put("m", some_weights(tensors=vector(10)))
+        assert (await failure(s.fetcher.get(Start("m", s.sources[:1])))).code is FailureCode.WRONG_SHAPES
+        s.peers[1].store.put("m", some_weights())
+        assert (await s.fetcher.get(Start("m", s.sources)))[1] == s.sources[1]
+
+
+async def test_a_wildcard_host_is_the_one_by_which_the_top_server_is_reached() -> None:
+    async with scene() as s:
+        s.peers[0].store.put("m", some_weights())
+        port = s.sources[0].address.rpartition(":")[2]
+        everywhere = Source(SourceKind.TOP_SERVER, "top server", f"0.0.0.0:{port}")
+        assert same((await s.fetcher.get(Start("m", (everywhere,))))[0], some_weights())
+
+
+# --- weights that several orders start from
+
+
+def many(s: Scene, count: int = 5) -> list[asyncio.Task[Fetched]]:
+    return [asyncio.create_task(s.fetcher.get(Start("m", s.sources, keep=True))) for _ in range(count)]
+
+
+async def test_orders_that_start_from_the_same_weights_share_one_fetch() -> None:
+    async with scene() as s:
+        waiting = many(s)
+        await s.peers[0].somebody_asks.wait()
+        s.peers[0].store.put("m", some_weights())
+        found = await asyncio.gather(*waiting)
+        assert s.peers[0].asked == 1
+        assert len({id(weights) for weights, _, _ in found}) == 1
+        assert [size for _, _, size in found] == [SIZE, 0, 0, 0, 0]
+
+
+async def test_what_is_kept_is_here_for_later_orders_until_it_is_released() -> None:
+    async with scene() as s:
+        s.peers[0].store.put("m", some_weights())
+        await asyncio.gather(*many(s))
+        _, source, size = await s.fetcher.get(Start("m", s.sources, keep=True))
+        assert (source.kind, size) == (SourceKind.LOCAL, 0)
+        s.store.release(["m"])
+        assert (await s.fetcher.get(Start("m", s.sources, keep=True)))[2] == SIZE
+        assert s.peers[0].asked == 2
+
+
+async def test_a_shared_fetch_that_fails_fails_for_all_and_can_be_tried_again() -> None:
+    async with scene() as s:
+        for peer in s.peers:
+            peer.store.fail("m", Failure(FailureCode.TASK_RAISED, "oops"))
+        for waiting in many(s):
+            assert (await failure(waiting)).code is FailureCode.NO_SUCH_MODEL
+        s.peers[0].store.put("m", some_weights())
+        assert (await s.fetcher.get(Start("m", s.sources, keep=True)))[1] == s.sources[0]
+
+
+async def test_a_cancelled_order_does_not_take_a_shared_fetch_with_it() -> None:
+    async with scene() as s:
+        first, *others = many(s)
+        await s.peers[0].somebody_asks.wait()
+        first.cancel()
+        await let_others_run()
+        s.peers[0].store.put("m", some_weights())
+        for _, source, _ in await asyncio.gather(*others):
+            assert source == s.sources[0]
+        assert first.cancelled()
+
+
+async def test_a_fetch_that_nobody_waits_for_any_more_is_given_up_and_keeps_nothing() -> None:
+    async with scene() as s:
+        tasks = asyncio.all_tasks()
+        waiting = many(s)
+        await s.peers[0].somebody_asks.wait()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        again = many(s, 1)  # in the same breath: it must not join the fetch that is given up
+        s.peers[0].store.put("m", some_weights())
+        assert (await again[0])[2] == SIZE
+        assert s.peers[0].asked == 2
+        s.store.release(["m"])
+        await let_others_run()
+        assert "m" not in s.store
+        assert not {task for task in asyncio.all_tasks() - tasks if "fetch_and_keep" in repr(task)}

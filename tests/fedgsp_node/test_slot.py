@@ -1,0 +1,169 @@
+"""The training slot: one call at a time, and nobody leaves while a call of theirs runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from support.scripted import let_others_run
+
+from fedgsp_node.slot import Slot
+from fedgsp_node.training.control import Control, StoppedError
+
+
+@dataclass
+class Batches:
+    """A call that ticks until it is told to end, or to stop."""
+
+    started: threading.Event = field(default_factory=threading.Event)
+    end: threading.Event = field(default_factory=threading.Event)
+    left: threading.Event = field(default_factory=threading.Event)
+    #: Once told to stop, it waits for this before it does.
+    may_leave: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, control: Control) -> str:
+        self.started.set()
+        try:
+            while not self.end.wait(0.001):
+                control.tick()
+            return "done"
+        finally:
+            self.may_leave.wait(10)
+            self.left.set()
+
+    async def running(self) -> None:
+        assert await asyncio.to_thread(self.started.wait, 10)
+
+
+@pytest.fixture
+def slot() -> Iterator[Slot]:
+    slot = Slot()
+    with contextlib.closing(slot):
+        yield slot
+
+
+def quick(value: str) -> Callable[[Control], str]:
+    return lambda _: value
+
+
+async def test_a_calls_result_and_exception_reach_the_caller(slot: Slot) -> None:
+    assert await slot.run(quick("here")) == "here"
+
+    def fail(_: Control) -> None:
+        raise KeyError("there")
+
+    with pytest.raises(KeyError):
+        await slot.run(fail)
+    assert await slot.run(quick("again")) == "again"
+
+
+async def test_calls_run_one_at_a_time_in_one_thread_in_the_order_they_came(slot: Slot) -> None:
+    first, log = Batches(), []
+    first.may_leave.set()
+
+    def note(number: int) -> Callable[[Control], None]:
+        return lambda _: log.append((number, threading.current_thread().name))
+
+    running = asyncio.create_task(slot.run(first))
+    await first.running()
+    others = [asyncio.create_task(slot.run(note(number))) for number in range(3)]
+    await let_others_run()
+    assert log == []
+    first.end.set()
+    await asyncio.gather(running, *others)
+    assert [number for number, _ in log] == [0, 1, 2]
+    assert len({thread for _, thread in log} | {threading.current_thread().name}) == 2
+
+
+async def test_a_cancelled_call_is_stopped_and_waited_for(slot: Slot) -> None:
+    batches = Batches()
+    running = asyncio.create_task(slot.run(batches))
+    await batches.running()
+    running.cancel()
+    await let_others_run()
+    assert not running.done()
+    batches.may_leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert batches.left.is_set()
+
+
+async def test_a_call_cancelled_twice_is_waited_for_all_the_same(slot: Slot) -> None:
+    batches = Batches()
+    running = asyncio.create_task(slot.run(batches))
+    await batches.running()
+    for _ in range(3):
+        running.cancel()
+        await let_others_run()
+    assert not running.done()
+    waiting = asyncio.create_task(slot.run(lambda _: batches.left.is_set()))
+    await let_others_run()
+    assert not waiting.done()
+    batches.may_leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await waiting is True
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_never_runs(slot: Slot) -> None:
+    first, log = Batches(), []
+    first.may_leave.set()
+    running = asyncio.create_task(slot.run(first))
+    await first.running()
+    waiting = asyncio.create_task(slot.run(lambda _: log.append("ran")))
+    behind = asyncio.create_task(slot.run(quick("behind")))
+    await let_others_run()
+    waiting.cancel()
+    first.end.set()
+    assert await behind == "behind"
+    assert await running == "done"
+    assert waiting.cancelled()
+    assert log == []
+
+
+async def test_the_mark_grows_with_every_batch_and_never_falls(slot: Slot) -> None:
+    def tick(times: int) -> Callable[[Control], None]:
+        def call(control: Control) -> None:
+            for _ in range(times):
+                control.tick()
+
+        return call
+
+    assert slot.mark == 0
+    await slot.run(tick(3))
+    assert slot.mark == 3
+    await slot.run(tick(2))
+    assert slot.mark == 5
+
+
+async def test_the_mark_counts_while_a_call_runs(slot: Slot) -> None:
+    ticked, go_on = threading.Event(), threading.Event()
+
+    def call(control: Control) -> None:
+        control.tick()
+        ticked.set()
+        go_on.wait(10)
+
+    running = asyncio.create_task(slot.run(call))
+    assert await asyncio.to_thread(ticked.wait, 10)
+    assert slot.mark == 1
+    go_on.set()
+    await running
+    assert slot.mark == 1
+
+
+async def test_closing_stops_the_call_and_waits_for_its_thread() -> None:
+    slot, batches = Slot(), Batches()
+    batches.may_leave.set()
+    running = asyncio.create_task(slot.run(batches))
+    await batches.running()
+    slot.close()
+    assert batches.left.is_set()
+    with pytest.raises(StoppedError):
+        await running
+    with pytest.raises(RuntimeError):
+        await slot.run(quick("too late"))

@@ -1,0 +1,101 @@
+"""Modules and the buffers that travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.blobs_task import Blobs
+from torch import nn
+
+from fedgsp.errors import TaskError
+from fedgsp.messages import TensorSpec
+from fedgsp.weights import Weights
+from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
+
+
+class _Everything(nn.Module):
+    """A shared parameter, a frozen one, and buffers that belong to the state or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.first.bias.requires_grad_(False)
+        self.register_buffer("count", torch.tensor(7))
+        self.register_buffer("scratch", torch.zeros(100), persistent=False)
+
+
+def test_specs_name_parameters_once_then_the_buffers_of_the_state() -> None:
+    assert tensor_specs(_Everything()) == (
+        TensorSpec("first.weight", "float32", (3, 3)),
+        TensorSpec("first.bias", "float32", (3,), trainable=False),
+        TensorSpec("count", "int64", (), trainable=False),
+    )
+
+
+def test_weights_are_a_copy_and_binding_them_restores_the_module() -> None:
+    torch.manual_seed(0)
+    module = Blobs().model()
+    weights = weights_of(module)
+    expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    bind(module, weights)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in module.state_dict().items())
+    assert weights.tensors == tensor_specs(module)
+
+
+def test_what_a_bound_module_changes_the_buffer_shows() -> None:
+    module = Blobs().model()
+    weights = weights_of(module)
+    bind(module, weights)
+    with torch.no_grad():
+        module[0].weight.fill_(3)
+    module.train()(torch.randn(4, 6))  # counts a batch
+    assert (weights.arrays["0.weight"] == 3).all()
+    assert weights.arrays["1.num_batches_tracked"] == 1
+
+
+def test_a_shared_parameter_stays_shared() -> None:
+    module = _Everything()
+    weights = Weights.empty(tensor_specs(module))
+    weights.buffer[:] = 0
+    bind(module, weights)
+    assert module.first.weight is module.second.weight
+    assert float(module.second.weight.detach().abs().sum()) == 0
+
+
+def test_binding_other_weights_leaves_the_first_as_they_were() -> None:
+    module = Blobs().model()
+    first = weights_of(module)
+    before = first.buffer.copy()
+    bind(module, first)
+    bind(module, first.copy())
+    with torch.no_grad():
+        module[0].weight.fill_(3)
+    assert np.array_equal(first.buffer, before)
+
+
+def test_a_dtype_that_cannot_travel_is_refused() -> None:
+    mask = nn.Linear(2, 2)
+    mask.register_buffer("mask", torch.ones(2, dtype=torch.bool))
+    for module, name in [(nn.Linear(2, 2).to(torch.bfloat16), "weight"), (mask, "mask")]:
+        with pytest.raises(TaskError, match=f"tensor '{name}' has dtype .*; use one of float16, float32"):
+            tensor_specs(module)
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    for module in (nn.Sequential(nn.ReLU()), nn.Linear(2, 2).requires_grad_(False)):
+        with pytest.raises(TaskError, match="no trainable parameter"):
+            tensor_specs(module)
+
+
+def test_arrays_become_tensors_over_the_same_memory_unless_they_are_read_only() -> None:
+    array = np.zeros(3, np.float32)
+    as_tensor(array)[0] = 1
+    assert array[0] == 1
+    array.flags.writeable = False
+    as_tensor(array)[1] = 1
+    assert array[1] == 0

@@ -1,0 +1,67 @@
+"""Evaluation counts what a plain loop counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.blobs_task import Blobs
+from torch import nn
+
+from fedgsp_node.training.control import Control, StoppedError
+from fedgsp_node.training.evaluation import BATCH_SIZE, evaluate
+
+
+def data(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(count, 6, generator=generator), torch.randint(0, 3, (count,), generator=generator)
+
+
+def trained() -> nn.Module:
+    torch.manual_seed(0)
+    module = Blobs().model().train()
+    for _ in range(5):
+        module(torch.randn(8, 6) + 1)  # statistics that differ from those of a batch
+    return module
+
+
+@pytest.mark.parametrize("count", [1, BATCH_SIZE - 1, BATCH_SIZE, BATCH_SIZE + 1, 2 * BATCH_SIZE + 3])
+def test_counts_are_those_of_a_plain_loop_in_evaluation_mode(count: int) -> None:
+    module, (x, y) = trained(), data(count)
+    control = Control()
+    correct, loss_sum = evaluate(module, Blobs(), x, y, control)
+    with torch.no_grad():
+        outputs = [module.eval()(x[i : i + 1])[0] for i in range(count)]
+    assert correct == sum(int(output.argmax()) == int(target) for output, target in zip(outputs, y, strict=True))
+    expected = sum(float(nn.functional.cross_entropy(out, target)) for out, target in zip(outputs, y, strict=True))
+    assert loss_sum == pytest.approx(expected, rel=1e-4)
+    assert control.mark == -(-count // BATCH_SIZE)
+
+
+def test_it_changes_nothing_in_the_model_and_repeats_itself() -> None:
+    module, (x, y) = trained(), data(50)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert evaluate(module, Blobs(), x, y, Control()) == evaluate(module, Blobs(), x, y, Control())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_an_empty_test_part_counts_nothing() -> None:
+    x, y = data(0)
+    assert evaluate(trained(), Blobs(), x, y, Control()) == (0, 0.0)
+
+
+def test_it_stops_when_told_to() -> None:
+    control = Control()
+    control.stop.set()
+    x, y = data(3 * BATCH_SIZE)
+    with pytest.raises(StoppedError):
+        evaluate(trained(), Blobs(), x, y, control)
+    assert control.mark == 1
+
+
+def test_the_tasks_own_measure_decides_what_is_right() -> None:
+    class Strict(Blobs):
+        def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
+            return 1
+
+    x, y = data(BATCH_SIZE + 1)
+    assert evaluate(trained(), Strict(), x, y, Control())[0] == 2

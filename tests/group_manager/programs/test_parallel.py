@@ -1,0 +1,155 @@
+"""Parallel: everybody from the same start, the mean in the order of the members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from support.faults import Faults
+from support.scene import START, hosted, scene, step
+
+from fedgsp.messages import Failure, FailureCode, GroupResult, RelayMode, SourceKind
+from group_manager.programs.parallel import AHEAD_PER_NODE
+
+TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
+SAMPLES = {0: 7, 1: 13, 2: 3, 3: 29, 4: 1, 5: 11}
+
+
+def mean(clients: Sequence[int]) -> float:
+    """The mean weighted by samples, folded one by one in float64."""
+    total = np.float64(0)
+    for client in clients:
+        total = total + np.float64(SAMPLES[client]) * np.float64(step(client, START))
+    return float(total / sum(SAMPLES[client] for client in clients))
+
+
+async def test_the_result_is_the_mean_weighted_by_samples() -> None:
+    async with scene(samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel")
+        assert await play.result(outcome) == mean(range(6))
+        assert isinstance(outcome, GroupResult)
+        assert outcome.samples == sum(SAMPLES.values())
+        assert play.done == list(range(6))
+
+
+@pytest.mark.parametrize("late", [0, 1, 2, 3, 4])
+async def test_models_are_folded_in_member_order_whoever_is_first(late: int) -> None:
+    async with scene(Faults().hold(late, until=5), samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel")
+        assert play.trained[-1] == late
+        assert play.done == list(range(6))
+        assert await play.result(outcome) == mean(range(6))
+
+
+async def test_the_toy_problem_gives_the_published_value() -> None:
+    targets = (0.0, 4.0)
+
+    def two_steps(client: int, w: float) -> float:
+        for _ in range(2):
+            w -= 0.1 * (w - targets[client])
+        return w
+
+    async with scene(rule=two_steps, samples={0: 1, 1: 3}) as play:
+        outcome = await play.run(hosted(n1=[0], n2=[1]), "parallel")
+        assert await play.result(outcome) == pytest.approx(1.38, abs=1e-12)
+
+
+async def test_all_start_from_the_top_servers_model_and_a_node_keeps_it() -> None:
+    async with scene() as play:
+        await play.run(TWO_NODES, "parallel")
+        for start in play.starts().values():
+            assert start.model_id == "start"
+            assert start.keep
+            assert [source.kind for source in start.sources] == [SourceKind.TOP_SERVER]
+
+
+async def test_in_manager_mode_the_start_comes_by_way_of_the_manager_and_is_forgotten() -> None:
+    async with scene(samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel", relay=RelayMode.MANAGER)
+        assert {source.kind for start in play.starts().values() for source in start.sources} == {SourceKind.MANAGER}
+        assert await play.result(outcome) == mean(range(6))  # and nothing else is kept
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_few_members_are_at_work_at_a_time(nodes: int) -> None:
+    many = hosted(**{f"n{i}": range(i, 40, nodes) for i in range(nodes)})
+    async with scene(Faults().hold(0, until=1)) as play:
+        await play.run(many, "parallel")
+        assert play.most_open == AHEAD_PER_NODE * nodes
+        assert max(node.most_held for node in play.nodes.values()) <= AHEAD_PER_NODE * nodes
+        assert play.done == list(range(40))
+
+
+@pytest.mark.parametrize("client", [0, 3, 5])
+async def test_a_failing_client_is_left_out(client: int) -> None:
+    async with scene(Faults().fail(client), samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel")
+        assert await play.result(outcome) == mean([c for c in range(6) if c != client])
+        assert play.skipped == {client: Failure(FailureCode.TASK_RAISED, f"client {client} was told to fail")}
+
+
+async def test_a_stalled_client_is_left_out_and_called_off() -> None:
+    async with scene(Faults().stall(2), samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel")
+        assert await play.result(outcome) == mean([0, 1, 3, 4, 5])
+        assert play.skipped[2] is not None
+        assert play.skipped[2].code is FailureCode.STALLED
+        assert (2, 0) in play.nodes["n1"].cancelled()
+
+
+async def test_a_lost_nodes_clients_are_left_out() -> None:
+    async with scene(Faults().lose_node("n2", before=1), samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel")
+        assert await play.result(outcome) == mean([0, 2, 4])
+        assert set(play.skipped) == {1, 3, 5}
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_node_lost_while_its_result_is_collected_is_left_out(back: bool) -> None:
+    faults = Faults().restart_node_when_collected("n2") if back else Faults().lose_node_when_collected("n2")
+    async with scene(faults, samples=SAMPLES) as play:
+        outcome = await play.run(hosted(n1=[0, 1], n2=[2]), "parallel")
+        assert await play.result(outcome) == mean([0, 1])
+        assert play.skipped[2] is not None
+        assert play.skipped[2].code is FailureCode.NODE_LOST
+
+
+async def test_a_result_that_never_comes_up_is_left_out() -> None:
+    async with scene(Faults().never_send_up("n2"), samples=SAMPLES) as play:
+        outcome = await play.run(hosted(n1=[0, 1], n2=[2]), "parallel")
+        assert await play.result(outcome) == mean([0, 1])
+        assert play.skipped[2] is not None
+        assert play.skipped[2].code is FailureCode.STALLED
+
+
+async def test_if_every_client_fails_the_group_fails_and_says_why() -> None:
+    async with scene(Faults().fail(0).fail(1)) as play:
+        outcome = await play.run(TWO_NODES[:2], "parallel")
+        assert outcome == Failure(
+            FailureCode.TASK_RAISED, "no member trained; the last reason: client 1 was told to fail"
+        )
+        play.assert_released()
+
+
+async def test_a_group_without_members_fails() -> None:
+    async with scene() as play:
+        assert isinstance(await play.run([], "parallel"), Failure)
+
+
+async def test_a_report_that_comes_again_changes_nothing() -> None:
+    async with scene(Faults().report_twice(1), samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel")
+        assert await play.result(outcome) == mean(range(6))
+
+
+async def test_a_program_that_is_called_off_half_way_leaves_nothing_behind() -> None:
+    async with scene(Faults().hold_for_good(3)) as play:
+        running = asyncio.create_task(play.run(TWO_NODES, "parallel"))
+        await play.told[2].wait()
+        await play.holding.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        play.assert_released()
+        assert (3, 0) in play.nodes["n2"].cancelled()

@@ -1,0 +1,215 @@
+"""Sessions and orders: every ticket ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.clock import Clock
+from support.scripted import let_others_run
+
+from fedgsp.messages import (
+    Described,
+    Done,
+    Failed,
+    Failure,
+    FailureCode,
+    Order,
+    OrderKey,
+    OrderProgress,
+    Progress,
+    Release,
+)
+from group_manager.members import Members
+
+KEY = OrderKey(1, "train", 0, 0)
+ORDER = Order(KEY, 3, Release(("m",)))
+RESULT = Described((1, 2))
+
+
+def code(outcome: object) -> FailureCode:
+    assert isinstance(outcome, Failure), outcome
+    return outcome.code
+
+
+async def test_an_order_reaches_the_node_and_its_report_ends_the_ticket() -> None:
+    members = Members()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    assert await session.outbox.get() == ORDER
+    members.report(session, Done(KEY, RESULT))
+    assert await members.outcome(ticket, 30) == RESULT
+    assert not session.pending
+
+
+async def test_a_failure_ends_the_ticket_as_a_value() -> None:
+    members = Members()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    failure = Failure(FailureCode.TASK_RAISED, "ValueError")
+    members.report(session, Failed(KEY, failure))
+    assert await members.outcome(ticket, 30) == failure
+
+
+async def test_an_order_to_a_node_that_is_not_there_fails_at_once() -> None:
+    ticket = Members().submit("n1", ORDER)
+    assert ticket.outcome.done()
+    assert code(ticket.outcome.result()) is FailureCode.NODE_LOST
+
+
+async def test_the_loss_of_a_node_ends_its_tickets_and_no_others() -> None:
+    members = Members()
+    lost, alive = await members.attach("n1"), await members.attach("n2")
+    ended, open_still = members.submit("n1", ORDER), members.submit("n2", ORDER)
+    await members.detach(lost)
+    assert code(await members.outcome(ended, 30)) is FailureCode.NODE_LOST
+    assert not open_still.outcome.done()
+    members.report(alive, Done(KEY, RESULT))
+    assert await members.outcome(open_still, 30) == RESULT
+    assert not members.attached("n1")
+    assert members.attached("n2")
+
+
+async def test_a_report_that_repeats_itself_changes_nothing() -> None:
+    members = Members()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    members.report(session, Done(KEY, RESULT))
+    members.report(session, Failed(KEY, Failure(FailureCode.STALLED, "late")))
+    assert await members.outcome(ticket, 30) == RESULT
+
+
+@pytest.mark.parametrize("key", [None, OrderKey(1, "train", 0, 0, attempt=1), OrderKey(2, "train", 0, 0)])
+async def test_a_report_that_names_no_open_order_changes_nothing(key: OrderKey | None) -> None:
+    members = Members()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    members.report(session, Done(key, RESULT))
+    members.report(session, Progress((OrderProgress(key, 1),)))
+    assert not ticket.outcome.done()
+
+
+async def test_a_node_that_attaches_again_ends_its_older_session() -> None:
+    members = Members()
+    old = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    await old.outbox.get()
+    new = await members.attach("n1")
+    assert await old.outbox.get() is None
+    assert code(ticket.outcome.result()) is FailureCode.NODE_LOST
+    await members.detach(old)  # its stream notices late
+    assert members.attached("n1")
+    assert new.outbox.empty()
+
+
+async def test_two_streams_of_one_node_that_attach_together_leave_one_session() -> None:
+    members = Members()
+    await members.attach("n1")
+    first, second = await asyncio.gather(members.attach("n1"), members.attach("n1"))
+    members.submit("n1", ORDER)
+    outcomes = [await session.outbox.get() for session in (first, second)]
+    assert sorted(outcomes, key=str) == sorted([None, ORDER], key=str)
+
+
+async def test_an_old_sessions_report_does_not_end_the_new_sessions_order() -> None:
+    members = Members()
+    old = await members.attach("n1")
+    members.submit("n1", ORDER)
+    await members.attach("n1")
+    again = members.submit("n1", ORDER)
+    members.report(old, Done(KEY, RESULT))
+    assert not again.outcome.done()
+
+
+async def test_a_node_has_stayed_only_while_its_session_lasts() -> None:
+    members = Members()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    members.report(session, Done(KEY, RESULT))
+    assert members.stayed(ticket)
+    await members.detach(session)
+    assert not members.stayed(ticket)
+    await members.attach("n1")
+    assert not members.stayed(ticket)
+    assert not members.stayed(members.submit("n2", ORDER))
+
+
+async def test_orders_without_an_outcome_are_sent_and_not_waited_for() -> None:
+    members = Members()
+    session = await members.attach("n1")
+    members.tell("n1", ORDER)
+    members.tell("n2", ORDER)
+    assert await session.outbox.get() == ORDER
+    assert not session.pending
+
+
+async def test_an_order_without_progress_stalls() -> None:
+    members, clock = Members(), Clock()
+    await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    await let_others_run()
+    clock.advance(29)
+    await let_others_run()
+    assert not waiting.done()
+    clock.advance(2)
+    assert code(await waiting) is FailureCode.STALLED
+
+
+async def test_the_stall_clock_starts_when_somebody_waits() -> None:
+    members, clock = Members(), Clock()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    clock.advance(100)  # behind others in a chain
+    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    await let_others_run()
+    assert not waiting.done()
+    members.report(session, Done(KEY, RESULT))
+    assert await waiting == RESULT
+
+
+async def test_progress_puts_a_stall_off() -> None:
+    members, clock = Members(), Clock()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    for mark in range(5):
+        await let_others_run()
+        clock.advance(20)
+        members.report(session, Progress((OrderProgress(KEY, mark),)))
+    await let_others_run()
+    assert not waiting.done()
+    clock.advance(31)
+    assert code(await waiting) is FailureCode.STALLED
+
+
+async def test_a_late_result_of_a_stalled_order_changes_nothing() -> None:
+    members, clock = Members(), Clock()
+    session = await members.attach("n1")
+    ticket = members.submit("n1", ORDER)
+    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    await let_others_run()
+    clock.advance(31)
+    await waiting
+    members.report(session, Done(KEY, RESULT))
+    assert not session.pending
+
+
+async def test_waiting_for_nodes_ends_when_all_are_there() -> None:
+    members = Members()
+    waiting = asyncio.create_task(members.wait_for({"n1", "n2"}, 3600))
+    await members.attach("n1")
+    await let_others_run()
+    assert not waiting.done()
+    await members.attach("n2")
+    assert await waiting == set()
+
+
+async def test_waiting_for_nodes_names_those_that_are_missing_in_the_end() -> None:
+    members, clock = Members(), Clock()
+    await members.attach("n1")
+    waiting = asyncio.create_task(members.wait_for({"n1", "n2"}, 20))
+    await let_others_run()
+    clock.advance(21)
+    assert await waiting == {"n2"}
+    assert await members.wait_for({"n1"}, 20) == set()  # the lock is free again

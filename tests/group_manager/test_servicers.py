@@ -1,0 +1,285 @@
+"""The manager on the wire: real streams, real calls, scripted nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+import pytest
+from support.faults import Faults
+from support.scene import MANAGER, Scene, hosted, relayed, scene
+from support.scripted import TENSORS, let_others_run, model, value_of
+from support.serving import serving
+
+from fedgsp import wire
+from fedgsp.messages import (
+    Attached,
+    Described,
+    Done,
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    MemberDone,
+    MemberSkipped,
+    NodeReport,
+    Order,
+    OrderKey,
+    Release,
+    RunGroupRequest,
+)
+from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc, order_pb2, order_pb2_grpc
+from fedgsp.weights import WeightsError
+from group_manager import servicers
+from group_manager.group import Group
+from group_manager.members import Members
+from group_manager.programs import PROGRAMS
+from group_manager.servicers import GroupServicer, OrderServicer
+
+TWO_NODES = hosted(n1=[0, 2], n2=[1])
+KEY = OrderKey(1, "describe", 0, 0)
+ORDER = Order(KEY, 3, Release(("m",)))
+
+
+# --- nodes attach
+
+
+class Stream:
+    """A node's end of its order stream."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._reports: asyncio.Queue[NodeReport | None] = asyncio.Queue()
+        self.call = order_pb2_grpc.OrderServiceStub(channel).Attach(self._outgoing())
+
+    def say(self, report: NodeReport | None) -> None:
+        self._reports.put_nowait(report)
+
+    async def order(self) -> Order | None:
+        proto = await self.call.read()
+        return wire.decode(Order, proto) if proto else None
+
+    async def _outgoing(self) -> AsyncIterator[order_pb2.NodeReport]:
+        while (report := await self._reports.get()) is not None:
+            yield wire.encode(report)
+
+
+@asynccontextmanager
+async def order_service() -> AsyncIterator[tuple[Members, grpc.aio.Channel]]:
+    members = Members()
+
+    def register(server: grpc.aio.Server) -> None:
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
+
+    async with serving(register) as served:
+        yield members, served.channel
+
+
+async def test_an_attached_node_takes_orders_and_reports() -> None:
+    async with order_service() as (members, channel):
+        stream = Stream(channel)
+        stream.say(NodeReport(Attached("run", "n1")))
+        assert await members.wait_for({"n1"}, 10) == set()
+        ticket = members.submit("n1", ORDER)
+        assert await stream.order() == ORDER
+        stream.say(NodeReport(None))  # of a kind that this version does not know
+        stream.say(NodeReport(Done(KEY, Described((1, 2)))))
+        assert await members.outcome(ticket, 10) == Described((1, 2))
+        stream.say(None)
+        assert await stream.order() is None
+
+
+@pytest.mark.parametrize(
+    "first", [NodeReport(Done(KEY, None)), NodeReport(Attached("run", "")), NodeReport(None), None]
+)
+async def test_who_does_not_say_who_attaches_is_refused(first: NodeReport | None) -> None:
+    async with order_service() as (_, channel):
+        stream = Stream(channel)
+        stream.say(first)
+        stream.say(None)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stream.order()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "which node attaches" in str(refused.value.details())
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+async def test_the_orders_of_a_node_that_leaves_are_lost(hangs_up: bool) -> None:
+    async with order_service() as (members, channel):
+        stream = Stream(channel)
+        stream.say(NodeReport(Attached("run", "n1")))
+        await members.wait_for({"n1"}, 10)
+        ticket = members.submit("n1", ORDER)
+        await stream.order()
+        if hangs_up:
+            stream.call.cancel()
+        stream.say(None)
+        outcome = await members.outcome(ticket, 10)
+        assert isinstance(outcome, Failure)
+        assert outcome.code is FailureCode.NODE_LOST
+        assert not members.attached("n1")
+
+
+async def test_a_node_that_attaches_again_ends_its_older_stream() -> None:
+    async with order_service() as (members, channel):
+        old, new = Stream(channel), Stream(channel)
+        old.say(NodeReport(Attached("run", "n1")))
+        await members.wait_for({"n1"}, 10)
+        lost = members.submit("n1", ORDER)
+        await old.order()
+        new.say(NodeReport(Attached("run", "n1")))
+        assert await old.order() is None
+        assert isinstance(lost.outcome.result(), Failure)
+        ticket = members.submit("n1", ORDER)
+        assert await new.order() == ORDER
+        new.say(NodeReport(Done(KEY, None)))
+        assert await members.outcome(ticket, 10) is None
+        for stream in (old, new):
+            stream.say(None)
+
+
+# --- groups run
+
+
+@dataclass
+class Manager:
+    """A manager's services around a scene's members and store."""
+
+    play: Scene
+    servicer: GroupServicer
+    channel: grpc.aio.Channel
+
+    def run_group(self, request: RunGroupRequest) -> grpc.aio.UnaryStreamCall:
+        return group_pb2_grpc.GroupServiceStub(self.channel).RunGroup(wire.encode(request))
+
+    async def events(self, request: RunGroupRequest) -> list[GroupEvent]:
+        found = [wire.decode(GroupEvent, proto) async for proto in self.run_group(request)]
+        for node in self.play.nodes.values():
+            await node.settle()
+        return found
+
+
+@asynccontextmanager
+async def manager(faults: Faults | None = None) -> AsyncIterator[Manager]:
+    async with scene(faults) as play:
+        groups = GroupServicer(play.members, play.store, play.channels, MANAGER)
+        models = ModelServicer(play.store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
+
+        def register(server: grpc.aio.Server) -> None:
+            group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
+            model_pb2_grpc.add_ModelServiceServicer_to_server(models, server)
+
+        async with serving(register) as served:
+            yield Manager(play, groups, served.channel)
+
+
+async def test_a_group_runs_and_its_result_is_kept_until_it_is_forgotten() -> None:
+    async with manager() as m:
+        await m.play.attach(TWO_NODES)
+        *events, last = await m.events(m.play.request(TWO_NODES, "relay"))
+        assert [event.kind.client for event in events if isinstance(event.kind, MemberDone)] == [0, 1, 2]
+        assert isinstance(last.kind, GroupResult)
+        assert last.kind.ref is not None
+        weights = await fetch(m.channel, last.kind.ref.id, TENSORS, 8)
+        assert value_of(weights) == relayed([0, 1, 2])
+        m.play.assert_released(here=1)
+        stub = group_pb2_grpc.GroupServiceStub(m.channel)
+        await stub.Forget(wire.encode(Release((last.kind.ref.id,))))
+        m.play.assert_released()
+
+
+async def test_a_manager_runs_one_group_after_the_other_and_many_at_once() -> None:
+    async with manager() as m:
+        await m.play.attach(TWO_NODES)
+        requests = [m.play.request(TWO_NODES, "parallel", group=group, round=r) for group in range(3) for r in (1, 2)]
+        for found in await asyncio.gather(*(m.events(request) for request in requests)):
+            assert isinstance(found[-1].kind, GroupResult)
+
+
+async def test_an_unknown_program_is_refused_with_those_that_are_known() -> None:
+    async with manager() as m:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await m.events(m.play.request(TWO_NODES, "gossip"))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "'gossip'; known: relay, parallel" in str(refused.value.details())
+
+
+async def test_members_whose_nodes_do_not_attach_in_time_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.05)
+    async with manager() as m:
+        await m.play.attach([TWO_NODES[0]])
+        first, *_, last = await m.events(m.play.request(TWO_NODES, "relay"))
+        assert isinstance(first.kind, MemberSkipped)
+        assert first.kind.client == 1
+        assert first.kind.failure is not None
+        assert first.kind.failure.code is FailureCode.NODE_LOST
+        assert isinstance(last.kind, GroupResult)
+        assert last.kind.samples == 1 + 3
+
+
+async def test_nodes_that_attach_late_are_waited_for() -> None:
+    async with manager() as m:
+        running = asyncio.create_task(m.events(m.play.request(TWO_NODES, "relay")))
+        await let_others_run()
+        await m.play.attach(TWO_NODES)
+        *_, last = await running
+        assert isinstance(last.kind, GroupResult)
+        assert m.play.skipped == {}
+
+
+async def test_if_no_node_attaches_the_group_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.05)
+    async with manager() as m:
+        *skipped, last = await m.events(m.play.request(TWO_NODES, "relay"))
+        assert len(skipped) == 3
+        assert isinstance(last.kind, Failure)
+
+
+async def test_a_bug_in_a_program_ends_the_group_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_: Group) -> GroupResult:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setitem(PROGRAMS, "broken", broken)
+    async with manager() as m:
+        await m.play.attach(TWO_NODES)
+        (last,) = await m.events(m.play.request(TWO_NODES, "broken"))
+        assert last.kind == Failure(FailureCode.UNSPECIFIED, "ZeroDivisionError: oops")
+
+
+@pytest.mark.parametrize("program", ["relay", "parallel", "evaluate"])
+async def test_a_group_whose_caller_hangs_up_half_way_leaves_nothing_behind(program: str) -> None:
+    async with manager(Faults().hold_for_good(1)) as m:
+        await m.play.attach(TWO_NODES)
+        call = m.run_group(m.play.request(TWO_NODES, program))
+        await m.play.holding.wait()
+        assert await call.read() is not None  # 0 is done
+        call.cancel()
+        held = [node for node in m.play.nodes.values() if node.name == "n2"]
+        await held[0].called_off.wait()
+        for node in m.play.nodes.values():
+            await node.settle()
+        m.play.assert_released()
+        assert not m.servicer.expected("start")
+
+
+async def test_an_upload_that_nobody_asked_for_is_refused() -> None:
+    async with manager() as m:
+        with pytest.raises(WeightsError):
+            await upload(m.channel, "run/1/0/0.0", model(1.0), 10)
+        assert len(m.play.store) == 0
+
+
+async def test_a_model_is_asked_for_by_the_group_that_knows_of_it() -> None:
+    async with manager(Faults().hold_for_good(2)) as m:
+        await m.play.attach(TWO_NODES)
+        call = m.run_group(m.play.request(TWO_NODES, "relay"))
+        await m.play.holding.wait()
+        assert m.servicer.expected("run/1/0/1.0")
+        assert not m.servicer.expected("run/1/7/1.0")
+        assert value_of(await fetch(m.channel, "run/1/0/1.0", TENSORS, 8)) == relayed([0, 1])
+        call.cancel()
+        await m.play.nodes["n1"].called_off.wait()
