@@ -1,0 +1,101 @@
+"""What goes wrong in a run is left out, said, and changes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support.cluster import nodes, play, settings
+from support.reference import Reference, assert_same_bits
+
+from fedgsp.errors import PeerError
+from fedgsp_node import server as node_server
+from fedgsp_node.settings import NodeSettings
+from fedgsp_node.tasks import load_task
+from top_server.journal import Event
+
+EIGHT = range(8)
+FAULTY = "support.faulty_task:FaultyDigits"
+
+
+def faulty(tmp_path: Path, **options: str) -> tuple[dict[str, object], list[NodeSettings]]:
+    hosts = [dataclasses.replace(node, task=FAULTY, task_options=options) for node in nodes(range(4), range(4, 8))]
+    return {"task": FAULTY, "task_option": dict(options), "run_dir": tmp_path / "run"}, hosts
+
+
+async def test_a_peer_that_cannot_be_dialled_is_served_by_the_manager(tmp_path: Path) -> None:
+    hosts = [dataclasses.replace(node, advertise="127.0.0.1:9") for node in nodes([0, 2, 4, 6], [1, 3, 5, 7])]
+    run = await play(settings(tmp_path / "run", beta=1), hosts)
+    expected = Reference(
+        load_task("digits", {"clients": "8"}), EIGHT, rounds=2, beta=1, sampling_rate=1.0
+    ).play_fedgsp()
+    assert_same_bits(run.model(2), expected[1])
+    assert "127.0.0.1:9" in run.of_kind("rerouted")[0]["reason"]
+    assert all(row["bytes_direct"] == 0 for row in run.rows)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("raises", "the scanner is offline (faulty_task.py:"), ("diverges", "lower --learning-rate")]
+)
+@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: str, fault: str, reason: str) -> None:
+    changes, hosts = faulty(tmp_path, **{fault: "5"})
+    run = await play(settings(scheme=scheme, **changes), hosts)  # type: ignore[arg-type]
+    oracle = Reference(
+        load_task(FAULTY, {}),
+        EIGHT,
+        rounds=2,
+        beta=2,
+        sampling_rate=1.0,
+        takes_part=lambda _r, _g, client: client != 5,
+    )
+    expected = oracle.play_fedgsp() if scheme == "fedgsp" else oracle.play_fedavg()
+    assert_same_bits(run.model(2), expected[1])
+    skipped = run.of_kind("client_skipped")
+    assert {event["client"] for event in skipped} == {5}
+    assert all(reason in event["reason"] for event in skipped)
+    assert [row["clients_trained"] for row in run.rows] == [7, 7]
+
+
+async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Path) -> None:
+    changes, hosts = faulty(tmp_path, raises="0")
+    hosts = [dataclasses.replace(hosts[0], clients=(0,))]
+    with pytest.raises(ExceptionGroup) as caught:
+        await play(settings(**changes), hosts)  # type: ignore[arg-type]
+    messages = " ".join(str(error) for error in caught.value.exceptions)
+    assert "round 1 trained nobody" in messages
+    assert "the scanner is offline" in messages
+
+
+async def test_a_node_that_comes_late_takes_part_from_the_next_round(tmp_path: Path) -> None:
+    early, late = nodes(range(4), range(4, 8))
+    joined = asyncio.Event()
+
+    def watch(event: Event) -> None:
+        if event["event"] == "round_finished":
+            joined.set()
+
+    async def comes_late(settings: NodeSettings) -> None:
+        await joined.wait()
+        await node_server.run(settings)
+
+    run = await play(settings(tmp_path / "run", rounds=30, evaluate_every=30), [early], [(late, comes_late)], watch)
+    assert run.rows[0]["clients_trained"] == 4
+    assert run.rows[-1]["clients_trained"] == 8
+
+
+async def test_a_run_waits_for_its_nodes_and_says_who_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await play(settings(tmp_path / "run", min_nodes=2, join_timeout=2.0), nodes(EIGHT))
+    messages = " ".join(str(error) for error in caught.value.exceptions)
+    assert "only 1 of 2 nodes with 8 clients had joined" in messages
+
+
+async def test_two_nodes_with_one_client_cannot_both_take_part(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await play(settings(tmp_path / "run"), nodes(EIGHT, [3]))
+    (refused,) = [error for error in caught.value.exceptions if isinstance(error, PeerError)]
+    assert "client" in str(refused)
+    assert "already hosted by node" in str(refused)
