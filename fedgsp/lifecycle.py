@@ -61,18 +61,15 @@ def _read_lifeline(stop: Any, loop: asyncio.AbstractEventLoop) -> None:
         stop(SIGNAL_EXIT_CODES[signal.SIGTERM])
 
 
-async def spawn(command: Sequence[str], log: Path | None, cwd: Path | None = None) -> asyncio.subprocess.Process:
-    """Starts a child that leaves with this process; its stdout is a pipe, its stderr goes to `log`."""
-    environment = {**os.environ, LIFELINE_VARIABLE: "stdin"}
-    with contextlib.ExitStack() as stack:
-        stderr = stack.enter_context(log.open("ab")) if log else None
+async def spawn(command: Sequence[str], log: Path | None, says_ready: bool = True) -> asyncio.subprocess.Process:
+    """Starts a child that leaves with this process; it writes to `log`, but for the line that says it is ready."""
+    with (log or Path(os.devnull)).open("ab") as output:
         return await asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-            env=environment,
-            cwd=cwd,
+            stdin=asyncio.subprocess.PIPE,  # the lifeline: it ends with this process, and the child with it
+            stdout=asyncio.subprocess.PIPE if says_ready else output,
+            stderr=output,
+            env={**os.environ, LIFELINE_VARIABLE: "stdin"},
             start_new_session=True,  # Ctrl-C reaches the parent, which then ends its children in order
         )
 

@@ -20,6 +20,7 @@ from fedgsp.messages import (
     Attached,
     AttachTo,
     Failure,
+    FailureCode,
     Hello,
     Leave,
     NodeMessage,
@@ -163,7 +164,10 @@ class _Node:
                         )
                     case AttachTo() as manager:
                         self._attach(manager)
-                    case Failure() as refusal:
+                    case Failure(code) as refusal:
+                        if self._run_id and code in (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN):
+                            # After a cut the top server may hold the old stream for open, until its keepalive ends.
+                            return False, refusal.detail
                         raise PeerError(f"the top server refused this node: {refusal.detail}")
                     case Leave() as leave:
                         return leave

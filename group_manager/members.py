@@ -100,7 +100,8 @@ class Members:
             return
         ticket = session.pending.pop(kind.key, None) if kind.key else None
         if ticket is not None and not ticket.outcome.done():
-            ticket.outcome.set_result(kind.result if isinstance(kind, Done) else kind.failure)
+            failure = Failure(FailureCode.UNSPECIFIED, f"node {session.node} gave no reason")
+            ticket.outcome.set_result(kind.result if isinstance(kind, Done) else kind.failure or failure)
 
     async def outcome(self, ticket: Ticket, stall_timeout_s: float) -> Outcome:
         """What became of an order: its result, or why there is none. The stall clock starts with this call."""

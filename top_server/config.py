@@ -79,7 +79,7 @@ class RunConfig:
         None, METHOD, "how the clients of a group train: in turn, or at once", choices=("relay", "parallel")
     )
     merge: str | None = _setting(None, METHOD, "how the groups' results become one model", choices=_merges)
-    seed: int = _setting(0, METHOD, "root of all randomness", least=0)
+    seed: int = _setting(0, METHOD, "root of all randomness", least=0, most=2**63 - 1)
 
     rounds: int = _setting(20, TRAINING, "rounds of the run", least=1)
     local_epochs: int = _setting(1, TRAINING, "passes of a client over its data, each time it trains", least=1)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 from typing import TYPE_CHECKING
 
 from fedgsp import lifecycle
@@ -84,7 +83,7 @@ async def running(commands: Sequence[Sequence[str]], logs: Path, journal: Journa
     try:
         for index, command in enumerate(commands):
             name, log = name_of(index), logs / f"{name_of(index)}.log"
-            children.append(await _start(command, log))
+            children.append(await lifecycle.spawn(command, log, says_ready=False))
             watchers.append(asyncio.create_task(_watch(children[-1], name, log, ended), name=f"watch {name}"))
         yield
     except asyncio.CancelledError:
@@ -99,19 +98,6 @@ async def running(commands: Sequence[Sequence[str]], logs: Path, journal: Journa
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
         await asyncio.gather(*(lifecycle.stop(child) for child in children))
-
-
-async def _start(command: Sequence[str], log: Path) -> asyncio.subprocess.Process:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,  # the lifeline: it ends with this process, and the child with it
-            stdout=output,
-            stderr=output,
-            env={**os.environ, lifecycle.LIFELINE_VARIABLE: "stdin"},
-            start_new_session=True,  # Ctrl-C reaches this process, which then ends its children in order
-        )
 
 
 async def _watch(

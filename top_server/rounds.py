@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure, Trained
+from fedgsp.messages import Failure
 from fedgsp.seeds import stream
 from fedgsp.weights import Weights
 from top_server.costs import CostModel
@@ -70,8 +70,8 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
             "round": number,
             "groups": len(teams.plan.groups),
             "sampled_groups": len(teams.sampled),
-            "clients_trained": sum(len(outcome.done) for outcome in outcomes),
-            "clients_skipped": sum(len(outcome.skipped) for outcome in outcomes),
+            "clients_trained": sum(len(outcome.took_part) for outcome in outcomes),
+            "clients_skipped": sum(len(outcome.left_out) for outcome in outcomes),
             "accuracy": accuracy,
             "loss": loss,
             "seconds": round(time.monotonic() - begin, 3),
@@ -128,8 +128,7 @@ async def merge(
 ) -> tuple[list[GroupOutcome], Weights]:
     """Folds the groups' models in the order of the groups, so that the merged bits do not depend on timing."""
     make = MERGES[run.scheme.merge]
-    if make is None:
-        raise RunError(f"merge {run.scheme.merge!r} leaves no global model", "choose --merge mean or weighted-mean")
+    assert make is not None  # a choice without a global model was refused before the run
     mean, folded = make(), 0
     outcomes: list[GroupOutcome] = []
     reason = "it has no groups"
@@ -141,8 +140,7 @@ async def merge(
             reason = str(weights)
             run.journal.record("group_failed", round=number, group=outcome.number, reason=reason)
             continue
-        samples = sum(done.result.samples for done in outcome.done if isinstance(done.result, Trained))
-        await asyncio.to_thread(mean.fold, weights.arrays, samples)
+        await asyncio.to_thread(mean.fold, weights.arrays, outcome.samples)
         folded += 1
         run.journal.record("group_finished", round=number, group=outcome.number)
     if not folded:

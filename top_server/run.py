@@ -46,6 +46,21 @@ class GroupOutcome:
     done: tuple[MemberDone, ...]
     skipped: tuple[MemberSkipped, ...]
 
+    @property
+    def samples(self) -> int:
+        """Training samples behind the group's model."""
+        return self.result.samples if isinstance(self.result, GroupResult) else 0
+
+    @property
+    def left_out(self) -> set[int]:
+        """Clients that are not in the result, some of them because it was lost with their node."""
+        return {skipped.client for skipped in self.skipped}
+
+    @property
+    def took_part(self) -> set[int]:
+        """Clients that are; one that had to train again counts once."""
+        return {done.client for done in self.done} - self.left_out
+
 
 @dataclass(slots=True)
 class Run:

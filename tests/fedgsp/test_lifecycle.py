@@ -222,13 +222,6 @@ async def test_a_child_writes_its_log_after_what_is_there(tmp_path: Path) -> Non
     assert log.read_text() == "before\nsaid\n"
 
 
-async def test_a_child_runs_where_it_is_told(tmp_path: Path) -> None:
-    (tmp_path / "mark").write_text("")
-    process = await spawn(shell("echo *"), None, cwd=tmp_path)
-    assert await ready_line(process, "child", None) == "mark"
-    await process.wait()
-
-
 def test_the_end_of_a_log_is_one_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert tail(None) == tail(log) == "(no log)"

@@ -65,19 +65,22 @@ from group_manager.members import Members, Session
 from group_manager.servicers import GroupServicer, OrderServicer
 
 SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)
+ENDLESS = TrainingSettings("sgd", 10**9, 7, 0.0, seed=3)
 
 
 class Watching(Members):
-    """Says when a node showed progress."""
+    """Says which orders have been shown to move, once they have."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.progress = asyncio.Event()
+        self.moved: asyncio.Future[set[int]] = asyncio.get_running_loop().create_future()
 
     def report(self, session: Session, kind: Done | Failed | Progress) -> None:
         super().report(session, kind)
-        if isinstance(kind, Progress):
-            self.progress.set()
+        if isinstance(kind, Progress) and not self.moved.done():
+            positions = {progress.key.position for progress in kind.orders if progress.key and progress.mark > 0}
+            if positions:
+                self.moved.set_result(positions)
 
 
 @dataclass
@@ -154,23 +157,9 @@ async def node(m: Manager, task: Task, ids: Sequence[int] | None = None, name: s
             n.slot.close()
 
 
-class Gate:
-    """Called in training: says that it has begun, and lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached, self.open = threading.Event(), threading.Event()
-
-    def __call__(self) -> None:
-        self.reached.set()
-        self.open.wait(10)
-
-    async def wait(self) -> None:
-        assert await asyncio.to_thread(self.reached.wait, 10)
-
-
-def training(n: Node, produces: str = "end") -> Train:
+def training(n: Node, produces: str = "end", settings: TrainingSettings = SETTINGS) -> Train:
     n.store.put("start", n.clients.initial_weights(0))
-    return Train(Start("start", (Source(SourceKind.LOCAL, n.name),)), produces, SETTINGS)
+    return Train(Start("start", (Source(SourceKind.LOCAL, n.name),)), produces, settings)
 
 
 # --- orders and reports
@@ -204,17 +193,14 @@ async def test_a_bug_in_the_node_is_reported_and_the_node_lives_on(monkeypatch: 
 
 
 async def test_a_training_that_is_called_off_stops_and_says_so() -> None:
-    gate = Gate()
-    async with manager() as m, node(m, Blobs(on_loss=gate)) as n:
-        ticket = m.send(training(n))
-        await gate.wait()
+    began = threading.Event()
+    async with manager() as m, node(m, Blobs(on_loss=began.set)) as n:
+        ticket = m.send(training(n, settings=ENDLESS))
+        assert await asyncio.to_thread(began.wait, 10)
         m.call_off(ticket)
         m.call_off(ticket)  # twice does no harm
-        behind = m.send(Describe(), position=1)
-        gate.open.set()
         assert await m.result(ticket) == Failure(FailureCode.CANCELLED, "called off")
-        assert isinstance(await m.result(behind), Described)
-        assert n.slot.mark == 1
+        assert isinstance(await m.result(m.send(Describe(), position=1)), Described)
         assert "end" not in n.store
 
 
@@ -248,28 +234,22 @@ async def test_calling_off_what_is_not_running_changes_nothing() -> None:
 
 
 async def test_an_order_that_comes_twice_is_carried_out_once() -> None:
-    gate, batches = Gate(), []
-    async with manager() as m, node(m, Blobs(on_loss=lambda: (batches.append(1), gate()))) as n:
+    batches: list[int] = []
+    async with manager() as m, node(m, Blobs(on_loss=lambda: batches.append(1))) as n:
         work = training(n)
         m.send(work)
-        ticket = m.send(work)
-        await gate.wait()
-        gate.open.set()
-        assert isinstance(await m.result(ticket), Trained)
+        assert isinstance(await m.result(m.send(work)), Trained)
+        await m.result(m.send(Describe(), position=1))
         assert len(batches) == 2  # of 7 and of 3 samples
 
 
-async def test_progress_is_reported_while_batches_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_batches_pass_all_orders_are_said_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachment, "PROGRESS_INTERVAL_S", 0.01)
-    gate = Gate()
-    async with manager() as m, node(m, Blobs(on_loss=gate)) as n:
-        ticket = m.send(training(n))
-        await gate.wait()
-        sent = ticket.touched
-        await m.members.progress.wait()
-        assert ticket.touched > sent
-        gate.open.set()
-        assert isinstance(await m.result(ticket), Trained)
+    async with manager() as m, node(m, Blobs()) as n:
+        ticket, behind = m.send(training(n, settings=ENDLESS)), m.send(Describe(), position=1)
+        assert await m.members.moved == {0, 1}
+        m.call_off(ticket)
+        assert isinstance(await m.result(behind), Described)
 
 
 # --- the end of an attachment
@@ -302,23 +282,20 @@ async def test_a_manager_that_is_not_there_is_reported() -> None:
 
 
 async def test_orders_end_with_the_attachment_and_no_task_is_left() -> None:
-    before, gate = asyncio.all_tasks(), Gate()
-    async with manager() as m, node(m, Blobs(on_loss=gate)) as n:
+    before, began = asyncio.all_tasks(), threading.Event()
+    async with manager() as m, node(m, Blobs(on_loss=began.set)) as n:
         assert n.ended is not None
-        training_order = m.send(training(n))
+        endless = m.send(training(n, settings=ENDLESS))
         waiting = m.send(Train(Start("never", (Source(SourceKind.LOCAL, "n0"),)), "nor this", SETTINGS), position=1)
-        await gate.wait()
-        session = m.members._sessions["n0"]
-        await m.members.detach(session)
-        gate.open.set()
+        assert await asyncio.to_thread(began.wait, 10)
+        await m.members.detach(m.members._sessions["n0"])
         await n.ended
-        assert {(await m.result(t)).code for t in (training_order, waiting)} == {FailureCode.NODE_LOST}
-        assert n.slot.mark == 1
+        assert {(await m.result(t)).code for t in (endless, waiting)} == {FailureCode.NODE_LOST}
+        assert await n.slot.run(lambda _: "free") == "free"
         assert "end" not in n.store
     await let_others_run()
-    left = [
-        task for task in asyncio.all_tasks() - before if "fedgsp" in repr(task) or "request_iterator" in repr(task)
-    ]
+    ours = ("fedgsp", "request_iterator")
+    left = [task for task in asyncio.all_tasks() - before if any(name in repr(task) for name in ours)]
     assert left == []
 
 
@@ -343,7 +320,7 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again), server)
 
     async with manager() as m, serving(register_top_server) as top:
-        settings = NodeSettings(top.address, task="digits", task_options={"clients": "8"}, clients=(3,), name="n0")
+        settings = NodeSettings(top.address, task="support.batch_norm_task:Task", clients=(3,), name="n0")
         living = asyncio.create_task(server.run(settings))
         assert await m.members.wait_for({"n0"}, 20) == set()
         await m.served.server.stop(None)

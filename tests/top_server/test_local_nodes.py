@@ -90,11 +90,11 @@ async def test_nodes_live_as_long_as_the_body(tmp_path: Path) -> None:
     with Journal(RunDirectory(tmp_path)) as journal:
         async with meeting() as (port, there):
             command = python(STAYS.format(port=port))
-            async with running([command, command], tmp_path / "logs", journal):
+            async with running([command, command], tmp_path, journal):
                 readers = [(await there.get())[0], (await there.get())[0]]
                 assert [await reader.readexactly(1) for reader in readers] == [b"!", b"!"]
             assert [await reader.read() for reader in readers] == [b"", b""]
-    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["node-0.log", "node-1.log"]
+    assert logs_in(tmp_path) == ["node-0.log", "node-1.log"]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(3, TaskError), (5, PeerError), (1, PeerError)])
@@ -108,6 +108,10 @@ async def test_a_node_that_ends_before_it_joined_ends_the_run(
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+def logs_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("node-*.log"))
 
 
 class Heard(logging.Handler):
