@@ -11,7 +11,6 @@ import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from fedgsp.errors import TaskError
 
@@ -128,26 +127,21 @@ def partition_indices(
 
 
 def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Indices of one client's samples to keep and to hold out (`share` of them, stratified where possible), sorted.
+    """Indices of one client's samples to keep and to hold out (`share` of them), each sorted.
 
-    A class of one sample is kept, at least one sample is kept, and one is held out if there are two or more.
+    Every sample is equally likely to be held out, and the label mix is kept as far as whole samples allow. At least
+    one sample is kept, and one is held out if there are two or more.
     """
     if not 0 < share < 1:
         raise TaskError(f"a share of {share} cannot be held out", "give a number between 0 and 1, for example 0.2")
     count = len(labels)
     wanted = min(max(1, round(share * count)), count - 1)
-    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    several = np.flatnonzero(sizes[codes] > 1)
-    seen = int((sizes > 1).sum())
     if wanted < 1:
         return np.arange(count), np.arange(0)
-    if seen <= wanted <= len(several) - seen:
-        held = train_test_split(
-            several, test_size=wanted, stratify=codes[several], random_state=int(rng.integers(2**32))
-        )[1]
-    else:
-        held = rng.permutation(several if len(several) > wanted else count)[:wanted]
-    held = np.sort(held)
+    # Systematic sampling: every so many of the samples lined up by label. Drawing within each label instead would
+    # never hold out a label's only sample, and so test on easier samples than it trains on.
+    line = np.lexsort((rng.permutation(count), labels))
+    held = np.sort(line[np.floor((rng.random() + np.arange(wanted)) * (count / wanted)).astype(np.int64)])
     return np.setdiff1d(np.arange(count), held), held
 
 
