@@ -194,5 +194,5 @@ _LINES: dict[str, str] = {
     "group_failed": "round {round}, group {group} failed: {reason}",
     "round_finished": "round {round}: {sampled_groups} of {groups} groups, {clients_trained} clients, "
     "accuracy {accuracy}, loss {loss}, {seconds} s, {bytes}",
-    "run_finished": "run finished: {rounds} rounds, {seconds} s",
+    "run_finished": "run finished: {rounds} rounds, accuracy {accuracy}, {seconds} s",
 }
