@@ -1,5 +1,10 @@
 """What two or more processes must agree on, and the user's surface (Task)."""
 
+import os
+
+# Before gRPC is imported anywhere: what it writes to stderr by itself, we say in our own words, or in the log.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 from fedgsp.task import ClientData, Split, Task
 
 __all__ = ["ClientData", "Split", "Task"]

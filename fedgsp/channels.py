@@ -24,6 +24,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # 60 s by default, whatever the keepalive timeout says
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),  # peers are named by address; a proxy for the web has no part in it
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -33,6 +34,7 @@ _SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),  # with it, two servers bind one port and neither is told
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedgsp.errors import PeerError
+
+logger = logging.getLogger(__name__)
 
 #: A child whose environment says so leaves when its standard input ends: works even after SIGKILL of the parent.
 LIFELINE_VARIABLE = "FEDGSP_LIFELINE"
@@ -115,6 +119,19 @@ async def stop(child: asyncio.subprocess.Process, grace_s: float = STOP_GRACE_S)
     if child.stdin is not None:
         child.stdin.close()
     return child.returncode if child.returncode is not None else -1
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process with this exit code, even if code that is not ours still runs in a thread."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(STOP_GRACE_S)
+            if thread.is_alive():
+                logger.warning("thread %s does not end: leaving without it", thread.name)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+    sys.exit(code)
 
 
 def python_module(name: str) -> list[str]:

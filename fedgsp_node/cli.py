@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -132,4 +131,4 @@ def main() -> None:
         code = logs.report(ConfigError(error.format_message().rstrip("."), "see --help"))
     except KeyboardInterrupt:
         code = 130
-    sys.exit(code)
+    lifecycle.leave(code)

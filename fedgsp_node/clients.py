@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive, stream
-from fedgsp.task import ClientData, Task
+from fedgsp.task import ClientData, Split, Task
 from fedgsp.weights import Weights, WeightsError, check_finite
 from fedgsp_node.flops import training_flop
 from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
@@ -64,8 +65,7 @@ class Clients:
     def class_counts(self, client: int) -> tuple[int, ...]:
         """The class histogram of a client's training part."""
         part = self._of(client).train
-        counts = self._call(lambda: self.task.class_counts(part))
-        return tuple(int(count) for count in counts)
+        return self._call(lambda: tuple(int(count) for count in self.task.class_counts(part)))
 
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
@@ -115,7 +115,7 @@ class Clients:
             return call()
         except StoppedError:
             raise OrderError(Failure(FailureCode.CANCELLED, "the order was called off")) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise OrderError(Failure(FailureCode.TASK_RAISED, _where(error))) from error
 
 
@@ -127,7 +127,23 @@ def _load(task: Task, client: int) -> ClientData:
         raise TaskError(
             f"client {client} has no training samples", "leave it out of --clients, or change the partition"
         )
-    return data
+    return ClientData(_usable(data.train, task, client), _usable(data.test, task, client))
+
+
+def _usable(part: Split, task: Task, client: int) -> Split:
+    """The part as torch takes it, doubles as float32 and whole-number labels as int64; raises TaskError."""
+    x, y = np.asarray(part.x), np.asarray(part.y)
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype.kind not in "fiub":
+            raise TaskError(f"client {client}'s {name} has dtype {array.dtype}", "return arrays of numbers")
+        if array.dtype.kind == "f" and array.size and not np.isfinite(array).all():
+            raise TaskError(f"client {client}'s {name} holds NaN or infinite values", "clean or impute the data")
+    if y.dtype.kind in "iu":
+        y = y.astype(np.int64, copy=False)
+        if y.ndim == 1 and len(y) and not 0 <= y.min() <= y.max() < task.num_classes:
+            span = f"{y.min()} .. {y.max()}"
+            raise TaskError(f"client {client} has labels {span}", f"number the classes 0 .. {task.num_classes - 1}")
+    return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)
 
 
 def _ours(call: Callable[[], T], what: str) -> T:
@@ -135,11 +151,11 @@ def _ours(call: Callable[[], T], what: str) -> T:
         return call()
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(f"the task's {what} raised {_where(error)}", "mend the task module") from error
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
     return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -52,12 +53,14 @@ async def run(settings: NodeSettings) -> None:
     """Lives until the run is over; raises UserError if the node cannot take part or the run did not finish."""
     torch.set_num_threads(settings.threads)
     host, _ = split_address(settings.top_server)
-    clients = Clients(load_task(settings.task, settings.task_options), settings.clients)
     store, slot = ModelStore(), Slot()
     try:
+        # All of the task's code runs in the slot: the loop stays free to hear that it should stop.
+        clients = await slot.run(lambda _: Clients(load_task(settings.task, settings.task_options), settings.clients))
         async with Channels() as channels, _peer_server(settings, store) as peer_address:
             fetcher = Fetcher(store, channels, clients.tensors, host)
-            node = _Node(settings, clients, channels, Worker(clients, store, fetcher, slot), slot, peer_address)
+            worker = Worker(clients, store, fetcher, slot)
+            node = _Node(settings, clients, channels, store, worker, slot, peer_address)
             await node.live()
     finally:
         slot.close()
@@ -70,14 +73,15 @@ async def _peer_server(settings: NodeSettings, store: ModelStore) -> AsyncIterat
         yield ""
         return
     servicer = ModelServicer(store)
-    server, bound = await start_server(
-        settings.peer_listen, [lambda server: model_pb2_grpc.add_ModelServiceServicer_to_server(servicer, server)]
-    )
-    host, port = split_address(bound)
+    host, _ = split_address(settings.peer_listen)
     if not settings.advertise and is_wildcard(host):
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
+    server, bound = await start_server(
+        settings.peer_listen, [lambda server: model_pb2_grpc.add_ModelServiceServicer_to_server(servicer, server)]
+    )
+    _, port = split_address(bound)
     try:
         advertised = settings.advertise or bound
         # --advertise host:0 means: that host, and the port that was bound
@@ -92,12 +96,14 @@ class _Node:
         settings: NodeSettings,
         clients: Clients,
         channels: Channels,
+        store: ModelStore,
         worker: Worker,
         slot: Slot,
         peer_address: str,
     ) -> None:
         self._settings = settings
         self._channels = channels
+        self._store = store
         self._worker = worker
         self._slot = slot
         self._top_host, _ = split_address(settings.top_server)
@@ -158,6 +164,9 @@ class _Node:
                 match wire.decode(TopServerMessage, proto).kind:
                     case Welcome(run_id):
                         joined = True
+                        if run_id != self._run_id:  # another run: its managers may have the names of the last one's
+                            await self._detach()
+                            self._store.clear()
                         self._run_id = run_id
                         logger.info(
                             "node=%s joined run %s with %d clients", self._name, run_id, len(self._hello.clients)
@@ -186,7 +195,11 @@ class _Node:
         if manager.manager not in self._attachments:
             task = asyncio.create_task(self._serve(manager), name=f"manager {manager.manager}")
             self._attachments[manager.manager] = task
-            task.add_done_callback(lambda _: self._attachments.pop(manager.manager, None))
+            task.add_done_callback(functools.partial(self._detached, manager.manager))
+
+    def _detached(self, manager: str, task: asyncio.Task[None]) -> None:
+        if self._attachments.get(manager) is task:
+            del self._attachments[manager]
 
     async def _serve(self, manager: AttachTo) -> None:
         """Serves a manager, also after a loss that was only the network's: nobody tells this node to dial again."""
@@ -205,6 +218,7 @@ class _Node:
 
     async def _detach(self) -> None:
         tasks = list(self._attachments.values())
+        self._attachments.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

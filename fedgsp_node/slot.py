@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedgsp_node.training.control import Control
 
 T = TypeVar("T")
+
+#: What a batch may take once its order was called off. After that the thread itself still runs one call at a time.
+STOP_TIMEOUT_S = 5.0
 
 
 class Slot:
@@ -37,18 +40,25 @@ class Slot:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
                 control.stop.set()
-                while not running.done():  # a second cancellation, too, waits for the thread
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await asyncio.wait([running])
-                if not running.cancelled():
-                    running.exception()  # looked at, so that nobody complains about it
+                await _ended(running)
                 raise
             finally:
                 self._past += control.mark
                 self._current = None
 
     def close(self) -> None:
-        """Ends the thread once its call is over."""
+        """Asks a call that still runs to stop; code of a task that never returns is left to `lifecycle.leave`."""
         if self._current is not None:
             self._current.stop.set()
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def _ended(running: asyncio.Future[Any]) -> None:
+    """Waits for a call that was told to stop, through further cancellations too, but not for ever."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + STOP_TIMEOUT_S
+    while not running.done() and loop.time() < deadline:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([running], timeout=deadline - loop.time())
+    # Looked at, now or later, so that nobody complains about it.
+    running.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -15,7 +15,7 @@ from group_manager.servicers import GroupServicer, OrderServicer
 
 
 async def run(name: str, listen: str) -> None:
-    """Serves on the first port of `listen` that is free, and says its address on standard output."""
+    """Serves at `listen` until stopped; says its address on standard output."""
     members, store = Members(), ModelStore()
     async with Channels() as channels:
         server, address = await start_server(listen, [])

@@ -135,7 +135,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     async def Forget(  # noqa: N802
         self, request: order_pb2.Release, context: grpc.aio.ServicerContext
     ) -> group_pb2.ForgetResponse:
-        """Forgets results that the top server has fetched, here and at the node that made them."""
+        """Forgets results that the top server has fetched."""
         self._store.release(wire.decode(Release, request).model_ids)
         return group_pb2.ForgetResponse()
 

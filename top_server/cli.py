@@ -77,6 +77,7 @@ def _run(settings: config.RunConfig, json: bool) -> int:
     from top_server.journal import Journal
     from top_server.run_directory import prepare
 
+    server.choose(settings)  # refuses what cannot work together before a directory is taken
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
     with Journal(directory) as journal, view.watching(journal, directory, json):

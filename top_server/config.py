@@ -43,7 +43,8 @@ def _groupings() -> Iterable[str]:
 def _merges() -> Iterable[str]:
     from top_server.merge import MERGES
 
-    return MERGES
+    # "none" is for schemes that keep a model per group; these choose it in their row.
+    return [name for name, make in MERGES.items() if make is not None]
 
 
 #: A grouping that another process answers: grpc://host:port.
@@ -82,8 +83,10 @@ class RunConfig:
     seed: int = _setting(0, METHOD, "root of all randomness", least=0, most=2**63 - 1)
 
     rounds: int = _setting(20, TRAINING, "rounds of the run", least=1)
-    local_epochs: int = _setting(1, TRAINING, "passes of a client over its data, each time it trains", least=1)
-    batch_size: int = _setting(5, TRAINING, "samples per step", least=1)
+    local_epochs: int = _setting(
+        1, TRAINING, "passes of a client over its data, each time it trains", least=1, most=2**31
+    )
+    batch_size: int = _setting(5, TRAINING, "samples per step", least=1, most=2**31)
     learning_rate: float = _setting(0.01, TRAINING, "step size", above=0)
     evaluate_every: int = _setting(1, TRAINING, "rounds between evaluations; the last round always has one", least=1)
 

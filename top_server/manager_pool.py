@@ -19,6 +19,9 @@ from top_server.membership import Recorder
 #: Managers that start at the same time; more would only wait for each other's processor.
 SPAWN_AT_ONCE = 4
 
+#: A manager that does not answer will hardly end when asked.
+DISCARD_GRACE_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Manager:
@@ -70,6 +73,13 @@ class ManagerPool:
                 if isinstance(failed, BaseException):
                     raise failed
         return self._managers[:count]
+
+    async def discard(self, manager: Manager) -> None:
+        """Ends a manager that does not answer; the next `ensure` replaces it."""
+        if manager in self._managers:
+            self._managers.remove(manager)
+            code = await stop(manager.process, DISCARD_GRACE_S)
+            self._recorder.record("manager_lost", manager=manager.name, reason=f"it did not answer; exit code {code}")
 
     async def close(self) -> None:
         """Stops all managers."""

@@ -37,7 +37,6 @@ class Node:
 
     hello: Hello
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | None] = field(default_factory=asyncio.Queue)
-    attached_to: set[str] = field(default_factory=set)
 
 
 class Membership:
@@ -127,11 +126,10 @@ class Membership:
         return True
 
     def attach(self, node_name: str, manager: AttachTo) -> None:
-        """Tells a node to dial a manager, once."""
+        """Tells a node to dial a manager; one that is attached already does nothing."""
         node = self._nodes.get(node_name)
-        if node is not None and manager.manager not in node.attached_to:
+        if node is not None:
             self._working = True
-            node.attached_to.add(manager.manager)
             node.outbox.put_nowait(manager)
 
     async def dismiss(self, leave: Leave, timeout_s: float) -> None:

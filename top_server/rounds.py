@@ -27,11 +27,10 @@ from top_server.sampling import sample
 
 @dataclass(frozen=True, slots=True)
 class Teams:
-    """Who trains in a round: the sampled groups, of how many, wanted by growth as f(r)."""
+    """The groups of a round, and those of them that train."""
 
     plan: Plan
     sampled: tuple[tuple[int, ...], ...]
-    wanted: int
 
 
 async def play(run: Run, number: int, last: int) -> dict[str, Any]:
@@ -107,7 +106,7 @@ async def form_teams(run: Run, number: int, clients: list[int]) -> Teams:
     sampled = run.plan.groups
     if scheme.sampling == "groups":
         sampled = sample(sampled, config.sampling_rate, rng)
-    return Teams(run.plan, sampled, wanted)
+    return Teams(run.plan, sampled)
 
 
 def _request(run: Run, number: int, wanted: int, clients: list[int]) -> GroupingRequest:
@@ -128,7 +127,7 @@ async def merge(
 ) -> tuple[list[GroupOutcome], Weights]:
     """Folds the groups' models in the order of the groups, so that the merged bits do not depend on timing."""
     make = MERGES[run.scheme.merge]
-    assert make is not None  # a choice without a global model was refused before the run
+    assert make is not None  # no row of the table keeps a model per group yet, and --merge does not offer it
     mean, folded = make(), 0
     outcomes: list[GroupOutcome] = []
     reason = "it has no groups"

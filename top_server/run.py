@@ -117,6 +117,8 @@ class Run:
         for client in sorted(set(clients) - {member.client for member in members}):
             watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
         result = await manager.client.run_group(request, watcher)
+        if isinstance(result, Failure) and result.code is FailureCode.UNREACHABLE:
+            await self.managers.discard(manager)  # it may only be frozen, and would be so in the next round too
         return GroupOutcome(group, manager, result, tuple(watcher.done), tuple(watcher.skipped))
 
     async def take(self, outcome: GroupOutcome) -> Weights | Failure:
@@ -129,9 +131,14 @@ class Run:
         return await outcome.manager.client.take(outcome.result.ref.id, tensors, _model_bytes(self.membership))
 
     async def survey(self, round_number: int, program: str, clients: Iterable[int]) -> GroupOutcome:
-        """Asks clients one question each."""
+        """Asks clients one question each; once more, on another manager, if the first one is lost meanwhile."""
+        clients = list(clients)
         (manager,) = await self.managers.ensure(1)
-        return await self.run_group(round_number, 0, program, clients, manager)
+        outcome = await self.run_group(round_number, 0, program, clients, manager)
+        if _manager_lost(outcome):
+            (manager,) = await self.managers.ensure(1)
+            outcome = await self.run_group(round_number, 0, program, clients, manager)
+        return outcome
 
     async def initialise(self) -> None:
         """The global model of round 0, made on a client's node from the run's seed."""
@@ -143,14 +150,25 @@ class Run:
         self.keep_model(f"{self.run_id}/0", weights)
 
     async def evaluate(self, round_number: int) -> tuple[float, float] | None:
-        """Accuracy and loss of the global model on the clients' own test parts, weighted by their samples."""
-        outcome = await self.survey(round_number, "evaluate", self.membership.clients)
+        """Accuracy and loss of the global model on the clients' own test parts, weighted by their samples.
+
+        None, and the reason in the journal, if the clients could not all be asked: part of them would give a figure
+        that no other round's can be compared with.
+        """
+        clients = list(self.membership.clients)
+        outcome = await self.survey(round_number, "evaluate", clients)
         results = [done.result for done in sorted(outcome.done, key=lambda done: done.client)]
         counts = [result for result in results if isinstance(result, Evaluated)]
         samples = sum(count.samples for count in counts)
-        if not samples:
-            return None
-        return sum(c.correct for c in counts) / samples, sum(c.loss_sum for c in counts) / samples
+        if len(counts) < len(clients):
+            cause = outcome.result if isinstance(outcome.result, Failure) else outcome.skipped[0].failure
+            reason = f"{len(clients) - len(counts)} of {len(clients)} clients gave no answer: {cause}"
+        elif not samples:
+            reason = "no client has test samples"
+        else:
+            return sum(c.correct for c in counts) / samples, sum(c.loss_sum for c in counts) / samples
+        self.journal.record("not_evaluated", round=round_number, reason=reason)
+        return None
 
     def histogram_rows(self, clients: Iterable[int]) -> NDArray[np.int64]:
         """Histograms of these clients, shape (N, classes)."""
@@ -163,12 +181,17 @@ class Run:
         )
 
 
+def _manager_lost(outcome: GroupOutcome) -> bool:
+    return isinstance(outcome.result, Failure) and outcome.result.code is FailureCode.UNREACHABLE
+
+
 class _Watcher:
     """Notes what a group's members report."""
 
     def __init__(self, journal: Journal, request: RunGroupRequest) -> None:
         self._journal = journal
         self._where = {"round": request.round, "group": request.group}
+        self._program = request.program
         self._members = len(request.members)
         self._trains = request.program in ("relay", "parallel")
         self.done: list[MemberDone] = []
@@ -183,7 +206,11 @@ class _Watcher:
             case MemberSkipped() as skipped:
                 self.skipped.append(skipped)
                 self._journal.record(
-                    "client_skipped", **self._where, client=skipped.client, reason=str(skipped.failure)
+                    "client_skipped",
+                    **self._where,
+                    program=self._program,
+                    client=skipped.client,
+                    reason=str(skipped.failure),
                 )
             case Rerouted(client, reason):
                 self._journal.record("rerouted", **self._where, client=client, reason=reason)

@@ -24,13 +24,14 @@ from top_server import grouping_service, local_nodes, rounds
 from top_server.checkpoint import Checkpoints, Origin
 from top_server.config import RunConfig
 from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.growth import group_count
 from top_server.journal import Journal
 from top_server.manager_pool import manager_pool
 from top_server.membership import Membership
 from top_server.membership_servicer import MembershipServicer
-from top_server.merge import MERGES
 from top_server.run import Assign, Run, in_thread
 from top_server.run_directory import RunDirectory
+from top_server.sampling import sample_size
 from top_server.schemes import SCHEMES, Scheme
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ async def run(config: RunConfig, journal: Journal) -> None:
         )
         try:
             await _wait_for_nodes(config, membership)
+            _check_manager_ports(config, scheme, len(membership.clients))
             assign = _assign(config, scheme, channels)
             play = Run(run_id, config, scheme, address, membership, managers, assign, store, journal)
             journal.record(
@@ -97,8 +99,6 @@ def choose(config: RunConfig) -> Scheme:
         if (value := getattr(config, name)) is not None
     }
     scheme = dataclasses.replace(row, **chosen)
-    if MERGES[scheme.merge] is None:
-        raise ConfigError(f"--merge {scheme.merge} leaves no global model", "choose mean or weighted-mean")
     if scheme.grouping in GROUPINGS:
         _try_options(scheme.grouping, config.grouping_option)
     return scheme
@@ -132,10 +132,26 @@ async def _doors(listen: str, membership: Membership, store: ModelStore) -> Asyn
 async def _wait_for_nodes(config: RunConfig, membership: Membership) -> None:
     nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
     if not await membership.wait_for(nodes, clients, config.join_timeout):
-        have = f"{membership.nodes} of {nodes} nodes with {len(membership.clients)} clients"
+        have = f"{membership.nodes} of {nodes} nodes and {len(membership.clients)} of {clients} clients"
         raise RunError(
             f"after {config.join_timeout:.0f} s only {have} had joined",
             "start the others, or change --min-nodes, --min-clients or --join-timeout",
+        )
+
+
+def _check_manager_ports(config: RunConfig, scheme: Scheme, clients: int) -> None:
+    """Tells before the first round if a later one would need more managers than there are ports."""
+    ports = config.manager_port_range
+    if ports is None or scheme.sampling != "groups":
+        return
+    most = max(
+        sample_size(group_count(scheme.growth, number, config.alpha, config.beta, clients), config.sampling_rate)
+        for number in range(1, config.rounds + 1)
+    )
+    if most > len(ports):
+        raise ConfigError(
+            f"round by round the run comes to {most} group managers, but --manager-ports has {len(ports)} ports",
+            "widen --manager-ports, or lower --sampling-rate, --beta or --rounds",
         )
 
 

@@ -90,7 +90,7 @@ async def test_a_run_waits_for_its_nodes_and_says_who_is_missing(tmp_path: Path)
     with pytest.raises(ExceptionGroup) as caught:
         await play(settings(tmp_path / "run", min_nodes=2, join_timeout=2.0), nodes(EIGHT))
     messages = " ".join(str(error) for error in caught.value.exceptions)
-    assert "only 1 of 2 nodes with 8 clients had joined" in messages
+    assert "only 1 of 2 nodes and 8 of 1 clients had joined" in messages
 
 
 async def test_two_nodes_with_one_client_cannot_both_take_part(tmp_path: Path) -> None:
@@ -99,3 +99,23 @@ async def test_two_nodes_with_one_client_cannot_both_take_part(tmp_path: Path) -
     (refused,) = [error for error in caught.value.exceptions if isinstance(error, PeerError)]
     assert "client" in str(refused)
     assert "already hosted by node" in str(refused)
+
+
+async def test_an_accuracy_of_only_some_clients_is_not_reported(tmp_path: Path) -> None:
+    changes, hosts = faulty(tmp_path, untestable="6")
+    run = await play(settings(**changes), hosts)  # type: ignore[arg-type]
+    assert [(row["accuracy"], row["loss"]) for row in run.rows] == [(None, None)] * 2
+    assert [row["clients_trained"] for row in run.rows] == [8, 8]
+    reasons = [event["reason"] for event in run.of_kind("not_evaluated")]
+    assert len(reasons) == 2
+    assert "1 of 8 clients gave no answer" in reasons[0]
+    assert "the labels are sealed" in reasons[0]
+
+
+async def test_too_few_manager_ports_for_a_later_round_are_told_before_the_first(tmp_path: Path) -> None:
+    config = settings(tmp_path / "run", rounds=5, sampling_rate=0.5, manager_ports="7190-7190")
+    with pytest.raises(ExceptionGroup) as caught:
+        await play(config, nodes(EIGHT))
+    messages = " ".join(str(error) for error in caught.value.exceptions)
+    assert "comes to 4 group managers, but --manager-ports has 1 ports" in messages
+    assert not (tmp_path / "run" / "history.jsonl").read_text()

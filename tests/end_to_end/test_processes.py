@@ -153,3 +153,13 @@ async def test_a_killed_node_is_left_out_and_the_run_goes_on(tmp_path: Path) -> 
         await finished(run)
         assert (await run.event("node_left"))["node"] == "node-1"
         assert of_kind(run, "round_finished")[-1]["clients_trained"] == 4
+
+
+async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(
+        "import time\ndef factory():\n    print('loading', flush=True)\n    time.sleep(600)\n"
+    )
+    async with node(tmp_path, "127.0.0.1:9", "--task", "stuck:factory") as stuck:
+        await stuck.line("loading", DEADLINE_S)
+        stuck.send(SIGTERM)
+        assert await stuck.ended(DEADLINE_S) == 143

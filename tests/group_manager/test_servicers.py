@@ -264,6 +264,9 @@ async def test_a_group_whose_caller_hangs_up_half_way_leaves_nothing_behind(prog
             await node.settle()
         m.play.assert_released()
         assert not m.servicer.expected("start")
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "group 0"]
+        if program == "relay":
+            assert m.play.trained == [0]  # 2 would have been next, after 1
 
 
 async def test_an_upload_that_nobody_asked_for_is_refused() -> None:

@@ -240,5 +240,7 @@ class ScriptedNode:
             except WeightsError as failed:
                 error = failed
             else:
+                if start.keep:
+                    self.store.put(start.model_id, weights)
                 return weights, source, 0 if source.kind is SourceKind.LOCAL else weights.buffer.nbytes
         raise error

@@ -1,0 +1,59 @@
+"""What a group leaves behind when it is closed, whatever its nodes do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from support.scene import MANAGER, Scene, hosted, scene
+from support.scripted import let_others_run, model
+
+from fedgsp.messages import Cancel, GroupEvent, Initialise, Release
+from group_manager.group import Group
+
+MEMBERS = hosted(n1=[0])
+
+
+def group_of(play: Scene, events: list[GroupEvent]) -> Group:
+    return Group(play.request(MEMBERS, "relay"), play.members, play.store, play.channels, MANAGER, events.append)
+
+
+async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:
+    async with scene() as play:
+        silent = await play.members.attach("n1")
+        group = group_of(play, [])
+        ticket = group.submit(MEMBERS[0], group.key("initialise", 0), Initialise("fresh", 1))
+        assert group.can_provide("fresh")
+        asking = asyncio.create_task(group.wanted("fresh"))
+        await let_others_run()
+        group.close("")
+        await let_others_run()
+        assert asking.cancelled()
+        orders = []
+        while not silent.outbox.empty():
+            orders.append(silent.outbox.get_nowait())
+        sent = [(order.key.task, order.work) for order in orders if order and order.key]
+        assert (ticket.key.task, Cancel()) in sent
+        assert ("send-up", Cancel()) in sent
+        assert sent[-1] == ("release", Release(("fresh",)))
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("carry")]
+
+
+async def test_only_the_result_is_kept_here() -> None:
+    async with scene() as play:
+        await play.attach(MEMBERS)
+        group = group_of(play, [])
+        for model_id in ("one", "result"):
+            await group.submit(MEMBERS[0], group.key("initialise", len(model_id)), Initialise(model_id, 1)).outcome
+            await group.collect(model_id)
+        assert len(play.store) == 2
+        group.close("result")
+        assert "result" in play.store
+        assert "one" not in play.store
+
+
+async def test_a_model_that_is_here_already_is_not_asked_for() -> None:
+    async with scene() as play:
+        silent = await play.members.attach("n1")
+        play.store.put("here", model(2.0))
+        assert await group_of(play, []).collect("here") is await play.store.get("here")
+        assert silent.outbox.empty()
