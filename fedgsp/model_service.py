@@ -73,7 +73,11 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
 
 async def fetch(
-    channel: grpc.aio.Channel, model_id: str, expected: tuple[TensorSpec, ...] | None, max_bytes: int
+    channel: grpc.aio.Channel,
+    model_id: str,
+    expected: tuple[TensorSpec, ...] | None,
+    max_bytes: int,
+    on_chunk: Callable[[], None] = lambda: None,
 ) -> Weights:
     """Fetches a model from its holder, waiting for a promised one; raises WeightsError.
 
@@ -84,7 +88,7 @@ async def fetch(
         model_pb2.FetchRequest(model_id=model_id), timeout=PROMISE_TIMEOUT_S
     )
     try:
-        _, weights = await _receive(call, expected, max_bytes, lambda found: found == model_id, None)
+        _, weights = await _receive(call, expected, max_bytes, lambda found: found == model_id, None, on_chunk)
     except grpc.aio.AioRpcError as error:
         known = grpc.StatusCode.NOT_FOUND
         code = FailureCode.NO_SUCH_MODEL if error.code() == known else FailureCode.UNREACHABLE
@@ -122,6 +126,7 @@ async def _receive(
     max_bytes: int,
     accept: Callable[[str], bool],
     header_timeout_s: float | None,
+    on_chunk: Callable[[], None] = lambda: None,
 ) -> tuple[ModelRef, Weights]:
     stream = aiter(chunks)
     first = await _next(stream, "a model", header_timeout_s)
@@ -155,6 +160,7 @@ async def _receive(
             raise WeightsError(FailureCode.TOO_LONG, f"model {ref.id!r}: more than the announced {size} bytes came")
         view[filled:end] = chunk.data
         filled = end
+        on_chunk()
     if filled < size:
         raise WeightsError(FailureCode.CUT_SHORT, f"model {ref.id!r}: {filled} of {size} bytes came")
     await asyncio.to_thread(_verify, ref, weights)

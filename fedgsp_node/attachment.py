@@ -28,7 +28,6 @@ from fedgsp.model_service import upload
 from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.clients import OrderError
-from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -40,11 +39,10 @@ UPLOAD_TIMEOUT_S = 600.0
 class Attachment:
     """Orders run side by side; only the training slot makes them wait for each other."""
 
-    def __init__(self, channel: grpc.aio.Channel, attached: Attached, worker: Worker, slot: Slot) -> None:
+    def __init__(self, channel: grpc.aio.Channel, attached: Attached, worker: Worker) -> None:
         self._channel = channel
         self._attached = attached
         self._worker = worker
-        self._slot = slot
         self._reports: asyncio.Queue[NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
 
@@ -106,11 +104,11 @@ class Attachment:
         await upload(self._channel, model_id, weights, UPLOAD_TIMEOUT_S)
 
     async def _report_progress(self) -> None:
-        """Says once a second that the training slot moves: every order that waits for it moves with it."""
+        """Says once a second that the node moves: every order that waits for its slot or its link moves with it."""
         last = -1
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
-            mark = self._slot.mark
+            mark = self._worker.mark
             if mark != last and self._running:
                 orders = tuple(OrderProgress(key, mark) for key in self._running)
                 self._reports.put_nowait(NodeReport(Progress(orders)))

@@ -39,6 +39,7 @@ class Fetcher:
         self._max_bytes = total_bytes(tensors)
         self._shared: dict[str, _SharedFetch] = {}
         self._unreachable: set[str] = set()
+        self.mark = 0  # chunks received so far
 
     async def get(self, start: Start) -> Fetched:
         """Weights, the source that delivered them, and the bytes that this order moved; raises WeightsError."""
@@ -87,5 +88,8 @@ class Fetcher:
         if source.kind is SourceKind.LOCAL:
             return await self._store.get(model_id), source, 0
         channel = self._channels.to(resolve(source.address, self._host))
-        weights = await fetch(channel, model_id, self._tensors, self._max_bytes)
+        weights = await fetch(channel, model_id, self._tensors, self._max_bytes, self._chunk_came)
         return weights, source, weights.buffer.nbytes
+
+    def _chunk_came(self) -> None:
+        self.mark += 1

@@ -60,7 +60,7 @@ async def run(settings: NodeSettings) -> None:
         async with Channels() as channels, _peer_server(settings, store) as peer_address:
             fetcher = Fetcher(store, channels, clients.tensors, host)
             worker = Worker(clients, store, fetcher, slot)
-            node = _Node(settings, clients, channels, store, worker, slot, peer_address)
+            node = _Node(settings, clients, channels, store, worker, peer_address)
             await node.live()
     finally:
         slot.close()
@@ -98,14 +98,12 @@ class _Node:
         channels: Channels,
         store: ModelStore,
         worker: Worker,
-        slot: Slot,
         peer_address: str,
     ) -> None:
         self._settings = settings
         self._channels = channels
         self._store = store
         self._worker = worker
-        self._slot = slot
         self._top_host, _ = split_address(settings.top_server)
         self._name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
         self._hello = Hello(
@@ -209,7 +207,7 @@ class _Node:
         over, tries = False, 0
         while not over and tries < REDIALS:
             begin = loop.time()
-            over, reason = await Attachment(self._channels.to(address), attached, self._worker, self._slot).serve()
+            over, reason = await Attachment(self._channels.to(address), attached, self._worker).serve()
             logger.info("manager=%s left: %s", manager.manager, reason)
             await self._channels.drop(address)
             tries = 1 if loop.time() - begin > LONGEST_DIAL_S else tries + 1

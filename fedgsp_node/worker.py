@@ -42,6 +42,11 @@ class Worker:
         self._fetcher = fetcher
         self._slot = slot
 
+    @property
+    def mark(self) -> int:
+        """Grows while anything moves here: a batch was trained, or a chunk came."""
+        return self._slot.mark + self._fetcher.mark
+
     async def carry_out(self, order: Order, upload: Uploader) -> Result | None:
         """The order's result; raises OrderError or WeightsError with the reason if there is none."""
         match order.work:

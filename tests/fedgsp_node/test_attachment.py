@@ -146,7 +146,7 @@ async def node(m: Manager, task: Task, ids: Sequence[int] | None = None, name: s
     async with serving(register) as served, Channels() as channels:
         n.peer_address = served.address
         worker = Worker(n.clients, n.store, Fetcher(n.store, channels, n.clients.tensors, "127.0.0.1"), n.slot)
-        life = Attachment(channels.to(m.served.address), Attached("run", name), worker, n.slot)
+        life = Attachment(channels.to(m.served.address), Attached("run", name), worker)
         n.ended = asyncio.create_task(life.serve())
         try:
             assert await m.members.wait_for({name}, 10) == set()
@@ -217,15 +217,13 @@ async def test_an_order_called_off_in_the_same_breath_is_reported_too() -> None:
 
 async def test_an_order_called_off_before_its_first_step_is_reported_too() -> None:
     async with Channels() as channels:
-        slot = Slot()
-        life = Attachment(channels.to("127.0.0.1:1"), Attached("run", "n0"), None, slot)  # type: ignore[arg-type]
+        life = Attachment(channels.to("127.0.0.1:1"), Attached("run", "n0"), None)  # type: ignore[arg-type]
         key = OrderKey(1, "describe", 0, 0)
         life._take(Order(key, 0, Describe()))
         life._take(Order(key, 0, Cancel()))
         report = await life._reports.get()
         assert report is not None
         assert report.kind == Failed(key, Failure(FailureCode.CANCELLED, "called off"))
-        slot.close()
 
 
 async def test_calling_off_what_is_not_running_changes_nothing() -> None:
@@ -257,11 +255,18 @@ async def test_while_batches_pass_all_orders_are_said_to_move(monkeypatch: pytes
 # --- the end of an attachment
 
 
+def tasks_of_attachments() -> list[asyncio.Task[Any]]:
+    ours = ("_carry_out", "_report_progress", "_consume_request_iterator")
+    return [task for task in asyncio.all_tasks() if any(name in repr(task) for name in ours)]
+
+
 async def test_a_manager_that_ends_the_stream_is_left_for_good() -> None:
     async with manager() as m, node(m, Blobs()) as n:
         assert n.ended is not None
         await m.members.attach("n0")  # another stream of this name
         assert await n.ended == (True, "the manager closed the stream")
+        await let_others_run()
+        assert not tasks_of_attachments()
 
 
 async def test_a_manager_that_is_lost_can_be_dialled_again() -> None:
@@ -275,16 +280,14 @@ async def test_a_manager_that_is_lost_can_be_dialled_again() -> None:
 
 async def test_a_manager_that_is_not_there_is_reported() -> None:
     async with nobody() as gone:
-        slot = Slot()
-        life = Attachment(gone.channel, Attached("run", "n0"), None, slot)  # type: ignore[arg-type]
+        life = Attachment(gone.channel, Attached("run", "n0"), None)  # type: ignore[arg-type]
         over, reason = await life.serve()
         assert not over
         assert reason.startswith("UNAVAILABLE")
-        slot.close()
 
 
 async def test_orders_end_with_the_attachment_and_no_task_is_left() -> None:
-    before, began = asyncio.all_tasks(), threading.Event()
+    began = threading.Event()
     async with manager() as m, node(m, Blobs(on_loss=began.set)) as n:
         assert n.ended is not None
         endless = m.send(training(n, settings=ENDLESS))
@@ -294,8 +297,7 @@ async def test_orders_end_with_the_attachment_and_no_task_is_left() -> None:
         await n.ended
         assert {(await m.result(t)).code for t in (endless, waiting)} == {FailureCode.NODE_LOST}
         await let_others_run()
-        ours = ("_carry_out", "_report_progress", "_consume_request_iterator")
-        assert not [task for task in asyncio.all_tasks() - before if any(name in repr(task) for name in ours)]
+        assert not tasks_of_attachments()
         assert await n.slot.run(lambda _: "free") == "free"
         assert "end" not in n.store
 

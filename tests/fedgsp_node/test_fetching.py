@@ -100,6 +100,14 @@ async def test_what_the_node_itself_holds_or_will_moves_no_bytes() -> None:
         assert await waiting == (weights, local, 0)
 
 
+async def test_a_model_that_comes_slowly_is_progress_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp.model_service.CHUNK_BYTES", 8)
+    async with scene() as s:
+        s.peers[0].store.put("m", some_weights())
+        await s.fetcher.get(Start("m", s.sources))
+        assert s.fetcher.mark == SIZE // 8
+
+
 async def test_a_promised_model_is_waited_for() -> None:
     async with scene() as s:
         waiting = asyncio.create_task(s.fetcher.get(Start("m", s.sources)))
