@@ -156,9 +156,14 @@ class _Node:
         stub = membership_pb2_grpc.MembershipServiceStub(self._channels.to(self._settings.top_server))
         ended = asyncio.Event()
         call = stub.Join(self._outgoing(ended))
-        joined = False
+        stream, joined = aiter(call), False
         try:
-            async for proto in call:
+            while True:
+                # Once welcomed, silence is normal: the stream's end is what matters.
+                async with asyncio.timeout(None if joined else self._settings.connect_timeout):
+                    proto = await anext(stream, None)
+                if proto is None:
+                    return joined, "it closed the stream"
                 match wire.decode(TopServerMessage, proto).kind:
                     case Welcome(run_id):
                         joined = True
@@ -178,7 +183,8 @@ class _Node:
                         raise PeerError(f"the top server refused this node: {refusal.detail}")
                     case Leave() as leave:
                         return leave
-            return joined, "it closed the stream"
+        except TimeoutError:
+            return joined, "it takes connections but says nothing"
         except grpc.aio.AioRpcError as error:
             return joined, describe(error)
         finally:

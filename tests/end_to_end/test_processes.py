@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
@@ -163,3 +164,13 @@ async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: P
         await stuck.line("loading", DEADLINE_S)
         stuck.send(SIGTERM)
         assert await stuck.ended(DEADLINE_S) == 143
+
+
+async def test_a_node_gives_up_on_a_server_that_says_nothing(tmp_path: Path) -> None:
+    # Connections end up in its backlog: taken, and never answered.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with node(tmp_path, address, "--task-option", "clients=2", "--connect-timeout", "1") as lonely:
+            assert await lonely.ended(DEADLINE_S) == 5
+    assert f"no top server at {address}" in lonely.errors
+    assert "says nothing" in lonely.errors
