@@ -15,7 +15,6 @@ from fedgsp.errors import ConfigError
 
 #: Messages stay small because weights travel in chunks; a larger one is refused by gRPC itself.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-CONNECT_TIMEOUT_S = 10.0
 SHUTDOWN_GRACE_S = 2.0
 #: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
 MAX_REASON = 500

@@ -62,6 +62,10 @@ class Clients:
         """Every hosted client with its numbers of samples."""
         return tuple(HostedClient(c, len(data.train), len(data.test)) for c, data in self._data.items())
 
+    def train_samples(self, client: int) -> int:
+        """Size of a client's training part."""
+        return len(self._of(client).train)
+
     def class_counts(self, client: int) -> tuple[int, ...]:
         """The class histogram of a client's training part."""
         part = self._of(client).train

@@ -82,7 +82,7 @@ class Worker:
         except asyncio.CancelledError:
             self._store.fail(work.produces, Failure(FailureCode.CANCELLED, "called off"))
             raise
-        samples = next(c.train_samples for c in self._clients.hosted if c.client == order.client)
+        samples = self._clients.train_samples(order.client)
         result = await self._keep(work.produces, trained)
         return dataclasses.replace(result, samples=samples, loss=loss, seconds=seconds, source=source, bytes=size)
 
