@@ -24,7 +24,7 @@ _VALIDATION_SHARE = 0.1
 
 
 class Femnist(Task):
-    """LEAF's FEMNIST by writer; white paper is 1.0 and ink is dark, as in LEAF."""
+    """LEAF's FEMNIST by writer; white paper is 1.0 and ink is dark, as in LEAF, or `ink` is bright, as in MNIST."""
 
     num_classes = CLASSES
 
@@ -34,10 +34,12 @@ class Femnist(Task):
         writers: int | None = None,
         min_samples: int = 0,
         initialisation: Literal["pytorch", "leaf"] = "pytorch",
+        ink: Literal["dark", "bright"] = "dark",
         validation: bool = False,
         seed: int = 0,
     ) -> None:
         self._initialisation = initialisation
+        self._bright = ink == "bright"
         self._validation = validation
         self._seed = seed
         self._files = open_files(data)
@@ -93,7 +95,8 @@ class Femnist(Task):
             owned = self._files.train if part == "train" else self._files.test
             rows = np.flatnonzero(np.isin(owned.writers, self._writers))
             chosen = Owned(owned.labels[rows], owned.writers[rows])
-            self._parts[part] = _Chosen(self._files.images(part, rows), chosen)
+            images = self._files.images(part, rows)
+            self._parts[part] = _Chosen(255 - images if self._bright else images, chosen)
         return self._parts[part]
 
 

@@ -23,6 +23,13 @@ def test_a_client_is_a_writer(femnist_npz, femnist_arrays):
     assert held[2].train.x.dtype == np.float32
 
 
+def test_ink_may_be_bright_as_in_mnist(femnist_npz):
+    for dark, bright in zip(parts(Femnist(femnist_npz)), parts(Femnist(femnist_npz, ink="bright")), strict=True):
+        for part in ("train", "test"):
+            assert np.allclose(getattr(dark, part).x + getattr(bright, part).x, 1)
+            assert np.array_equal(getattr(dark, part).y, getattr(bright, part).y)
+
+
 def test_leaf_files_and_the_npz_give_the_same_data(leaf_folder, femnist_npz):
     for one, two in zip(parts(Femnist(leaf_folder)), parts(Femnist(femnist_npz)), strict=True):
         for part in ("train", "test"):
