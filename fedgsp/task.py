@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from numpy.typing import NDArray
 
@@ -41,6 +43,8 @@ class Task(abc.ABC):
 
     #: Number of classes; class histograms have this length.
     num_classes: int
+    #: Beginnings of the names of the classifier head's tensors, as ("fc2.",); empty: the last dense layer is the head.
+    head: tuple[str, ...] = ()
 
     @property
     @abc.abstractmethod
@@ -64,6 +68,10 @@ class Task(abc.ABC):
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
         """How many samples of a batch count as right; arg max unless overridden."""
         return int((outputs.argmax(dim=1) == targets).sum())
+
+    def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, float]:
+        """Further figures over all of a client's test part, by name; none unless overridden."""
+        return {}
 
     def class_counts(self, train: Split) -> NDArray[np.int64]:
         """Class histogram of a training part, shape (num_classes,): raw counts."""

@@ -101,9 +101,18 @@ class Weights:
         """The reference under which these weights are known."""
         return ModelRef(model_id, self.buffer.nbytes, self.digest)
 
+    def part(self, tensors: tuple[TensorSpec, ...]) -> Weights:
+        """A copy of those of the tensors that are named."""
+        return Weights.of(self.arrays, tensors)
+
     def copy(self) -> Weights:
         """The same weights in a buffer of their own."""
         return Weights(self.tensors, self.buffer.copy())
+
+
+def without_head(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """The tensors that travel in schemes whose classifier heads stay with the clients."""
+    return tuple(spec for spec in tensors if not spec.head)
 
 
 def check_finite(weights: Weights) -> None:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _MODULES: tuple[ModuleType, ...] = (failure_pb2, model_pb2, membership_pb2, order_pb2, group_pb2)
 _VALUES: dict[str, Any] = {name: kind for name, kind in vars(messages).items() if dataclasses.is_dataclass(kind)}
 _ENUMS: dict[str, type[IntEnum]] = {
-    kind.__name__: kind for kind in (messages.FailureCode, messages.SourceKind, messages.RelayMode)
+    kind.__name__: kind for kind in (messages.FailureCode, messages.SourceKind, messages.RelayMode, messages.Results)
 }
 _PROTOS: dict[str, type[Message]] = {
     name: getattr(module, name) for name in _VALUES for module in _MODULES if hasattr(module, name)

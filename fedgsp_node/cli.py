@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,6 +71,14 @@ def start(
             rich_help_panel=REACHING,
         ),
     ] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="where clients keep personal layers and models for a restart of the node; in memory if not given",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="threads of a training step", rich_help_panel=WORK)] = 1,
     name: Annotated[
         str | None, typer.Option(help="its name in the record of the run; host and process if not given")
@@ -93,6 +102,7 @@ def start(
         clients=None if clients is None else parse_clients(clients),
         peer_listen=peer_listen,
         advertise=advertise,
+        state_dir=state_dir,
         threads=threads,
         name=name,
         connect_timeout=connect_timeout,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,8 +16,9 @@ from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp.weights import Weights, WeightsError, check_finite
+from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
+from fedgsp_node.personal import HEAD, PersonalState
 from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
 from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.control import Control, StoppedError
@@ -35,11 +37,22 @@ class OrderError(Exception):
         self.failure = failure
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """One client's local training: the whole model before and after it, mean loss, seconds."""
+
+    before: Weights
+    after: Weights
+    loss: float
+    seconds: float
+
+
 class Clients:
     """Runs the task on the data of its clients, one call at a time, in the node's training thread."""
 
-    def __init__(self, task: Task, ids: Iterable[int] | None) -> None:
+    def __init__(self, task: Task, ids: Iterable[int] | None, personal: PersonalState | None = None) -> None:
         self.task = task
+        self.personal = personal or PersonalState()
         chosen = tuple(range(task.num_clients)) if ids is None else tuple(ids)
         if not chosen:
             raise TaskError("there is no client to host", "give the task at least one client, or name some")
@@ -53,7 +66,8 @@ class Clients:
         self._module = _ours(lambda: task.model(), "model()")
         if not isinstance(self._module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
-        self.tensors = tensor_specs(self._module)
+        self.tensors = tensor_specs(self._module, tuple(task.head))
+        self.shared = without_head(self.tensors)
         some = next(iter(self._data.values())).train.x
         self.training_flop = _ours(lambda: training_flop(self._module, as_tensor(some)), "model()")
 
@@ -74,18 +88,32 @@ class Clients:
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
         torch.manual_seed(seed)
-        return weights_of(self._call(self.task.model))
+        return weights_of(self._call(self.task.model), tuple(self.task.head))
+
+    def whole(self, client: int, weights: Weights, seed: int) -> Weights:
+        """The client's whole model: weights that came without a head get the client's own, at first a fresh one."""
+        if weights.tensors == self.tensors:
+            return weights
+        kept = self.personal.get(client, HEAD)
+        head = kept[1] if kept is not None else self.initial_weights(derive(seed, "initial-weights")).arrays
+        return Weights.of({**head, **weights.arrays}, self.tensors)
+
+    def keep_head(self, client: int, whole: Weights) -> Weights:
+        """Keeps the head of a client's model on this node; returns the rest, which travels."""
+        self.personal.put(client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head})
+        return whole.part(self.shared)
 
     def train(
         self, client: int, start: Weights, settings: TrainingSettings, round_number: int, control: Control
-    ) -> tuple[Weights, float, float]:
-        """Weights after local training from `start`, mean loss, seconds."""
+    ) -> Learned:
+        """Local training from `start`; one without a head goes on from the client's own, but does not keep it yet."""
         algorithm = ALGORITHMS.get(settings.algorithm)
         if algorithm is None:
             detail = f"unknown training algorithm {settings.algorithm!r}; this node knows {', '.join(ALGORITHMS)}"
             raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
         part = self._of(client).train
-        result = start.copy()
+        before = self.whole(client, start, settings.seed)
+        result = before.copy()
         bind(self._module, result)
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
@@ -98,15 +126,18 @@ class Clients:
         except WeightsError as error:
             detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
             raise OrderError(Failure(FailureCode.NOT_FINITE, detail)) from error
-        return result, loss, seconds
+        return Learned(before, result, loss, seconds)
 
-    def evaluate(self, client: int, weights: Weights, control: Control) -> Evaluated:
-        """Counts of a model on the client's test part."""
-        part = self._of(client).test
-        bind(self._module, weights)
+    def evaluate(
+        self, client: int, weights: Weights, control: Control, training_part: bool = False, seed: int = 0
+    ) -> Evaluated:
+        """Counts and figures of a model on the client's test part, or on its training part."""
+        data = self._of(client)
+        part = data.train if training_part else data.test
+        bind(self._module, self.whole(client, weights, seed))
         x, y = as_tensor(part.x), as_tensor(part.y)
-        correct, loss_sum = self._call(lambda: evaluate(self._module, self.task, x, y, control))
-        return Evaluated(correct, len(part), loss_sum)
+        correct, loss_sum, figures = self._call(lambda: evaluate(self._module, self.task, x, y, control))
+        return Evaluated(correct, len(part), loss_sum, metrics=figures)
 
     def _of(self, client: int) -> ClientData:
         if client not in self._data:

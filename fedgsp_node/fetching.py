@@ -10,7 +10,7 @@ from fedgsp.channels import Channels, resolve
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError, total_bytes
+from fedgsp.weights import Weights, WeightsError, total_bytes, without_head
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,9 @@ class Fetcher:
         self._shared: dict[str, _SharedFetch] = {}
         self._unreachable: set[str] = set()
         self.mark = 0  # chunks received so far
+
+    def _expected(self, start: Start) -> tuple[TensorSpec, ...]:
+        return without_head(self._tensors) if start.personal else self._tensors
 
     async def get(self, start: Start) -> Fetched:
         """Weights, the source that delivered them, and the bytes that this order moved; raises WeightsError."""
@@ -71,7 +74,7 @@ class Fetcher:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")
         for source in self._in_order(start.sources):
             try:
-                return await self._from(source, start.model_id)
+                return await self._from(source, start.model_id, self._expected(start))
             except WeightsError as failed:
                 error = failed
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
@@ -84,11 +87,13 @@ class Fetcher:
         """As declared, but an address that failed before comes last: one attempt at it is enough."""
         return sorted(sources, key=lambda source: source.address in self._unreachable)
 
-    async def _from(self, source: Source, model_id: str) -> Fetched:
-        if source.kind is SourceKind.LOCAL:
+    async def _from(self, source: Source, model_id: str, expected: tuple[TensorSpec, ...]) -> Fetched:
+        if source.kind is SourceKind.OWN and model_id not in self._store:
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {model_id!r} no more")
+        if source.kind in (SourceKind.LOCAL, SourceKind.OWN):
             return await self._store.get(model_id), source, 0
         channel = self._channels.to(resolve(source.address, self._host))
-        weights = await fetch(channel, model_id, self._tensors, self._max_bytes, self._chunk_came)
+        weights = await fetch(channel, model_id, expected, self._max_bytes, self._chunk_came)
         return weights, source, weights.buffer.nbytes
 
     def _chunk_came(self) -> None:

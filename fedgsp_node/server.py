@@ -34,6 +34,7 @@ from fedgsp.v1 import membership_pb2, membership_pb2_grpc, model_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.personal import PersonalState
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task
@@ -56,7 +57,10 @@ async def run(settings: NodeSettings) -> None:
     store, slot = ModelStore(), Slot()
     try:
         # All of the task's code runs in the slot: the loop stays free to hear that it should stop.
-        clients = await slot.run(lambda _: Clients(load_task(settings.task, settings.task_options), settings.clients))
+        personal = PersonalState(settings.state_dir)
+        clients = await slot.run(
+            lambda _: Clients(load_task(settings.task, settings.task_options), settings.clients, personal)
+        )
         async with Channels() as channels, _peer_server(settings, store) as peer_address:
             fetcher = Fetcher(store, channels, clients.tensors, host)
             worker = Worker(clients, store, fetcher, slot)
@@ -170,6 +174,7 @@ class _Node:
                         if run_id != self._run_id:  # another run: its managers may have the names of the last one's
                             await self._detach()
                             self._store.clear()
+                            self._worker.open(run_id)
                         self._run_id = run_id
                         logger.info(
                             "node=%s joined run %s with %d clients", self._name, run_id, len(self._hello.clients)

@@ -10,6 +10,7 @@ from fedgsp.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 #: Far above what a node can hold; keeps a slip such as 0-99999999999 from filling the memory.
 MOST_CLIENTS = 1_000_000
@@ -28,6 +29,8 @@ class NodeSettings:
     peer_listen: str | None = None
     #: The address that peers are told; None for the one that was bound.
     advertise: str | None = None
+    #: Where its clients keep what never leaves it, for a restart; None: in memory only.
+    state_dir: Path | None = None
     #: torch's threads for one training step.
     threads: int = 1
     name: str | None = None

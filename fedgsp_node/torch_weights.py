@@ -18,17 +18,27 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return named
 
 
-def tensor_specs(module: torch.nn.Module) -> tuple[TensorSpec, ...]:
-    """What a module's weights look like; raises TaskError for a dtype that cannot travel."""
+def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
+    """What a module's weights look like; `head` begins the names of its classifier head's tensors.
+
+    Without `head`, that is the last dense layer. Raises TaskError for a dtype that cannot travel.
+    """
+    head = head or _last_dense_layer(module)
     specs = []
     for name, tensor in _tensors(module).items():
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
             raise TaskError(f"the model's tensor {name!r} has dtype {dtype}", f"use one of {', '.join(DTYPES)}")
-        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), tensor.requires_grad))
+        in_head = bool(head) and name.startswith(head)
+        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), tensor.requires_grad, in_head))
     if not any(spec.trainable for spec in specs):
         raise TaskError("the model has no trainable parameter", "return a torch.nn.Module with parameters")
     return tuple(specs)
+
+
+def _last_dense_layer(module: torch.nn.Module) -> tuple[str, ...]:
+    names = [name for name, layer in module.named_modules() if isinstance(layer, torch.nn.Linear)]
+    return (f"{names[-1]}.",) if names else ()
 
 
 def bind(module: torch.nn.Module, weights: Weights) -> None:
@@ -37,10 +47,10 @@ def bind(module: torch.nn.Module, weights: Weights) -> None:
         tensor.data = torch.from_numpy(weights.arrays[name])
 
 
-def weights_of(module: torch.nn.Module) -> Weights:
+def weights_of(module: torch.nn.Module, head: tuple[str, ...] = ()) -> Weights:
     """A copy of the module's weights."""
     arrays = {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}
-    return Weights.of(arrays, tensor_specs(module))
+    return Weights.of(arrays, tensor_specs(module, head))
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

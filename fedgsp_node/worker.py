@@ -6,6 +6,9 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 
+import numpy as np
+
+from fedgsp.errors import UserError
 from fedgsp.messages import (
     Describe,
     Described,
@@ -14,20 +17,26 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Initialise,
+    ModelRef,
     Order,
     Release,
     Result,
+    Reveal,
     SendUp,
     Source,
     SourceKind,
     Train,
     Trained,
+    TrainingSettings,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError
-from fedgsp_node.clients import Clients, OrderError
+from fedgsp.seeds import derive
+from fedgsp.weights import Weights, WeightsError, without_head
+from fedgsp_node.clients import Clients, Learned, OrderError
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.own_models import OwnModels
 from fedgsp_node.slot import Slot
+from fedgsp_node.updates import reveal
 
 #: Hands a model to the manager that asked for it.
 Uploader = Callable[[str, Weights], Awaitable[None]]
@@ -41,6 +50,12 @@ class Worker:
         self._store = store
         self._fetcher = fetcher
         self._slot = slot
+        self._own = OwnModels(store, clients.personal, clients.tensors)
+
+    def open(self, run_id: str) -> None:
+        """Turns to a run: nothing of the last one is used, and what was kept on disk for this one is there again."""
+        self._clients.personal.open(run_id)
+        self._own.reopen(hosted.client for hosted in self._clients.hosted)
 
     @property
     def mark(self) -> int:
@@ -59,12 +74,17 @@ class Worker:
             case Initialise():
                 return await self._initialise(order.work)
             case SendUp():
-                await upload(order.work.model_id, await self._store.get(order.work.model_id))
+                await self._send_up(order.work, upload)
             case Release():
                 self._store.release(order.work.model_ids)
             case _:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "this node does not know such an order"))
         return None
+
+    async def _send_up(self, work: SendUp, upload: Uploader) -> None:
+        if work.earlier and work.model_id not in self._store:
+            raise OrderError(Failure(FailureCode.NO_SUCH_MODEL, f"this node has model {work.model_id!r} no more"))
+        await upload(work.model_id, await self._store.get(work.model_id))
 
     async def _train(self, order: Order, work: Train) -> Trained:
         try:
@@ -73,9 +93,15 @@ class Worker:
             start, source, size = await self._fetcher.get(work.start)
             # The slot is taken only now: a chain that still waits for its weights must not block another.
             settings, round_number = work.settings, order.key.round
-            trained, loss, seconds = await self._slot.run(
+            learned = await self._slot.run(
                 lambda control: self._clients.train(order.client, start, settings, round_number, control)
             )
+            trained = learned.after
+            if work.start.personal:
+                trained = await asyncio.to_thread(self._keep_head, order.client, learned.after)
+            if work.retain:
+                await asyncio.to_thread(self._own.retain, order.client, work.start.model_id, work.produces, trained)
+            update = await self._reveal(work, learned)
         except (OrderError, WeightsError) as error:
             self._store.fail(work.produces, error.failure)
             raise
@@ -84,14 +110,46 @@ class Worker:
             raise
         samples = self._clients.train_samples(order.client)
         result = await self._keep(work.produces, trained)
-        return dataclasses.replace(result, samples=samples, loss=loss, seconds=seconds, source=source, bytes=size)
+        return dataclasses.replace(
+            result,
+            samples=samples,
+            loss=learned.loss,
+            seconds=learned.seconds,
+            source=source,
+            bytes=size,
+            update=update,
+        )
+
+    def _keep_head(self, client: int, whole: Weights) -> Weights:
+        try:
+            return self._clients.keep_head(client, whole)
+        except UserError as error:
+            raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
+
+    async def _reveal(self, work: Train, learned: Learned) -> ModelRef | None:
+        """Makes what the client shows of its update, and keeps it for whoever asked."""
+        if work.reveal is None or work.settings is None:
+            return None
+        shown = await asyncio.to_thread(_view, work.reveal, learned, work.settings)
+        model_id = f"{work.produces}.update"
+        self._store.put(model_id, shown)
+        return shown.ref(model_id)
 
     async def _evaluate(self, order: Order, work: Evaluate) -> Evaluated:
         if work.start is None:
             raise OrderError(Failure(FailureCode.BAD_ORDER, "an evaluation order without start"))
         weights, source, size = await self._fetcher.get(work.start)
-        counts = await self._slot.run(lambda control: self._clients.evaluate(order.client, weights, control))
-        return dataclasses.replace(counts, source=source, bytes=size)
+        counts = await self._slot.run(
+            lambda control: self._clients.evaluate(order.client, weights, control, work.training_part, work.seed)
+        )
+        distance = 0.0
+        if work.compared_with:
+            if work.compared_with not in self._store:
+                detail = f"client {order.client} has no model {work.compared_with!r} to compare with"
+                raise OrderError(Failure(FailureCode.NO_SUCH_MODEL, detail))
+            other = await self._store.get(work.compared_with)
+            distance = await asyncio.to_thread(_squared_distance, weights, other)
+        return dataclasses.replace(counts, source=source, bytes=size, squared_distance=distance)
 
     async def _initialise(self, work: Initialise) -> Trained:
         weights = await self._slot.run(lambda _: self._clients.initial_weights(work.seed))
@@ -103,3 +161,24 @@ class Worker:
         self._store.put(model_id, weights)
         await asyncio.to_thread(lambda: weights.digest)
         return Trained(weights.ref(model_id))
+
+
+def _view(asked: Reveal, learned: Learned, settings: TrainingSettings) -> Weights:
+    before, after = learned.before, learned.after
+    if asked.without_head:
+        shared = without_head(after.tensors)
+        before, after = before.part(shared), after.part(shared)
+    try:
+        # One projection for the whole run: a newcomer is compared with what others showed a round before.
+        return reveal(asked.view, before, after, settings.learning_rate, derive(settings.seed, "reveal"))
+    except ValueError as error:
+        raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
+
+
+def _squared_distance(some: Weights, other: Weights) -> float:
+    """Sum of squared differences over all float tensors; those that only one of them has do not count."""
+    return sum(
+        float(np.sum((array.astype(np.float64) - other.arrays[name].astype(np.float64)) ** 2))
+        for name, array in some.arrays.items()
+        if array.dtype.kind == "f" and name in other.arrays
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 
+from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
 from fedgsp.messages import (
     Cancel,
@@ -18,6 +20,7 @@ from fedgsp.messages import (
     ModelRef,
     Order,
     OrderKey,
+    Part,
     RelayMode,
     Release,
     Rerouted,
@@ -27,6 +30,7 @@ from fedgsp.messages import (
     Source,
     SourceKind,
     Start,
+    Train,
     Trained,
     Work,
 )
@@ -37,6 +41,11 @@ from group_manager.members import Members, Outcome, Ticket
 
 #: Longest wait for a finished model; above the deadline that a node sets for its upload.
 COLLECT_TIMEOUT_S = 660.0
+
+
+def update_of(model_id: str) -> str:
+    """The id of what a client reveals of the update that made a model."""
+    return f"{model_id}.update"
 
 
 class Group:
@@ -59,9 +68,15 @@ class Group:
         self._tell = tell
         self._tickets: list[Ticket] = []
         self._makers: dict[str, Ticket] = {}  # model id -> the order that made it, or will
+        parts = (*request.parts, *(member.start for member in request.members if member.start is not None))
+        #: Models of earlier rounds -> the node that holds them; empty: the top server.
+        self._earlier = {part.ref.id: part.node for part in parts if part.ref is not None}
+        if request.start is not None and not request.parts:
+            self._earlier[request.start.id] = ""
         self._carrying: dict[str, asyncio.Task[None]] = {}
         self._carried: set[str] = set()  # models that this process asked for
-        self._start_kept = False
+        self._handed: set[str] = set()  # models that stay here until the top server forgets them
+        self._kept_starts: set[tuple[str, str]] = set()  # (node, model id) of starts that nodes keep for a while
         self._sent_up = 0
         self._released = 0
         self._checked = 0
@@ -80,6 +95,8 @@ class Group:
         produces = getattr(work, "produces", "")
         if produces:
             self._makers[produces] = ticket
+        if isinstance(work, Train) and work.reveal is not None:
+            self._makers[update_of(produces)] = ticket
         return ticket
 
     async def outcome(self, ticket: Ticket) -> Outcome:
@@ -107,11 +124,34 @@ class Group:
 
     def release(self, model_ids: list[str]) -> None:
         """Lets the holders, and this process, forget models."""
+        self._release_at_nodes(model_ids)
+        self._store.release(model_ids)
+
+    def leave_with_client(self, model_id: str) -> None:
+        """A model that its maker retains is no more of this group's business."""
+        self._makers.pop(model_id, None)
+
+    async def hand_over(self, model_id: str) -> ModelRef | Failure:
+        """Brings a model here, where it stays until the top server forgets it; its maker may forget it at once."""
+        weights = await self.collect(model_id)
+        if isinstance(weights, Failure):
+            return weights
+        self._handed.add(model_id)
+        self._release_at_nodes([model_id])
+        return weights.ref(model_id)
+
+    async def with_update(self, trained: Trained) -> Trained:
+        """The report of a member, whose revealed update is here by now; without it if it could not be had."""
+        if trained.update is None:
+            return trained
+        handed = await self.hand_over(trained.update.id)
+        return dataclasses.replace(trained, update=handed if isinstance(handed, ModelRef) else None)
+
+    def _release_at_nodes(self, model_ids: list[str]) -> None:
         for model_id in model_ids:
             maker = self._makers.pop(model_id, None)
             if maker is not None:
                 self._tell_release(maker.node, (model_id,))
-        self._store.release(model_ids)
 
     def _submit(self, node: str, order: Order) -> Ticket:
         ticket = self._members.submit(node, order)
@@ -124,24 +164,29 @@ class Group:
 
     # --- where weights come from
 
-    def start_of_group(self, keep: bool) -> Start:
-        """How a member gets the group's start model."""
-        assert self.request.start is not None
-        self._start_kept = self._start_kept or keep
+    def start_of(self, member: Member, keep: bool) -> Start:
+        """How a member gets the model that it starts from: its own start, or the group's."""
+        ref = member.start.ref if member.start is not None else self.request.start
+        assert ref is not None
+        holder = self._earlier.get(ref.id)
+        if holder == member.node:
+            return Start(ref.id, (Source(SourceKind.OWN, member.node),), False, self.request.personal)
+        if keep:
+            self._kept_starts.add((member.node, ref.id))
         top_server = Source(SourceKind.TOP_SERVER, "top server", self.request.start_address)
-        by_manager = self.request.relay is RelayMode.MANAGER
-        return Start(self.request.start.id, (self._me if by_manager else top_server,), keep)
+        by_manager = self.request.relay is RelayMode.MANAGER or holder != ""
+        return Start(ref.id, (self._me if by_manager else top_server,), keep, self.request.personal)
 
     def start_from(self, model_id: str, holder: Member, reader: Member) -> Start:
         """How a member gets what another member has trained, or will."""
         if holder.node == reader.node:
-            return Start(model_id, (Source(SourceKind.LOCAL, holder.node),))
+            return Start(model_id, (Source(SourceKind.LOCAL, holder.node),), personal=self.request.personal)
         sources = []
         if holder.peer_address and self.request.relay is not RelayMode.MANAGER:
             sources.append(Source(SourceKind.NODE, holder.node, holder.peer_address))
         if self.request.relay is not RelayMode.DIRECT:
             sources.append(self._me)
-        return Start(model_id, tuple(sources))
+        return Start(model_id, tuple(sources), personal=self.request.personal)
 
     async def wanted(self, model_id: str) -> None:
         """Somebody asks this manager for a model that it lacks: get it, once."""
@@ -169,7 +214,9 @@ class Group:
 
     async def _carry(self, model_id: str) -> None:
         try:
-            if self.request.start is not None and model_id == self.request.start.id:
+            if self.request.parts and self.request.start is not None and model_id == self.request.start.id:
+                self._store.put(model_id, await self._mean_of(self.request.parts))
+            elif self._earlier.get(model_id) == "":
                 channel = self._channels.to(self.request.start_address)
                 weights = await fetch(channel, model_id, None, self.request.max_model_bytes)
                 self._store.put(model_id, weights)
@@ -180,14 +227,28 @@ class Group:
         finally:
             self._carrying.pop(model_id, None)
 
+    async def _mean_of(self, parts: tuple[Part, ...]) -> Weights:
+        mean, like = Mean(weighted=True), None
+        for part in parts:
+            assert part.ref is not None
+            weights = await self.collect(part.ref.id)
+            if isinstance(weights, Failure):
+                raise WeightsError(weights.code, weights.detail)
+            await asyncio.to_thread(mean.fold, weights.arrays, part.weight)
+            like = weights.tensors
+            self._store.release([part.ref.id])
+        assert like is not None
+        return Weights.of(mean.result(), like)
+
     async def _send_up(self, model_id: str) -> None:
-        maker = self._makers[model_id]
-        if not self._members.stayed(maker):
+        maker = self._makers.get(model_id)
+        if maker is not None and not self._members.stayed(maker):
             raise WeightsError(FailureCode.NODE_LOST, f"node {maker.node} is gone, and model {model_id!r} with it")
+        node = maker.node if maker is not None else self._earlier[model_id]
         self._sent_up += 1
         key = self.key("send-up", self._sent_up)
         # The holder may not have it yet: a chain that stalls is the program's business, and this wait ends with it.
-        outcome = await self._submit(maker.node, Order(key, 0, SendUp(model_id))).outcome
+        outcome = await self._submit(node, Order(key, 0, SendUp(model_id, maker is None))).outcome
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
         self.bytes_relayed += (await self._store.get(model_id)).buffer.nbytes
@@ -195,7 +256,7 @@ class Group:
     def can_provide(self, model_id: str) -> bool:
         """Whether this group knows where a model is."""
         start = self.request.start
-        return model_id in self._makers or (start is not None and model_id == start.id)
+        return model_id in self._makers or model_id in self._earlier or (start is not None and model_id == start.id)
 
     def close(self, result_id: str) -> None:
         """Calls off what is still on its way; all forget the group's models, but for its result, kept here."""
@@ -204,12 +265,11 @@ class Group:
                 self.cancel(ticket)
         for model_id, maker in self._makers.items():
             self._tell_release(maker.node, (model_id,))
-        if self._start_kept and self.request.start is not None:
-            for node in {member.node for member in self.request.members}:
-                self._tell_release(node, (self.request.start.id,))
+        for node, model_id in self._kept_starts:
+            self._tell_release(node, (model_id,))
         for task in self._carrying.values():
             task.cancel()
-        self._store.release(self._carried - {result_id})
+        self._store.release(self._carried - self._handed - {result_id})
 
     # --- what the top server hears
 

@@ -34,7 +34,7 @@ READERS = {
 }
 #: Decides, and therefore knows of no network.
 PURE = (
-    *("top_server/growth.py", "top_server/sampling.py", "top_server/merge.py"),
+    *("top_server/growth.py", "top_server/sampling.py", "top_server/weighing.py"),
     *("top_server/grouping/*", "group_manager/order.py"),
 )
 #: Package -> what importing all of it must not load.

@@ -24,9 +24,10 @@ from group_manager.programs import PROGRAMS
 from top_server import config, settings_cli
 from top_server.grouping import GROUPINGS
 from top_server.growth import GROWTHS
-from top_server.merge import MERGES
+from top_server.merging import MERGES
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
+from top_server.weighing import WEIGHINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,8 @@ def test_the_choices_of_a_scheme_exist(scheme: str) -> None:
     assert row.program in PROGRAMS
     assert row.training in ALGORITHMS
     assert row.merge in MERGES
-    assert row.sampling in ("groups", "clients")
+    assert row.sampling in ("groups", "clients", "none")
+    assert row.weighing in WEIGHINGS
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -15,14 +15,14 @@ import safetensors.numpy
 from fedgsp.errors import DataError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     Tensors = Mapping[str, NDArray[np.generic]]
 
-FINAL = "final.safetensors"
+FINAL = "final"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Origin:
     #: The round that made it; 0 before the first.
     round: int
     seed: int
+    #: The clients whose model it is; empty for a global model.
+    clients: tuple[int, ...] = ()
 
 
 class Checkpoints:
@@ -43,27 +45,31 @@ class Checkpoints:
         self._directory = directory
         self._keep = keep
 
-    def save_round(self, tensors: Tensors, origin: Origin) -> Path:
-        """Write round-NNNN.safetensors, then remove older ones unless all are kept; raises RunError."""
-        return self._save(f"round-{origin.round:04d}.safetensors", tensors, origin)
+    def write_round(self, tensors: Tensors, origin: Origin, label: str = "") -> Path:
+        """Write round-NNNN.safetensors, with a label if a round has several models; raises RunError."""
+        return self._write(f"round-{origin.round:04d}", label, tensors, origin)
 
-    def save_final(self, tensors: Tensors, origin: Origin) -> Path:
-        """Write final.safetensors, which takes the place of the last round's unless all are kept; raises RunError."""
-        return self._save(FINAL, tensors, origin)
+    def write_final(self, tensors: Tensors, origin: Origin, label: str = "") -> Path:
+        """Write final.safetensors, likewise; raises RunError."""
+        return self._write(FINAL, label, tensors, origin)
 
-    def _save(self, name: str, tensors: Tensors, origin: Origin) -> Path:
-        newest = self._directory / name
-        save(newest, tensors, origin)
-        if self._keep == "last":
+    def prune(self, newest: Collection[Path], last: bool = False) -> None:
+        """Remove earlier rounds' models, now that these are whole, unless all are kept; `last`: every round's."""
+        if self._keep == "last" and newest:
             for path in self._directory.glob("round-*.safetensors"):
-                if path != newest:
+                if last or path not in newest:
                     path.unlink(missing_ok=True)
-        return newest
+
+    def _write(self, name: str, label: str, tensors: Tensors, origin: Origin) -> Path:
+        path = self._directory / (f"{name}-{label}.safetensors" if label else f"{name}.safetensors")
+        save(path, tensors, origin)
+        return path
 
 
 def save(path: Path, tensors: Tensors, origin: Origin) -> None:
     """Write named tensors to `path`, replacing it at once and whole; raises RunError."""
     metadata = {name: str(value) for name, value in dataclasses.asdict(origin).items()}
+    metadata["clients"] = ",".join(map(str, origin.clients))
     # order="C" and not ascontiguousarray, which would make a vector of a scalar
     ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     data = safetensors.numpy.save(ordered, metadata)
@@ -92,7 +98,8 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
     except safetensors.SafetensorError as error:
         raise DataError(f"{path} is cut or not safetensors: {error}", "use another checkpoint") from None
     try:
-        origin = Origin(metadata["run"], metadata["scheme"], int(metadata["round"]), int(metadata["seed"]))
+        clients = tuple(int(client) for client in metadata.get("clients", "").split(",") if client)
+        origin = Origin(metadata["run"], metadata["scheme"], int(metadata["round"]), int(metadata["seed"]), clients)
     except (KeyError, ValueError) as error:
         raise DataError(f"{path} does not say which run made it ({error})", "use a checkpoint of a run") from None
     return tensors, origin

@@ -73,15 +73,28 @@ def run(
 
 def _run(settings: config.RunConfig, json: bool) -> int:
     # What --help and a bad flag can do without, most of all gRPC.
-    from top_server import server, view
+    from top_server import choosing, server, view
     from top_server.journal import Journal
     from top_server.run_directory import prepare
 
-    server.choose(settings)  # refuses what cannot work together before a directory is taken
+    choosing.choose(settings)  # refuses what cannot work together before a directory is taken
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
     with Journal(directory) as journal, view.watching(journal, directory, json):
         return lifecycle.run(server.run(settings, journal))
+
+
+@app.command()
+def picture(
+    run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
+    out: Annotated[Path | None, typer.Option(help="the file to write; RUN_DIR/run.png if not given")] = None,
+) -> None:
+    """Draw a run: accuracy and loss by round, and who trained with whom."""
+    from top_server import pictures
+
+    target = out or run_dir / "run.png"
+    pictures.draw(run_dir, target)
+    typer.echo(target)
 
 
 @app.command()

@@ -41,10 +41,9 @@ def _groupings() -> Iterable[str]:
 
 
 def _merges() -> Iterable[str]:
-    from top_server.merge import MERGES
+    from top_server.merging import MERGES
 
-    # "none" is for schemes that keep a model per group; these choose it in their row.
-    return [name for name, make in MERGES.items() if make is not None]
+    return MERGES
 
 
 #: A grouping that another process answers: grpc://host:port.
@@ -79,7 +78,9 @@ class RunConfig:
     program: str | None = _setting(
         None, METHOD, "how the clients of a group train: in turn, or at once", choices=("relay", "parallel")
     )
-    merge: str | None = _setting(None, METHOD, "how the groups' results become one model", choices=_merges)
+    merge: str | None = _setting(
+        None, METHOD, "what the groups' results become: one model, or one per group or cluster", choices=_merges
+    )
     seed: int = _setting(0, METHOD, "root of all randomness", least=0, most=2**63 - 1)
 
     rounds: int = _setting(20, TRAINING, "rounds of the run", least=1)
@@ -88,6 +89,9 @@ class RunConfig:
     )
     batch_size: int = _setting(5, TRAINING, "samples per step", least=1, most=2**31)
     learning_rate: float = _setting(0.01, TRAINING, "step size", above=0)
+    learning_rate_decay: float = _setting(
+        1.0, TRAINING, "factor on the learning rate from each round to the next", above=0, most=1
+    )
     evaluate_every: int = _setting(1, TRAINING, "rounds between evaluations; the last round always has one", least=1)
 
     task: str = _setting("digits", TASK, "a built-in task, or module:factory")

@@ -68,6 +68,7 @@ async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[group
                 )
                 for name, matrix in matrices.items()
             ],
+            newcomers=request.newcomers,
         )
     )
     for name, matrix in matrices.items():
@@ -126,6 +127,7 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
         histograms=histograms,  # type: ignore[arg-type]
         matrices=matrices,  # type: ignore[arg-type]
         options=dict(question.options),
+        newcomers=tuple(question.newcomers),
     )
     return question.grouping, request
 

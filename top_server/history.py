@@ -32,7 +32,7 @@ KEYS = (
     "d_comm_bytes",
 )
 #: Keys of rows of schemes with a model per client or group, and of runs that also trained alone.
-OPTIONAL_KEYS = ("accuracy_per_client", "partition", "ipr", "rsd")
+OPTIONAL_KEYS = ("accuracy_per_client", "partition", "metrics_per_client", "ipr", "rsd")
 
 
 def complete(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class ManagerClient:
             call.cancel()
         return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
 
-    async def take(self, model_id: str, tensors: tuple[TensorSpec, ...], max_bytes: int) -> Weights | Failure:
+    async def take(self, model_id: str, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
         """Fetches a group's model; the manager may forget it whether it is usable or not."""
         try:
             taken: Weights | Failure = await fetch(self._channel, model_id, tensors, max_bytes)

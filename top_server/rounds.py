@@ -1,4 +1,4 @@
-"""One round, from top to bottom: group, sample, train, merge, evaluate, note."""
+"""One round, from top to bottom: learn of the clients, group, sample, train, merge, evaluate, note."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure
 from fedgsp.seeds import stream
-from fedgsp.weights import Weights
 from top_server.costs import CostModel
+from top_server.evaluation import evaluate
+from top_server.evidence import Evidence
+from top_server.group_run import GroupOutcome, GroupTask, run_group
 from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
-from top_server.merge import MERGES
-from top_server.profiles import PROFILES
-from top_server.run import GroupOutcome, Run
+from top_server.latecomers import with_latecomers
+from top_server.run import Run
 from top_server.sampling import sample
+from top_server.weighing import WEIGHINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,51 +38,57 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
     """Plays round `number` of `last`; returns its row of the history. Raises RunError if nobody trained."""
     begin = time.monotonic()
     await wait_for_clients(run)
-    clients = await PROFILES[run.scheme.profile](run, number)
-    teams = await form_teams(run, number, clients)
-    managers = await run.managers.ensure(len(teams.sampled))
+    evidence = await run.profile.gather(number)
+    teams = await form_teams(run, number, evidence)
+    await run.merging.begin(number, evidence)
+    tasks = group_tasks(run, teams, evidence)
+    managers = await run.managers.ensure(len(tasks))
     run.journal.record(
         "round_started",
         round=number,
         groups=len(teams.plan.groups),
         sampled_groups=len(teams.sampled),
         clients=sum(len(group) for group in teams.sampled),
-        members=[len(group) for group in teams.sampled],
+        members=[len(task.clients) for task in tasks],
     )
     training = [
-        asyncio.create_task(run.run_group(number, index, run.scheme.program, group, manager), name=f"group {index}")
-        for index, (group, manager) in enumerate(zip(teams.sampled, managers, strict=True))
+        asyncio.create_task(run_group(run, number, task, manager), name=f"group {task.number}")
+        for task, manager in zip(tasks, managers, strict=True)
     ]
     try:
-        outcomes, merged = await merge(run, number, training)
+        outcomes = await merge(run, number, training)
     finally:
         for task in training:
             task.cancel()
         await asyncio.gather(*training, return_exceptions=True)
-    run.keep_model(f"{run.run_id}/{number}", merged)
     evaluated = None
     if number % run.config.evaluate_every == 0 or number == last:
-        evaluated = await run.evaluate(number)
-    accuracy, loss = evaluated or (None, None)
+        evaluated = await evaluate(run, number)
     costs = _costs(run)
-    row = run.journal.row(
-        {
-            "round": number,
-            "groups": len(teams.plan.groups),
-            "sampled_groups": len(teams.sampled),
-            "clients_trained": sum(len(outcome.took_part) for outcome in outcomes),
-            "clients_skipped": sum(len(outcome.left_out) for outcome in outcomes),
-            "accuracy": accuracy,
-            "loss": loss,
-            "seconds": round(time.monotonic() - begin, 3),
-            "bytes_direct": _sum_of(outcomes, "bytes_direct"),
-            "bytes_relayed": _sum_of(outcomes, "bytes_relayed"),
-            "cpd_median": _cpd(run, teams.plan),
-            "t_comp_s": costs.t_comp_s(len(teams.plan.groups) if run.scheme.program == "relay" else costs.clients),
-            "t_comm_s": costs.t_comm_s(),
-            "d_comm_bytes": costs.d_comm_bytes(),
-        }
-    )
+    row: dict[str, Any] = {
+        "round": number,
+        "groups": len(teams.plan.groups),
+        "sampled_groups": len(teams.sampled),
+        "clients_trained": sum(len(outcome.took_part) for outcome in outcomes),
+        "clients_skipped": sum(len(outcome.left_out) for outcome in outcomes),
+        "accuracy": evaluated.accuracy if evaluated else None,
+        "loss": evaluated.loss if evaluated else None,
+        "seconds": round(time.monotonic() - begin, 3),
+        "bytes_direct": _sum_of(outcomes, "bytes_direct"),
+        "bytes_relayed": _sum_of(outcomes, "bytes_relayed"),
+        "cpd_median": _cpd(run, teams.plan),
+        "t_comp_s": costs.t_comp_s(len(teams.plan.groups) if run.scheme.program == "relay" else costs.clients),
+        "t_comm_s": costs.t_comm_s(),
+        "d_comm_bytes": costs.d_comm_bytes(),
+    }
+    if run.scheme.sampling == "none":
+        # Everybody trains in every round: who with whom, and how well each is served, is the result.
+        row["partition"] = [list(group) for group in teams.plan.groups]
+        if evaluated is not None:
+            row["accuracy_per_client"] = evaluated.per_client
+    if evaluated is not None and evaluated.metrics:
+        row["metrics_per_client"] = evaluated.metrics
+    row = run.journal.row(row)
     run.journal.record("round_finished", **row)
     return row
 
@@ -92,61 +99,89 @@ async def wait_for_clients(run: Run) -> None:
         raise RunError(f"no client came back for {run.config.join_timeout:.0f} s", "start the nodes again")
 
 
-async def form_teams(run: Run, number: int, clients: list[int]) -> Teams:
-    """Grouping and sampling among these clients. Static schemes keep the first round's groups."""
+async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
+    """Grouping and sampling among the clients that are known. Static schemes keep the first round's groups."""
     config, scheme = run.config, run.scheme
-    if not clients:
+    if not evidence.clients:
         raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
-    wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(clients))
+    wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(evidence.clients))
     rng = stream(config.seed, "sampling", number)
     if scheme.sampling == "clients":
-        clients = list(sample(clients, config.sampling_rate, rng))
+        evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
     if run.plan is None or scheme.regroup:
-        run.plan = await run.assign(_request(run, number, wanted, clients))
+        run.plan = await run.assign(_request(run, number, wanted, evidence))
+    else:
+        run.plan, placed = with_latecomers(run.plan, evidence.clients)
+        for client, group in placed.items():
+            run.journal.record("client_placed", round=number, client=client, group=group)
     sampled = run.plan.groups
     if scheme.sampling == "groups":
         sampled = sample(sampled, config.sampling_rate, rng)
     return Teams(run.plan, sampled)
 
 
-def _request(run: Run, number: int, wanted: int, clients: list[int]) -> GroupingRequest:
+def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
+    """What each sampled group does; clients that train alone share one manager if their models need none."""
+    scheme, merging = run.scheme, run.merging
     hosted = run.membership.clients
+    known = [client for client in evidence.clients if client in hosted]
+    columns = {name: evidence.of(known).matrices[name][:, 0] for name in evidence.matrices if name != "gram"}
+    sizes = np.array([hosted[client].train_samples for client in known])
+    weights = dict(zip(known, WEIGHINGS[scheme.weighing](sizes, columns).tolist(), strict=True))
+    tasks: list[GroupTask] = []
+    alone: list[int] = []
+    for index, group in enumerate(teams.sampled):
+        if len(group) == 1 and merging.alone is not None:
+            alone += group
+        else:
+            starts = merging.start(group)
+            tasks.append(GroupTask(index, scheme.program, group, starts, {}, weights, reveal=evidence.reveal))
+    if alone:
+        own = {client: merging.start((client,))[0][0] for client in alone if client in hosted}
+        number = len(teams.sampled)
+        results = merging.alone
+        assert results is not None
+        tasks.append(GroupTask(number, "alone", tuple(alone), own_starts=own, results=results, reveal=evidence.reveal))
+    return tasks
+
+
+def _request(run: Run, number: int, wanted: int, evidence: Evidence) -> GroupingRequest:
+    hosted = run.membership.clients
+    # A client may leave between its answer and this question; its group is told so.
+    sizes = [hosted[client].train_samples if client in hosted else 0 for client in evidence.clients]
     return GroupingRequest(
         round=number,
         groups=wanted,
         seed=run.config.seed,
-        clients=tuple(clients),
-        sizes=np.array([hosted[client].train_samples for client in clients], np.int64),
-        histograms=run.histogram_rows(clients) if run.histograms else None,
-        options=run.config.grouping_option,
+        clients=evidence.clients,
+        sizes=np.array(sizes, np.int64),
+        histograms=evidence.histograms,
+        matrices=evidence.matrices,
+        options=run.options["grouping"],
+        newcomers=evidence.newcomers,
     )
 
 
-async def merge(
-    run: Run, number: int, training: Iterable[asyncio.Task[GroupOutcome]]
-) -> tuple[list[GroupOutcome], Weights]:
-    """Folds the groups' models in the order of the groups, so that the merged bits do not depend on timing."""
-    make = MERGES[run.scheme.merge]
-    assert make is not None  # no row of the table keeps a model per group yet, and --merge does not offer it
-    mean, folded = make(), 0
+async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutcome]]) -> list[GroupOutcome]:
+    """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing."""
     outcomes: list[GroupOutcome] = []
-    reason = "it has no groups"
+    taken, reason = 0, "it has no groups"
     for task in training:
         outcome = await task
         outcomes.append(outcome)
-        weights = await run.take(outcome)
-        if isinstance(weights, Failure):
-            reason = str(weights)
-            run.journal.record("group_failed", round=number, group=outcome.number, reason=reason)
+        failure = await run.merging.take(number, outcome)
+        if failure is not None:
+            reason = str(failure)
+            run.journal.record("group_failed", round=number, group=outcome.task.number, reason=reason)
             continue
-        await asyncio.to_thread(mean.fold, weights.arrays, outcome.samples)
-        folded += 1
-        run.journal.record("group_finished", round=number, group=outcome.number)
-    if not folded:
+        taken += 1
+        run.journal.record("group_finished", round=number, group=outcome.task.number)
+    if not taken:
         raise RunError(
             f"round {number} trained nobody: {reason}", "see events.jsonl and the logs in the run directory"
         )
-    return outcomes, Weights.of(mean.result(), run.membership.tensors)
+    await run.merging.finish(number)
+    return outcomes
 
 
 def _cpd(run: Run, plan: Plan) -> float | None:
@@ -162,7 +197,7 @@ def _costs(run: Run) -> CostModel:
     parameters = sum(math.prod(spec.shape) for spec in run.membership.tensors if spec.trainable)
     return CostModel(
         clients=len(sizes),
-        sampling_rate=run.config.sampling_rate,
+        sampling_rate=run.config.sampling_rate if run.scheme.sampling != "none" else 1.0,
         local_epochs=run.config.local_epochs,
         samples_per_client=sum(sizes) / max(1, len(sizes)),
         model_bytes=run.model_bytes,

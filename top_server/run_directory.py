@@ -36,6 +36,11 @@ class RunDirectory:
         return self.path / "events.jsonl"
 
     @property
+    def summary(self) -> Path:
+        """How well each client is served, at the end of a run of schemes in which all train in every round."""
+        return self.path / "summary.json"
+
+    @property
     def models(self) -> Path:
         """The checkpoints."""
         return self.path / "models"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import functools
+import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc.aio
-import numpy as np
 
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, split_address, start_server
 from fedgsp.errors import ConfigError, RunError, UserError
@@ -21,18 +19,24 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import membership_pb2_grpc, model_pb2_grpc
 from top_server import grouping_service, local_nodes, rounds
-from top_server.checkpoint import Checkpoints, Origin
+from top_server.checkpoint import Checkpoints
+from top_server.choosing import choose, options
 from top_server.config import RunConfig
-from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping import GROUPINGS
 from top_server.growth import group_count
+from top_server.history import read_lines
 from top_server.journal import Journal
 from top_server.manager_pool import manager_pool
 from top_server.membership import Membership
 from top_server.membership_servicer import MembershipServicer
+from top_server.merging import MERGES
+from top_server.profiles import PROFILES
 from top_server.run import Assign, Run, in_thread
 from top_server.run_directory import RunDirectory
 from top_server.sampling import sample_size
+from top_server.saving import save
 from top_server.schemes import SCHEMES, Scheme
+from top_server.summary import summarise
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,7 @@ async def run(config: RunConfig, journal: Journal) -> None:
     directory.logs.mkdir(exist_ok=True)
     begin = time.monotonic()
     scheme = choose(config)
+    given = options(config, scheme)
     run_id = secrets.token_hex(4)
     async with AsyncExitStack() as stack:
         channels = await stack.enter_async_context(Channels())
@@ -66,7 +71,10 @@ async def run(config: RunConfig, journal: Journal) -> None:
             await _wait_for_nodes(config, membership)
             _check_manager_ports(config, scheme, len(membership.clients))
             assign = _assign(config, scheme, channels)
-            play = Run(run_id, config, scheme, address, membership, managers, assign, store, journal)
+            play = Run(run_id, config, scheme, address, membership, managers, assign, store, journal, given)
+            play.merging = MERGES[scheme.merge](play)
+            play.profile = PROFILES[scheme.profile](play)
+            stack.callback(play.profile.close)
             journal.record(
                 "run_started",
                 run=run_id,
@@ -77,41 +85,19 @@ async def run(config: RunConfig, journal: Journal) -> None:
             )
             checkpoints = Checkpoints(directory.models, config.keep_models)
             await play.initialise()
+            await play.merging.prepare()
             for number in range(1, config.rounds + 1):
                 row = await rounds.play(play, number, config.rounds)
-                await _save(play, checkpoints, number)
+                await save(play, checkpoints, number)
             leave = Leave(True, "the run is finished")
         except UserError as error:
             leave = Leave(False, str(error))
             raise
         finally:
             await membership.dismiss(leave, DISMISS_TIMEOUT_S)
+        _summarise(directory, journal)
         seconds = round(time.monotonic() - begin, 1)
         journal.record("run_finished", rounds=config.rounds, accuracy=row["accuracy"], seconds=seconds)
-
-
-def choose(config: RunConfig) -> Scheme:
-    """The scheme's row with the choices that the settings replace."""
-    row = SCHEMES[config.scheme]
-    chosen = {
-        name: value
-        for name in ("growth", "grouping", "program", "merge")
-        if (value := getattr(config, name)) is not None
-    }
-    scheme = dataclasses.replace(row, **chosen)
-    if scheme.grouping in GROUPINGS:
-        _try_options(scheme.grouping, config.grouping_option)
-    return scheme
-
-
-def _try_options(grouping: str, options: Mapping[str, str]) -> None:
-    """Groups four clients, so that a wrong --grouping-option is told before anybody waits for nodes."""
-    four = np.arange(1, 5)
-    GROUPINGS[grouping](
-        GroupingRequest(
-            1, 2, 0, (0, 1, 2, 3), sizes=four, histograms=np.stack([four, four[::-1]], axis=1), options=options
-        )
-    )
 
 
 @asynccontextmanager
@@ -163,10 +149,12 @@ def _assign(config: RunConfig, scheme: Scheme, channels: Channels) -> Assign:
     return functools.partial(in_thread, GROUPINGS[scheme.grouping])
 
 
-async def _save(play: Run, checkpoints: Checkpoints, number: int) -> None:
-    assert play.model is not None
-    weights = await play.store.get(play.model.id)
-    origin = Origin(play.run_id, play.config.scheme, number, play.config.seed)
-    await asyncio.to_thread(checkpoints.save_round, weights.arrays, origin)
-    if number == play.config.rounds:
-        await asyncio.to_thread(checkpoints.save_final, weights.arrays, origin)
+def _summarise(directory: RunDirectory, journal: Journal) -> None:
+    summary = summarise(read_lines(directory.history))
+    if summary is None:
+        return
+    try:
+        directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{directory.summary} cannot be written: {error.strerror}", "make room on that disk") from error
+    journal.record("clients_served", **{name: summary["last"][name] for name in ("mean", "std", "min", "max")})

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import ModelRef
-from fedgsp.messages.order import Result, TrainingSettings
+from fedgsp.messages.order import Result, Reveal, TrainingSettings
 
 
 class RelayMode(IntEnum):
@@ -19,19 +19,39 @@ class RelayMode(IntEnum):
     MANAGER = 3
 
 
+class Results(IntEnum):
+    """What becomes of the models that members trained each on its own: forgotten, or where they are held."""
+
+    UNSPECIFIED = 0
+    RETAINED = 1
+    COLLECTED = 2
+    KEPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A model that counts in a mean; without a node, the top server holds it."""
+
+    ref: ModelRef | None
+    node: str = ""
+    weight: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A client of a group and the node that hosts it."""
+    """A client of a group, the node that hosts it, its start if not the group's, and how it counts in a mean."""
 
     client: int
     node: str
     peer_address: str = ""
     samples: int = 0
+    start: Part | None = None
+    weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunGroupRequest:
-    """One group's part of a round. `program` names what its members do."""
+    """One group's part of a round. `program` names what its members do; `start` is the mean of `parts` if any."""
 
     run_id: str
     round: int
@@ -45,6 +65,10 @@ class RunGroupRequest:
     training: TrainingSettings | None
     stall_timeout_s: float
     max_model_bytes: int
+    parts: tuple[Part, ...] = ()
+    personal: bool = False
+    reveal: Reveal | None = None
+    results: Results = Results.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True)

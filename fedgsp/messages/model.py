@@ -14,6 +14,7 @@ class SourceKind(IntEnum):
     NODE = 2
     MANAGER = 3
     TOP_SERVER = 4
+    OWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,13 @@ class ModelRef:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, numpy dtype and shape of one tensor of a model."""
+    """Name, numpy dtype and shape of one tensor of a model; whether it is trained, and part of the classifier head."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     trainable: bool = True
+    head: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Start:
     model_id: str
     sources: tuple[Source, ...]
     keep: bool = False
+    personal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +43,32 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Reveal:
+    """What a client shows of its update: "exact", "layer:PREFIX" or "sketch:FLOATS"."""
+
+    view: str
+    without_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Train:
-    """Train from `start`, keep the result as `produces`."""
+    """Train from `start`, keep the result as `produces`; a retained one is the client's own model."""
 
     start: Start | None
     produces: str
     settings: TrainingSettings | None
+    reveal: Reveal | None = None
+    retain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Evaluate a model on the client's test part."""
+    """Evaluate a model on the client's test part, or on its training part; compare it with one that the node holds."""
 
     start: Start | None
+    training_part: bool = False
+    compared_with: str = ""
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +86,10 @@ class Initialise:
 
 @dataclass(frozen=True, slots=True)
 class SendUp:
-    """Upload a model to the manager."""
+    """Upload a model to the manager; one of an earlier round is there, or lost."""
 
     model_id: str
+    earlier: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +150,20 @@ class Trained:
     source: Source | None = None
     bytes: int = 0
     tensors: tuple[TensorSpec, ...] = ()
+    update: ModelRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Counts on a client's test part; `loss_sum` is the mean loss times the samples."""
+    """Counts on one part of a client's data; `loss_sum` is the mean loss times the samples."""
 
     correct: int
     samples: int
     loss_sum: float
     source: Source | None = None
     bytes: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    squared_distance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,34 @@ RELAY_MODE_DIRECT: RelayMode.ValueType  # 2
 RELAY_MODE_MANAGER: RelayMode.ValueType  # 3
 Global___RelayMode: _TypeAlias = RelayMode  # noqa: Y015
 
+class _Results:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ResultsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Results.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RESULTS_UNSPECIFIED: _Results.ValueType  # 0
+    """forgotten"""
+    RESULTS_RETAINED: _Results.ValueType  # 1
+    """stay with their clients"""
+    RESULTS_COLLECTED: _Results.ValueType  # 2
+    """held by the manager until forgotten"""
+    RESULTS_KEPT: _Results.ValueType  # 3
+    """stay with their nodes until the run is over"""
+
+class Results(_Results, metaclass=_ResultsEnumTypeWrapper):
+    """What becomes of the models that members trained each on its own."""
+
+RESULTS_UNSPECIFIED: Results.ValueType  # 0
+"""forgotten"""
+RESULTS_RETAINED: Results.ValueType  # 1
+"""stay with their clients"""
+RESULTS_COLLECTED: Results.ValueType  # 2
+"""held by the manager until forgotten"""
+RESULTS_KEPT: Results.ValueType  # 3
+"""stay with their nodes until the run is over"""
+Global___Results: _TypeAlias = Results  # noqa: Y015
+
 @_typing.final
 class RunGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -57,23 +85,36 @@ class RunGroupRequest(_message.Message):
     TRAINING_FIELD_NUMBER: _builtins.int
     STALL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     MAX_MODEL_BYTES_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    PERSONAL_FIELD_NUMBER: _builtins.int
+    REVEAL_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
     program: _builtins.str
-    """relay, parallel, evaluate, describe, initialise"""
+    """relay, parallel, alone, evaluate, ..."""
     start_address: _builtins.str
     relay: Global___RelayMode.ValueType
     shuffle: _builtins.bool
     """relay order; the order of `members` otherwise"""
     stall_timeout_s: _builtins.float
     max_model_bytes: _builtins.int
+    personal: _builtins.bool
+    """models travel without their heads"""
+    results: Global___Results.ValueType
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
     def start(self) -> _model_pb2.ModelRef: ...
     @_builtins.property
     def training(self) -> _order_pb2.TrainingSettings: ...
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Part]:
+        """If there are any, `start` is their weighted mean, made by the manager in this order."""
+
+    @_builtins.property
+    def reveal(self) -> _order_pb2.Reveal: ...
     def __init__(
         self,
         *,
@@ -89,14 +130,46 @@ class RunGroupRequest(_message.Message):
         training: _order_pb2.TrainingSettings | None = ...,
         stall_timeout_s: _builtins.float = ...,
         max_model_bytes: _builtins.int = ...,
+        parts: _abc.Iterable[Global___Part] | None = ...,
+        personal: _builtins.bool = ...,
+        reveal: _order_pb2.Reveal | None = ...,
+        results: Global___Results.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start", "training", b"training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "program", b"program", "relay", b"relay", "round", b"round", "run_id", b"run_id", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "parts", b"parts", "personal", b"personal", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunGroupRequest: _TypeAlias = RunGroupRequest  # noqa: Y015
+
+@_typing.final
+class Part(_message.Message):
+    """A model that counts in a mean, and the node that holds it; empty: the top server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REF_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    weight: _builtins.float
+    @_builtins.property
+    def ref(self) -> _model_pb2.ModelRef: ...
+    def __init__(
+        self,
+        *,
+        ref: _model_pb2.ModelRef | None = ...,
+        node: _builtins.str = ...,
+        weight: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "ref", b"ref", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Part: _TypeAlias = Part  # noqa: Y015
 
 @_typing.final
 class ForgetResponse(_message.Message):
@@ -121,10 +194,18 @@ class Member(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     node: _builtins.str
     peer_address: _builtins.str
     samples: _builtins.int
+    weight: _builtins.float
+    """in the group's mean"""
+    @_builtins.property
+    def start(self) -> Global___Part:
+        """in place of the group's start"""
+
     def __init__(
         self,
         *,
@@ -132,10 +213,12 @@ class Member(_message.Message):
         node: _builtins.str = ...,
         peer_address: _builtins.str = ...,
         samples: _builtins.int = ...,
+        start: Global___Part | None = ...,
+        weight: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "node", b"node", "peer_address", b"peer_address", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "node", b"node", "peer_address", b"peer_address", "samples", b"samples", "start", b"start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

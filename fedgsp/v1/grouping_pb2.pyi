@@ -78,6 +78,7 @@ class AssignQuestion(_message.Message):
     SIZES_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     MATRICES_FIELD_NUMBER: _builtins.int
+    NEWCOMERS_FIELD_NUMBER: _builtins.int
     grouping: _builtins.str
     round: _builtins.int
     groups: _builtins.int
@@ -92,6 +93,10 @@ class AssignQuestion(_message.Message):
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def matrices(self) -> _containers.RepeatedCompositeFieldContainer[Global___MatrixSpec]: ...
+    @_builtins.property
+    def newcomers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of `clients`: to be placed after the others were grouped"""
+
     def __init__(
         self,
         *,
@@ -103,10 +108,11 @@ class AssignQuestion(_message.Message):
         sizes: _abc.Iterable[_builtins.int] | None = ...,
         options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         matrices: _abc.Iterable[Global___MatrixSpec] | None = ...,
+        newcomers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "grouping", b"grouping", "groups", b"groups", "matrices", b"matrices", "options", b"options", "round", b"round", "seed", b"seed", "sizes", b"sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "grouping", b"grouping", "groups", b"groups", "matrices", b"matrices", "newcomers", b"newcomers", "options", b"options", "round", b"round", "seed", b"seed", "sizes", b"sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,6 +31,8 @@ class _SourceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceKind
     SOURCE_KIND_NODE: _SourceKind.ValueType  # 2
     SOURCE_KIND_MANAGER: _SourceKind.ValueType  # 3
     SOURCE_KIND_TOP_SERVER: _SourceKind.ValueType  # 4
+    SOURCE_KIND_OWN: _SourceKind.ValueType  # 5
+    """of an earlier round, held by the asking node: it is there, or lost"""
 
 class SourceKind(_SourceKind, metaclass=_SourceKindEnumTypeWrapper): ...
 
@@ -40,6 +42,8 @@ SOURCE_KIND_LOCAL: SourceKind.ValueType  # 1
 SOURCE_KIND_NODE: SourceKind.ValueType  # 2
 SOURCE_KIND_MANAGER: SourceKind.ValueType  # 3
 SOURCE_KIND_TOP_SERVER: SourceKind.ValueType  # 4
+SOURCE_KIND_OWN: SourceKind.ValueType  # 5
+"""of an earlier round, held by the asking node: it is there, or lost"""
 Global___SourceKind: _TypeAlias = SourceKind  # noqa: Y015
 
 @_typing.final
@@ -124,11 +128,14 @@ class TensorSpec(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     TRAINABLE_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
     """numpy name, little endian"""
     trainable: _builtins.bool
     """false for buffers, which no distance or norm may include"""
+    head: _builtins.bool
+    """part of the classifier head, which stays with the client in some schemes"""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -138,10 +145,11 @@ class TensorSpec(_message.Message):
         dtype: _builtins.str = ...,
         shape: _abc.Iterable[_builtins.int] | None = ...,
         trainable: _builtins.bool = ...,
+        head: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "name", b"name", "shape", b"shape", "trainable", b"trainable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "head", b"head", "name", b"name", "shape", b"shape", "trainable", b"trainable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,9 +116,12 @@ class Start(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     KEEP_FIELD_NUMBER: _builtins.int
+    PERSONAL_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     keep: _builtins.bool
     """other orders to this node start from the same weights"""
+    personal: _builtins.bool
+    """these weights have no head: the client adds its own"""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.Source]: ...
     def __init__(
@@ -127,10 +130,11 @@ class Start(_message.Message):
         model_id: _builtins.str = ...,
         sources: _abc.Iterable[_model_pb2.Source] | None = ...,
         keep: _builtins.bool = ...,
+        personal: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "model_id", b"model_id", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "model_id", b"model_id", "personal", b"personal", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -143,26 +147,62 @@ class Train(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     PRODUCES_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    REVEAL_FIELD_NUMBER: _builtins.int
+    RETAIN_FIELD_NUMBER: _builtins.int
     produces: _builtins.str
     """the id under which the result is kept"""
+    retain: _builtins.bool
+    """the result is the client's own model, kept until a later one of its is in use"""
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
     def settings(self) -> Global___TrainingSettings: ...
+    @_builtins.property
+    def reveal(self) -> Global___Reveal:
+        """what the client shows of its update"""
+
     def __init__(
         self,
         *,
         start: Global___Start | None = ...,
         produces: _builtins.str = ...,
         settings: Global___TrainingSettings | None = ...,
+        reveal: Global___Reveal | None = ...,
+        retain: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reveal", b"reveal", "settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["produces", b"produces", "settings", b"settings", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Train: _TypeAlias = Train  # noqa: Y015
+
+@_typing.final
+class Reveal(_message.Message):
+    """A view of the update g = (w_start - w_after) / learning rate, over the trainable parameters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VIEW_FIELD_NUMBER: _builtins.int
+    WITHOUT_HEAD_FIELD_NUMBER: _builtins.int
+    view: _builtins.str
+    """"exact", "layer:PREFIX", "sketch:FLOATS" """
+    without_head: _builtins.bool
+    """of the shared part only"""
+    def __init__(
+        self,
+        *,
+        view: _builtins.str = ...,
+        without_head: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["view", b"view", "without_head", b"without_head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reveal: _TypeAlias = Reveal  # noqa: Y015
 
 @_typing.final
 class TrainingSettings(_message.Message):
@@ -225,16 +265,28 @@ class Evaluate(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     START_FIELD_NUMBER: _builtins.int
+    TRAINING_PART_FIELD_NUMBER: _builtins.int
+    COMPARED_WITH_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    training_part: _builtins.bool
+    """on what the client trains on, not on its test part"""
+    compared_with: _builtins.str
+    """a model that this node holds, for `squared_distance`"""
+    seed: _builtins.int
+    """root seed of the run, for a head that the client does not have yet"""
     @_builtins.property
     def start(self) -> Global___Start: ...
     def __init__(
         self,
         *,
         start: Global___Start | None = ...,
+        training_part: _builtins.bool = ...,
+        compared_with: _builtins.str = ...,
+        seed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_with", b"compared_with", "seed", b"seed", "start", b"start", "training_part", b"training_part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,15 +336,19 @@ class SendUp(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_ID_FIELD_NUMBER: _builtins.int
+    EARLIER_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
+    earlier: _builtins.bool
+    """of an earlier round: it is there, or lost"""
     def __init__(
         self,
         *,
         model_id: _builtins.str = ...,
+        earlier: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier", b"earlier", "model_id", b"model_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -481,6 +537,7 @@ class Trained(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     loss: _builtins.float
     """mean over the samples seen"""
@@ -493,6 +550,10 @@ class Trained(_message.Message):
     def source(self) -> _model_pb2.Source: ...
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.TensorSpec]: ...
+    @_builtins.property
+    def update(self) -> _model_pb2.ModelRef:
+        """what was asked to be revealed, held by the node"""
+
     def __init__(
         self,
         *,
@@ -503,10 +564,11 @@ class Trained(_message.Message):
         source: _model_pb2.Source | None = ...,
         bytes: _builtins.int = ...,
         tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
+        update: _model_pb2.ModelRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "tensors", b"tensors", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -516,17 +578,45 @@ Global___Trained: _TypeAlias = Trained  # noqa: Y015
 class Evaluated(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CORRECT_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     LOSS_SUM_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    SQUARED_DISTANCE_FIELD_NUMBER: _builtins.int
     correct: _builtins.int
     samples: _builtins.int
     loss_sum: _builtins.float
     bytes: _builtins.int
+    squared_distance: _builtins.float
+    """to `compared_with`, over all float tensors"""
     @_builtins.property
     def source(self) -> _model_pb2.Source: ...
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """further figures of the task"""
+
     def __init__(
         self,
         *,
@@ -535,10 +625,12 @@ class Evaluated(_message.Message):
         loss_sum: _builtins.float = ...,
         source: _model_pb2.Source | None = ...,
         bytes: _builtins.int = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        squared_distance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "correct", b"correct", "loss_sum", b"loss_sum", "samples", b"samples", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "correct", b"correct", "loss_sum", b"loss_sum", "metrics", b"metrics", "samples", b"samples", "source", b"source", "squared_distance", b"squared_distance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import nn
 
-from fedgsp.errors import DataError, TaskError
+from fedgsp.errors import DataError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.tasks.dealing import Dealt, SplitName
 from fedgsp_node.tasks.partitions import partition_indices
-from fedgsp_node.tasks.reading import read_idx, read_npz
+from fedgsp_node.tasks.reading import check_images, check_labels, read_idx, read_npz
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ _FORM = "a folder with the four .gz files as published, or an .npz of uint8 x_tr
 
 
 class GreyImages(Task):
-    """The training file dealt to clients, and the test file dealt to them in the same label mix."""
+    """The training file dealt to clients; they test on the test file, or on samples of their own."""
 
     num_classes = 10
 
@@ -36,97 +37,68 @@ class GreyImages(Task):
         min_size: int | None = None,
         shards_per_client: int | None = None,
         shards: int | None = None,
+        split: SplitName = "official",
         train_share: float = 1.0,
+        model: Literal["perceptron", "hcct"] = "perceptron",
+        double_softmax: bool = False,
+        normalise: bool = False,
         seed: int = 0,
     ) -> None:
-        if not 0 < train_share <= 1:
-            raise TaskError(f"train_share is {train_share}", "give a number above 0 and up to 1")
+        self._model = model
+        self._double_softmax = double_softmax
+        self._normalise = normalise
         numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
         if not data.exists():
             raise DataError(f"{data} does not exist", f"give {_FORM}")
         read = _read_folder if data.is_dir() else _read_npz
-        self._x_train, self._y_train, self._x_test, self._y_test = read(data)
-        parts = partition_indices(partition, self._y_train, clients, stream(seed, "partition"), numbers)
-        # Every official test image goes to exactly one client, whose label mix it follows: the sample-weighted mean
-        # over all clients is then the accuracy on the official test file, comparable with published figures.
-        self._test_rows = _deal_alike(self._y_train, parts, self._y_test, stream(seed, "test-part"))
-        self._train_rows = [
-            stream(seed, "train-share", client).permutation(part)[: max(1, round(train_share * len(part)))]
-            for client, part in enumerate(parts)
-        ]
+        train = read(data, "train")
+        test = read(data, "test") if split == "official" else None
+        parts = partition_indices(partition, train.y, clients, stream(seed, "partition"), numbers)
+        self._dealt = Dealt(train, test, parts, train_share, seed)
 
     @property
     def num_clients(self) -> int:
         """As many as were asked for."""
-        return len(self._train_rows)
+        return len(self._dealt)
 
     def model(self) -> nn.Module:
-        """A perceptron of 784-200-200-10, 199,210 parameters."""
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
-        )
+        """A perceptron: 784-200-200-10 (199,210 parameters), or HCCT's 784-64-10 with dropout (50,890)."""
+        if self._model == "hcct":
+            layers = [nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10)]
+        else:
+            layers = [
+                nn.Flatten(),
+                nn.Linear(784, 200),
+                nn.ReLU(),
+                nn.Linear(200, 200),
+                nn.ReLU(),
+                nn.Linear(200, 10),
+            ]
+        # HCCT's release feeds probabilities to the cross-entropy, which takes the softmax of them once more.
+        return nn.Sequential(*layers, nn.Softmax(dim=1)) if self._double_softmax else nn.Sequential(*layers)
 
     def data(self, client: int) -> ClientData:
-        """Images as float32 of shape (n, 1, 28, 28) in 0..1, labels as int64."""
-        return ClientData(
-            _split(self._x_train, self._y_train, self._train_rows[client]),
-            _split(self._x_test, self._y_test, self._test_rows[client]),
-        )
+        """Images as float32 of shape (n, 1, 28, 28) in 0..1, in -1..1 if normalised; labels as int64."""
+        own = self._dealt.client(client)
+        return ClientData(self._scaled(own.train), self._scaled(own.test))
+
+    def _scaled(self, images: Split) -> Split:
+        x = (images.x.astype(np.float32) / 255).reshape(-1, 1, _SIDE, _SIDE)
+        return Split((x - 0.5) / 0.5 if self._normalise else x, images.y)
 
 
-def _split(x: NDArray[np.uint8], y: NDArray[np.int64], rows: NDArray[np.int64]) -> Split:
-    return Split((x[rows] / np.float32(255)).reshape(-1, 1, _SIDE, _SIDE), y[rows])
+def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
+    official = {"train": "train", "test": "t10k"}[part]
+    images = folder / f"{official}-images-idx3-ubyte.gz"
+    labels = folder / f"{official}-labels-idx1-ubyte.gz"
+    return _checked(images, read_idx(images, 3), labels, read_idx(labels, 1))
 
 
-def _deal_alike(
-    labels: NDArray[np.int64], parts: list[NDArray[np.int64]], others: NDArray[np.int64], rng: np.random.Generator
-) -> list[NDArray[np.int64]]:
-    """Indices into `others`, each to one client, every class in proportion to how many of it the client has."""
-    classes = GreyImages.num_classes
-    counts = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
-    dealt: list[list[NDArray[np.int64]]] = [[] for _ in parts]
-    for label in range(classes):
-        rows = rng.permutation(np.flatnonzero(others == label))
-        held = counts[:, label] if counts[:, label].any() else np.ones(len(parts))
-        cuts = np.rint(np.cumsum(held)[:-1] / held.sum() * len(rows)).astype(np.int64)
-        for own, piece in zip(dealt, np.split(rows, cuts), strict=True):
-            own.append(piece)
-    return [np.concatenate(own) for own in dealt]
+def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
+    held = read_npz(path, [f"x_{part}", f"y_{part}"])
+    return _checked(path, held[f"x_{part}"], path, held[f"y_{part}"])
 
 
-_Arrays = tuple["NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.uint8]", "NDArray[np.int64]"]
-
-
-def _read_folder(folder: Path) -> _Arrays:
-    arrays: list[Any] = []
-    for part in ("train", "t10k"):
-        images = folder / f"{part}-images-idx3-ubyte.gz"
-        labels = folder / f"{part}-labels-idx1-ubyte.gz"
-        arrays += _checked(images, read_idx(images, 3), labels, read_idx(labels, 1))
-    return arrays[0], arrays[1], arrays[2], arrays[3]
-
-
-def _read_npz(path: Path) -> _Arrays:
-    held = read_npz(path, ["x_train", "y_train", "x_test", "y_test"])
-    x_train, y_train = _checked(path, held["x_train"], path, held["y_train"])
-    x_test, y_test = _checked(path, held["x_test"], path, held["y_test"])
-    return x_train, y_train, x_test, y_test
-
-
-def _checked(
-    image_path: Path, images: NDArray[Any], label_path: Path, labels: NDArray[Any]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    if images.dtype != np.uint8 or images.ndim != 3 or images.shape[1:] != (_SIDE, _SIDE) or len(images) == 0:
-        raise DataError(
-            f"{image_path} holds images of {images.dtype}, shape {images.shape}, not of uint8, shape (n, 28, 28)",
-            f"give {_FORM}",
-        )
-    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-        raise DataError(
-            f"{label_path} holds labels of {labels.dtype}, shape {labels.shape}, for {len(images)} images",
-            f"give {_FORM}",
-        )
-    wrong = labels[(labels < 0) | (labels >= GreyImages.num_classes)]
-    if len(wrong):
-        raise DataError(f"{label_path} has the label {wrong[0]}, outside 0 .. 9", f"give {_FORM}")
-    return images, labels.astype(np.int64)
+def _checked(image_path: Path, images: NDArray[Any], label_path: Path, labels: NDArray[Any]) -> Split:
+    check_images(image_path, images, [(_SIDE, _SIDE)], _FORM)
+    return Split(images, check_labels(label_path, labels, len(images), GreyImages.num_classes, _FORM))

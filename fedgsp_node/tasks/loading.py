@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: name -> module:factory
 BUILT_IN: dict[str, str] = {
+    "cifar10": "fedgsp_node.tasks.cifar10:Cifar10",
+    "digit_domains": "fedgsp_node.tasks.digit_domains:DigitDomains",
     "digits": "fedgsp_node.tasks.digits:Digits",
     "fashion_mnist": "fedgsp_node.tasks.grey_images:GreyImages",
     "femnist": "fedgsp_node.tasks.femnist:Femnist",

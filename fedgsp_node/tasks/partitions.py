@@ -94,12 +94,33 @@ def half_normal_shards(
     return [np.concatenate([pieces[piece] for piece in own]) for own in owners]
 
 
+def three_clients(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Clients 0, 1 get 20 % and 80 % of each class of the first half, client 2 all of the others (HCCT, Table 2)."""
+    if clients != 3:
+        raise TaskError(f"the partition three_clients cannot deal to {clients} clients", "set clients to 3")
+    classes = np.unique(labels)
+    small: list[Indices] = []
+    large: list[Indices] = []
+    for label in classes[: len(classes) // 2]:
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        cut = round(0.2 * len(rows))
+        small.append(rows[:cut])
+        large.append(rows[cut:])
+    others = rng.permutation(np.flatnonzero(np.isin(labels, classes[len(classes) // 2 :])))
+    if not sum(map(len, small)):
+        raise TaskError(
+            f"{len(labels)} samples of {len(classes)} classes are too few for three_clients", "take more samples"
+        )
+    return [np.concatenate(small), np.concatenate(large), others]
+
+
 PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "dirichlet": dirichlet,
     "half_normal": half_normal,
     "half_normal_shards": half_normal_shards,
     "iid": iid,
     "shards": shards,
+    "three_clients": three_clients,
 }
 
 

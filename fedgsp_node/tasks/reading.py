@@ -62,6 +62,28 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         return arrays
 
 
+def check_images(path: Path, images: NDArray[Any], shapes: Sequence[tuple[int, ...]], form: str) -> None:
+    """Raises DataError unless `images` are at least one, of bytes, each of one of `shapes`."""
+    if images.dtype != np.uint8 or images.shape[1:] not in shapes or len(images) == 0:
+        wanted = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in shapes)
+        raise DataError(
+            f"{path} holds images of {images.dtype}, shape {images.shape}, not of uint8, shape {wanted}",
+            f"give {form}",
+        )
+
+
+def check_labels(path: Path, labels: NDArray[Any], count: int, classes: int, form: str) -> NDArray[np.int64]:
+    """The labels as int64; raises DataError unless they are `count` whole numbers in 0 .. classes - 1."""
+    if labels.dtype.kind not in "iu" or labels.shape != (count,):
+        raise DataError(
+            f"{path} holds labels of {labels.dtype}, shape {labels.shape}, for {count} images", f"give {form}"
+        )
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise DataError(f"{path} has the label {wrong[0]}, outside 0 .. {classes - 1}", f"give {form}")
+    return labels.astype(np.int64)
+
+
 def read_npz_shape(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and type of one array of an .npz file, without reading its values."""
     with reading(path, f"an .npz file with {key}"), zipfile.ZipFile(path) as archive:

@@ -6,14 +6,18 @@ from collections.abc import Awaitable, Callable
 
 from fedgsp.messages import Failure, GroupResult
 from group_manager.group import Group
-from group_manager.programs import parallel, relay, survey
+from group_manager.programs import alone, parallel, relay, survey
 
 Program = Callable[[Group], Awaitable[GroupResult | Failure]]
 
 PROGRAMS: dict[str, Program] = {
     "relay": relay.run,
     "parallel": parallel.run,
+    "alone": alone.run,
+    "collect": survey.collect,
+    "compare": survey.compare,
     "describe": survey.describe,
     "evaluate": survey.evaluate,
+    "evaluate-training": survey.evaluate_training,
     "initialise": survey.initialise,
 }

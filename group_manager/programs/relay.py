@@ -54,7 +54,7 @@ async def run(group: Group) -> GroupResult | Failure:
                 break
             member = remaining.pop(0)
             _note_reroute(group, declared, outcome.source)
-            group.done(member, len(trail), outcome)
+            group.done(member, len(trail), await group.with_update(outcome))
             trail.append(declared.hop)
             samples[member.client] = outcome.samples
             _let_go(group, trail)
@@ -91,11 +91,14 @@ def _declare(group: Group, members: list[Member], last: Hop | None, position: in
     request, chain = group.request, []
     for offset, member in enumerate(members):
         start = (
-            group.start_of_group(keep=False) if last is None else group.start_from(last.model_id, last.member, member)
+            group.start_of(member, keep=False)
+            if last is None
+            else group.start_from(last.model_id, last.member, member)
         )
         key = group.key("train", position + offset, attempt)
         hop = Hop(member, f"{request.run_id}/{request.round}/{request.group}/{position + offset}.{attempt}")
-        chain.append(Declared(hop, start, group.submit(member, key, Train(start, hop.model_id, request.training))))
+        work = Train(start, hop.model_id, request.training, request.reveal)
+        chain.append(Declared(hop, start, group.submit(member, key, work)))
         last = hop
     return chain
 

@@ -1,8 +1,22 @@
-"""Survey: every member answers one question on its own: its class histogram, how good a model is, fresh weights."""
+"""Survey: every member answers one question on its own: its class histogram, how good a model is, its own model."""
 
 from __future__ import annotations
 
-from fedgsp.messages import Describe, Evaluate, Failure, FailureCode, GroupResult, Initialise, ModelRef, Trained, Work
+import dataclasses
+from collections.abc import Callable
+
+from fedgsp.messages import (
+    Describe,
+    Evaluate,
+    Failure,
+    FailureCode,
+    GroupResult,
+    Initialise,
+    Member,
+    ModelRef,
+    Trained,
+    Work,
+)
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from group_manager.group import Group
@@ -10,12 +24,40 @@ from group_manager.group import Group
 
 async def describe(group: Group) -> GroupResult | Failure:
     """Collects the members' class histograms."""
-    return await _ask(group, "describe", Describe())
+    return await _ask(group, "describe", lambda _: Describe())
 
 
 async def evaluate(group: Group) -> GroupResult | Failure:
-    """Evaluates the start model on every member's test part."""
-    return await _ask(group, "evaluate", Evaluate(group.start_of_group(keep=True)))
+    """Evaluates every member's start, or the group's, on the member's test part."""
+    return await _ask(group, "evaluate", lambda member: _evaluation(group, member, False))
+
+
+async def evaluate_training(group: Group) -> GroupResult | Failure:
+    """The same on the member's training part."""
+    return await _ask(group, "evaluate", lambda member: _evaluation(group, member, True))
+
+
+async def compare(group: Group) -> GroupResult | Failure:
+    """Evaluates the group's start on every member's training part, and how far it is from the member's own start."""
+
+    def work(member: Member) -> Work:
+        own = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
+        everyones = dataclasses.replace(member, start=None)
+        return Evaluate(group.start_of(everyones, keep=True), True, own)
+
+    return await _ask(group, "compare", work)
+
+
+async def collect(group: Group) -> GroupResult | Failure:
+    """Brings the members' own models here, one by one, until the top server forgets them."""
+    for position, member in enumerate(group.request.members):
+        ref = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
+        handed = await group.hand_over(ref)
+        if isinstance(handed, Failure):
+            group.skipped(member, handed)
+        else:
+            group.done(member, position, Trained(handed))
+    return GroupResult(ModelRef(""), 0, group.bytes_direct, group.bytes_relayed)
 
 
 async def initialise(group: Group) -> GroupResult | Failure:
@@ -24,8 +66,10 @@ async def initialise(group: Group) -> GroupResult | Failure:
     assert request.training is not None
     reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
     for position, member in enumerate(request.members):
-        model_id = f"{request.run_id}/{request.round}/initial.{position}"
-        work = Initialise(model_id, derive(request.training.seed, "initial-weights"))
+        model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
+        # Other weights for every group number: schemes with several models must not start from equal ones.
+        other = (request.group,) if request.group else ()
+        work = Initialise(model_id, derive(request.training.seed, "initial-weights", *other))
         outcome = await group.outcome(group.submit(member, group.key("initialise", position), work))
         if isinstance(outcome, Trained):
             weights = await group.collect(model_id)
@@ -38,9 +82,11 @@ async def initialise(group: Group) -> GroupResult | Failure:
     return reason
 
 
-async def _ask(group: Group, task: str, work: Work) -> GroupResult | Failure:
+async def _ask(group: Group, task: str, work: Callable[[Member], Work]) -> GroupResult | Failure:
     members = group.request.members
-    tickets = [group.submit(member, group.key(task, position), work) for position, member in enumerate(members)]
+    tickets = [
+        group.submit(member, group.key(task, position), work(member)) for position, member in enumerate(members)
+    ]
     for position, (member, ticket) in enumerate(zip(members, tickets, strict=True)):
         outcome = await group.outcome(ticket)
         if outcome is None or isinstance(outcome, Failure):

@@ -52,7 +52,7 @@ def test_a_submessage_may_be_unset(name: str) -> None:
             assert types.NoneType in typing.get_args(hints[field.name]), field.name
 
 
-@pytest.mark.parametrize("kind", [messages.FailureCode, messages.SourceKind, messages.RelayMode])
+@pytest.mark.parametrize("kind", [messages.FailureCode, messages.SourceKind, messages.RelayMode, messages.Results])
 def test_enum_numbers_are_those_of_the_contract(kind: Any) -> None:
     prefix = "".join(f"_{c}" if c.isupper() else c.upper() for c in kind.__name__).lstrip("_") + "_"
     numbers = {value.name: value.number for value in ENUMS[kind.__name__].values}
@@ -60,7 +60,7 @@ def test_enum_numbers_are_those_of_the_contract(kind: Any) -> None:
 
 
 def test_every_enum_of_the_contract_has_a_python_twin() -> None:
-    assert set(ENUMS) == {"FailureCode", "SourceKind", "RelayMode"}
+    assert set(ENUMS) == {"FailureCode", "SourceKind", "RelayMode", "Results"}
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))

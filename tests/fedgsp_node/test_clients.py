@@ -27,7 +27,7 @@ SETTINGS = TrainingSettings("sgd", 2, 7, 0.05, seed=11)
 
 
 def train(clients: Clients, client: int, round_number: int = 1, settings: TrainingSettings = SETTINGS) -> Weights:
-    return clients.train(client, clients.initial_weights(0), settings, round_number, Control())[0]
+    return clients.train(client, clients.initial_weights(0), settings, round_number, Control()).after
 
 
 def refused(call: Callable[[], Any]) -> tuple[FailureCode, str]:
@@ -53,7 +53,7 @@ def test_training_gives_the_bits_of_an_independent_loop() -> None:
     start = clients.initial_weights(0)
     state = {name: array.copy() for name, array in start.arrays.items()}
     for client, round_number in [(0, 1), (3, 1), (0, 2)]:
-        trained, _, _ = clients.train(client, start, SETTINGS, round_number, Control())
+        trained = clients.train(client, start, SETTINGS, round_number, Control()).after
         assert_same_bits(dict(trained.arrays), oracle.train(state, client, round_number))
 
 
@@ -83,7 +83,8 @@ def test_training_leaves_the_start_as_it_was() -> None:
     clients = Clients(Blobs(), None)
     start = clients.initial_weights(0)
     before = start.buffer.copy()
-    trained, loss, seconds = clients.train(0, start, SETTINGS, 1, Control())
+    learned = clients.train(0, start, SETTINGS, 1, Control())
+    trained, loss, seconds = learned.after, learned.loss, learned.seconds
     assert np.array_equal(start.buffer, before)
     assert not np.array_equal(trained.buffer, before)
     assert loss > 0

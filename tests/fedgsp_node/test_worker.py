@@ -109,7 +109,8 @@ async def test_a_training_order_keeps_its_result_and_says_what_it_took() -> None
     async with node() as n:
         result = await n.do(training("start", "end"), client=2)
         kept = await n.store.get("end")
-        expected, loss, _ = n.clients.train(2, await n.store.get("start"), SETTINGS, ROUND, Control())
+        learned = n.clients.train(2, await n.store.get("start"), SETTINGS, ROUND, Control())
+        expected, loss = learned.after, learned.loss
         assert isinstance(result, Trained)
         assert np.array_equal(kept.buffer, expected.buffer)
         assert result.ref == kept.ref("end")
@@ -123,7 +124,7 @@ async def test_a_chain_declared_at_once_drives_itself() -> None:
         await asyncio.gather(*(n.do(training(start, end), client) for client, start, end in orders))
         weights = await n.store.get("start")
         for client in (0, 1, 2):
-            weights, _, _ = n.clients.train(client, weights, SETTINGS, ROUND, Control())
+            weights = n.clients.train(client, weights, SETTINGS, ROUND, Control()).after
         assert np.array_equal((await n.store.get("d")).buffer, weights.buffer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -106,6 +107,8 @@ class Scene:
             "stall_timeout_s": STALL_TIMEOUT_S,
             "max_model_bytes": 8,
         }
+        # A member counts by its samples unless a test says otherwise.
+        members = [m if m.weight else dataclasses.replace(m, weight=float(self.samples_of(m.client))) for m in members]
         return RunGroupRequest("run", program=program, members=tuple(members), **{**settings, **changes})  # type: ignore[arg-type]
 
     async def attach(self, members: Sequence[Member]) -> None:

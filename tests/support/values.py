@@ -35,7 +35,7 @@ def _values(hint: Any, name: str) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(_values(parts[0], name), max_size=3).map(tuple)
     if origin is Mapping:
-        return st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
+        return st.dictionaries(_values(parts[0], name), _values(parts[1], name), max_size=3)
     if dataclasses.is_dataclass(hint):
         return st.deferred(lambda: values_of(typing.cast("type", hint)))
     if isinstance(hint, type) and issubclass(hint, IntEnum):

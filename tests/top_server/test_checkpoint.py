@@ -26,7 +26,7 @@ def names(directory: Path) -> list[str]:
 
 
 def test_tensors_and_their_origin_come_back(tmp_path: Path) -> None:
-    path = Checkpoints(tmp_path, "last").save_round(TENSORS, ORIGIN)
+    path = Checkpoints(tmp_path, "last").write_round(TENSORS, ORIGIN)
     assert path == tmp_path / "round-0012.safetensors"
     tensors, origin = load(path)
     assert origin == ORIGIN
@@ -40,9 +40,9 @@ def test_tensors_and_their_origin_come_back(tmp_path: Path) -> None:
 def write_three_and_a_final(directory: Path, keep: str) -> None:
     checkpoints = Checkpoints(directory, keep)
     for number in (1, 2, 3):
-        checkpoints.save_round(TENSORS, dataclasses.replace(ORIGIN, round=number))
+        checkpoints.prune([checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=number))])
     assert (directory / "round-0003.safetensors").exists()
-    checkpoints.save_final(TENSORS, dataclasses.replace(ORIGIN, round=3))
+    checkpoints.prune([checkpoints.write_final(TENSORS, dataclasses.replace(ORIGIN, round=3))])
 
 
 def test_only_the_last_model_stays(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_all_models_stay_where_they_are_wanted(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "last")
-    checkpoints.save_round(TENSORS, dataclasses.replace(ORIGIN, round=1))
+    checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=1))
     (tmp_path / ".round-0002.safetensors.tmp").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"round-0002\.safetensors cannot be written: No space left"):
-        checkpoints.save_round(TENSORS, dataclasses.replace(ORIGIN, round=2))
+        checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=2))
     assert names(tmp_path) == ["round-0001.safetensors"]
 
 

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from fedgsp.aggregation import Mean
-from top_server.merge import MERGES
 
 
 def merged(name: str, *folds: tuple[float, int]) -> float:
-    make = MERGES[name]
-    assert make is not None
-    merge = make()
+    merge = Mean(weighted=name == "weighted-mean")
     for value, samples in folds:
         merge.fold({"w": np.array([value])}, samples)
     return float(merge.result()["w"][0])
@@ -29,14 +26,3 @@ def test_the_weighted_mean_of_the_toy_clients_is_that_of_fedavg() -> None:
 def test_relays_of_one_client_merge_to_the_unweighted_mean_of_fedavg() -> None:
     """M = K with the toy clients c = (0, 4), one step of rate 0.1 from 1."""
     assert merged("mean", (1 - 0.1 * (1 - 0), 1), (1 - 0.1 * (1 - 4), 3)) == pytest.approx(1.1)
-
-
-def test_each_round_starts_an_empty_merge() -> None:
-    make = MERGES["mean"]
-    assert make is not None
-    assert isinstance(make(), Mean)
-    assert make() is not make()
-
-
-def test_groups_may_keep_models_of_their_own() -> None:
-    assert MERGES["none"] is None

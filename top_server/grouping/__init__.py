@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from top_server.grouping.hcct import hcct
 from top_server.grouping.icg import icg
+from top_server.grouping.ifca import ifca
+from top_server.grouping.maxfl_hcct import maxfl_hcct
 from top_server.grouping.random_groups import random_groups
 from top_server.grouping.request import GroupingRequest, Plan
 from top_server.grouping.single import single_group
+from top_server.grouping.singletons import singletons
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["GROUPINGS", "GroupingRequest", "Plan"]
 
 GROUPINGS: dict[str, Callable[[GroupingRequest], Plan]] = {
+    "hcct": hcct,
     "icg": icg,
+    "ifca": ifca,
+    "maxfl-hcct": maxfl_hcct,
     "random": random_groups,
     "single": single_group,
+    "singletons": singletons,
 }

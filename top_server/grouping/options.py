@@ -5,22 +5,29 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedgsp.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
 _FLAGS = {"true": True, "false": False}
 
 
 class Options:
-    """The options given to one grouping; every refusal is a ConfigError naming the grouping and what it accepts."""
+    """The options given to one grouping; every refusal is a ConfigError naming the grouping and what it accepts.
+
+    An accepted name that ends in `.ID` stands for one option per client: `alpha.ID` for alpha.0, alpha.1, ...
+    """
 
     def __init__(self, grouping: str, given: Mapping[str, str], accepted: Sequence[str]) -> None:
         self._grouping = grouping
         self._given = given
         for name in given:
-            if name not in accepted:
+            if _generic(name) not in accepted:
                 known = f"it accepts: {', '.join(accepted)}" if accepted else "it accepts none"
                 raise ConfigError(f"grouping {grouping} has no option {name!r}", known)
 
@@ -63,5 +70,20 @@ class Options:
             raise self._refusal(name, f"a number of at least {least:g}")
         return value
 
+    def number_per_client(
+        self, name: str, clients: Sequence[int], default: float, least: float = 0.0
+    ) -> NDArray[np.float64]:
+        """A number for each client: option `name.ID` where given, else option `name`, else `default`."""
+        common = self.number(name, default, least)
+        return np.array([self.number(f"{name}.{client}", common, least) for client in clients], np.float64)
+
     def _refusal(self, name: str, wanted: str) -> ConfigError:
         return ConfigError(f"grouping {self._grouping}: option {name} is {self._given[name]!r}", f"give {wanted}")
+
+
+def _generic(name: str) -> str:
+    """`alpha.ID` for `alpha.7`; a name without a client stays what it is, and `alpha.ID` itself is nobody's."""
+    head, dot, client = name.rpartition(".")
+    if not dot:
+        return name
+    return f"{head}.ID" if client.isdecimal() and client == str(int(client)) else ""

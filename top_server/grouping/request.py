@@ -25,9 +25,11 @@ class GroupingRequest:
     sizes: NDArray[np.int64]
     #: Training samples per class, raw counts, shape (N, F).
     histograms: NDArray[np.int64] | None = None
-    #: Named pairwise evidence, each of shape (N, N).
+    #: Named evidence with a row per client: pairwise ones ("gram") of shape (N, N), "losses" of shape (N, models).
     matrices: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    #: Those of `clients` that came while training went on, to be placed one by one after the others were grouped.
+    newcomers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.clients)
@@ -43,8 +45,10 @@ class GroupingRequest:
             if self.histograms.dtype.kind not in "iu" or self.histograms.min(initial=0) < 0:
                 raise ValueError("histograms must be counts: integers of at least 0")
         for name, matrix in self.matrices.items():
-            if matrix.shape != (count, count):
+            if matrix.ndim != 2 or len(matrix) != count:
                 raise ValueError(f"matrix {name!r} has shape {matrix.shape} for {count} clients")
+        if strangers := set(self.newcomers) - set(self.clients):
+            raise ValueError(f"newcomers that are not among the clients: {_listed(strangers)}")
 
 
 @dataclass(frozen=True, slots=True)

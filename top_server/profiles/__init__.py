@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from top_server.profiles.base import Profile
+from top_server.profiles.histograms import Histograms
+from top_server.profiles.losses import Losses
+from top_server.profiles.nothing import Nothing
+from top_server.profiles.priors import PriorDistances, PriorLosses
+from top_server.profiles.training_accuracy import TrainingAccuracy
+from top_server.profiles.updates import UpdateProfile
 
-from top_server.profiles import histograms, nothing
-from top_server.run import Run
+__all__ = ["PROFILES", "Profile"]
 
-#: Gathers what is not known yet in a round; returns the clients that can be grouped, ascending.
-Profile = Callable[[Run, int], Awaitable[list[int]]]
-
-PROFILES: dict[str, Profile] = {
-    "none": nothing.gather,
-    "histograms": histograms.gather,
+PROFILES: dict[str, type[Profile]] = {
+    "none": Nothing,
+    "histograms": Histograms,
+    "updates": UpdateProfile,
+    "losses": Losses,
+    "training-accuracy": TrainingAccuracy,
+    "prior-losses": PriorLosses,
+    "prior-distances": PriorDistances,
 }

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from fedgsp.messages import Described, MemberDone
-from top_server.run import Run
+from top_server.evidence import Evidence
+from top_server.group_run import GroupTask
+from top_server.profiles.base import Profile
 
 
-async def gather(run: Run, round_number: int) -> list[int]:
-    """Asks each client once; one whose answer cannot be used is left out, and the reason recorded."""
-    unknown = [client for client in run.membership.clients if client not in run.histograms]
-    if unknown:
-        outcome = await run.survey(round_number, "describe", unknown)
-        for done in outcome.done:
-            _take(run, round_number, done)
-    return [client for client in run.membership.clients if client in run.histograms]
+class Histograms(Profile):
+    """Asks each client once."""
 
+    async def gather(self, round_number: int) -> Evidence:
+        """One whose answer cannot be used is left out, and the reason recorded."""
+        run = self.run
+        unknown = tuple(client for client in run.membership.clients if client not in run.histograms)
+        if unknown:
+            outcome = await run.survey(round_number, GroupTask(0, "describe", unknown))
+            for done in outcome.done:
+                self._take(round_number, done)
+        known = tuple(client for client in run.membership.clients if client in run.histograms)
+        return Evidence(known, run.histogram_rows(known) if known else None)
 
-def _take(run: Run, round_number: int, done: MemberDone) -> None:
-    counts = done.result.class_counts if isinstance(done.result, Described) else ()
-    classes = run.membership.num_classes
-    if len(counts) == classes and min(counts) >= 0 and sum(counts) > 0:
-        run.histograms[done.client] = counts
-        return
-    what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"
-    reason = f"{what}; the task has {classes} classes"
-    run.journal.record("client_skipped", round=round_number, group=0, client=done.client, reason=reason)
+    def _take(self, round_number: int, done: MemberDone) -> None:
+        run = self.run
+        counts = done.result.class_counts if isinstance(done.result, Described) else ()
+        classes = run.membership.num_classes
+        if len(counts) == classes and min(counts) >= 0 and sum(counts) > 0:
+            run.histograms[done.client] = counts
+            return
+        what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"
+        reason = f"{what}; the task has {classes} classes"
+        run.journal.record("client_skipped", round=round_number, group=0, client=done.client, reason=reason)

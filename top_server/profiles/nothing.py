@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from top_server.run import Run
+from top_server.evidence import Evidence
+from top_server.profiles.base import Profile
 
 
-async def gather(run: Run, round_number: int) -> list[int]:
+class Nothing(Profile):
     """Asks nobody anything."""
-    return list(run.membership.clients)
+
+    async def gather(self, round_number: int) -> Evidence:
+        """The clients that are there."""
+        return Evidence(tuple(self.run.membership.clients))

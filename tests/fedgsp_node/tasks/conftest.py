@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from pathlib import Path
@@ -88,3 +89,35 @@ def leaf_folder(tmp_path, femnist_arrays):
             content = {"users": users, "num_samples": sizes, "user_data": user_data}
             (folder / f"all_data_{number}.json").write_text(json.dumps(content))
     return tmp_path / "leaf"
+
+
+@pytest.fixture
+def cifar_arrays():
+    rng = np.random.default_rng(9)
+    return {
+        "x_train": rng.integers(0, 256, (500, 32, 32, 3), dtype=np.uint8),
+        "y_train": rng.permutation(np.arange(500) % 10).astype(np.uint8),
+        "x_test": rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8),
+        "y_test": np.arange(40, dtype=np.uint8) % 10,
+    }
+
+
+@pytest.fixture
+def cifar_npz(tmp_path, cifar_arrays):
+    path = tmp_path / "cifar.npz"
+    np.savez(path, **cifar_arrays)
+    return path
+
+
+@pytest.fixture
+def cifar_folder(tmp_path, cifar_arrays):
+    """`cifar_arrays` as the files of the binary version, the training batches unlike in size."""
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    cuts = [0, 50, 150, 300, 400, 500]
+    pieces = [("train", a, b, f"data_batch_{n}") for n, (a, b) in enumerate(itertools.pairwise(cuts), 1)]
+    for part, begin, end, name in [*pieces, ("test", 0, 40, "test_batch")]:
+        planes = cifar_arrays[f"x_{part}"][begin:end].transpose(0, 3, 1, 2).reshape(end - begin, -1)
+        records = np.hstack([cifar_arrays[f"y_{part}"][begin:end, None], planes])
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    return folder

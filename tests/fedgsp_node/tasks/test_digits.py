@@ -26,7 +26,7 @@ def test_images_are_scaled_floats_of_one_channel():
     assert train.y.dtype == np.int64
 
 
-@pytest.mark.parametrize("partition", sorted(PARTITIONS))
+@pytest.mark.parametrize("partition", sorted({*PARTITIONS} - {"three_clients"}))
 def test_every_partition_gives_every_client_something_to_train_on(partition):
     task = Digits(clients=10, partition=partition)
     assert all(len(own.train) for own in parts(task))
@@ -57,6 +57,16 @@ def test_the_model_takes_the_data_and_has_10026_parameters():
     assert model(torch.from_numpy(task.data(0).test.x)).shape == (len(task.data(0).test), 10)
 
 
+@pytest.fixture
+def one_thread():
+    """Steps this small gain nothing from a second thread, and wait for it where the cores are taken."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_plain_sgd_learns_the_digits_within_two_passes():
     task = Digits(clients=4, partition="iid")
     torch.manual_seed(0)

@@ -20,7 +20,7 @@ def test_the_published_files_and_the_npz_give_the_same_data(idx_folder, grey_npz
         assert np.array_equal(one.test.y, two.test.y)
 
 
-@pytest.mark.parametrize("partition", sorted(PARTITIONS))
+@pytest.mark.parametrize("partition", sorted({*PARTITIONS} - {"three_clients"}))
 def test_every_test_image_is_held_by_exactly_one_client(grey_npz, grey_arrays, partition):
     held = np.concatenate([own.test.x for own in parts(GreyImages(grey_npz, 5, partition))])
     expected = grey_arrays["x_test"].reshape(60, 784) / np.float32(255)
@@ -56,6 +56,56 @@ def test_a_train_share_shrinks_the_training_part_only(grey_npz):
 def test_a_train_share_outside_its_range_is_refused(grey_npz, share):
     with pytest.raises(TaskError, match="above 0 and up to 1"):
         GreyImages(grey_npz, train_share=share)
+
+
+def test_clients_of_their_own_split_never_see_the_test_file(grey_npz, grey_arrays):
+    held = parts(GreyImages(grey_npz, 4, "iid", split="own", train_share=0.2))
+    assert [(len(own.train), len(own.test)) for own in held] == [(10, 40)] * 4
+    images = np.concatenate([part.x for own in held for part in (own.train, own.test)]).reshape(200, 784)
+    expected = grey_arrays["x_train"].reshape(200, 784) / np.float32(255)
+    assert sorted(image.tobytes() for image in images) == sorted(image.tobytes() for image in expected)
+
+
+def test_hccts_sizes_are_half_normal_and_four_percent_are_trained_on(grey_npz):
+    held = parts(GreyImages(grey_npz, 5, "half_normal", split="own", train_share=0.04))
+    sizes = [len(own.train) + len(own.test) for own in held]
+    assert len(set(sizes)) > 1
+    assert [len(own.train) for own in held] == [max(1, size - round(0.96 * size)) for size in sizes]
+
+
+@pytest.mark.parametrize("share", [0, 1, 1.5, float("nan")])
+def test_a_train_share_that_leaves_a_client_nothing_of_its_own_is_refused(grey_npz, share):
+    with pytest.raises(TaskError, match="with split=own give a number between 0 and 1"):
+        GreyImages(grey_npz, split="own", train_share=share)
+
+
+def test_normalised_images_lie_between_minus_one_and_one(grey_npz):
+    plain, normalised = (GreyImages(grey_npz, 1, "iid", normalise=on).data(0) for on in (False, True))
+    for part in ("train", "test"):
+        assert np.allclose(getattr(normalised, part).x, 2 * getattr(plain, part).x - 1, atol=1e-6)
+    assert normalised.train.x.dtype == np.float32
+
+
+def test_hccts_model_has_50890_parameters_and_drops_half_of_its_hidden_units(grey_npz):
+    model = GreyImages(grey_npz, 4, model="hcct").model()
+    assert sum(weights.numel() for weights in model.parameters()) == 50_890
+    hidden = model[:4](torch.ones(50, 1, 28, 28))
+    live = (model.eval()[:4](torch.ones(50, 1, 28, 28)) > 0).sum()
+    assert 0.4 < (hidden > 0).sum() / live < 0.6
+
+
+@pytest.mark.parametrize("name", ["perceptron", "hcct"])
+def test_a_double_softmax_changes_the_loss_but_not_what_is_right(grey_npz, name):
+    plain, double = (GreyImages(grey_npz, 2, model=name, double_softmax=on) for on in (False, True))
+    test = plain.data(0).test
+    one, two = plain.model().eval(), double.model().eval()
+    two.load_state_dict(one.state_dict())
+    with torch.no_grad():
+        logits, probabilities = (model(torch.from_numpy(test.x)) for model in (one, two))
+    assert torch.allclose(probabilities, logits.softmax(dim=1))
+    targets = torch.from_numpy(test.y)
+    assert double.loss(probabilities, targets) != plain.loss(logits, targets)
+    assert double.correct(probabilities, targets) == plain.correct(logits, targets)
 
 
 def test_a_number_of_another_partition_is_refused(grey_npz):

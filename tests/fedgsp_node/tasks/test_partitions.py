@@ -14,10 +14,11 @@ from fedgsp_node.tasks.partitions import (
     iid,
     partition_indices,
     shards,
+    three_clients,
 )
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
-EVERY = pytest.mark.parametrize("name", sorted(PARTITIONS))
+EVERY = pytest.mark.parametrize("name", sorted({*PARTITIONS} - {"three_clients"}))
 
 
 @EVERY
@@ -121,6 +122,32 @@ def test_half_normal_shards_are_single_label():
 def test_a_number_of_half_normal_shards_that_cannot_be_cut_is_refused(count):
     with pytest.raises(TaskError, match=r"set shards to 10 \.\. 600"):
         half_normal_shards(LABELS, 10, stream(0, "partition"), shards=count)
+
+
+def test_three_clients_share_half_of_the_classes_20_to_80_and_hold_the_others_alone():
+    small, large, others = three_clients(LABELS, 3, stream(0, "partition"))
+    assert np.bincount(LABELS[small], minlength=10).tolist() == [12] * 5 + [0] * 5
+    assert np.bincount(LABELS[large], minlength=10).tolist() == [48] * 5 + [0] * 5
+    assert np.bincount(LABELS[others], minlength=10).tolist() == [0] * 5 + [60] * 5
+    assert sorted(np.concatenate([small, large, others])) == list(range(600))
+
+
+def test_three_clients_follow_their_seed():
+    first, same, other = (three_clients(LABELS, 3, stream(seed, "partition"))[0] for seed in (3, 3, 4))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("clients", [2, 4])
+def test_three_clients_are_three(clients):
+    with pytest.raises(TaskError, match=f"cannot deal to {clients} clients; set clients to 3"):
+        three_clients(LABELS, clients, stream(0, "partition"))
+
+
+@pytest.mark.parametrize("labels", [[], [0] * 50, [0, 0, 1, 1]])
+def test_samples_too_few_for_three_clients_are_refused(labels):
+    with pytest.raises(TaskError, match="too few for three_clients"):
+        three_clients(np.array(labels), 3, stream(0, "partition"))
 
 
 def test_a_partition_is_found_by_name_and_keeps_its_defaults():

@@ -28,7 +28,7 @@ def trained() -> nn.Module:
 def test_counts_are_those_of_a_plain_loop_in_evaluation_mode(count: int) -> None:
     module, (x, y) = trained(), data(count)
     control = Control()
-    correct, loss_sum = evaluate(module, Blobs(), x, y, control)
+    correct, loss_sum, _ = evaluate(module, Blobs(), x, y, control)
     with torch.no_grad():
         outputs = [module.eval()(x[i : i + 1])[0] for i in range(count)]
     assert correct == sum(int(output.argmax()) == int(target) for output, target in zip(outputs, y, strict=True))
@@ -46,7 +46,7 @@ def test_it_changes_nothing_in_the_model_and_repeats_itself() -> None:
 
 def test_an_empty_test_part_counts_nothing() -> None:
     x, y = data(0)
-    assert evaluate(trained(), Blobs(), x, y, Control()) == (0, 0.0)
+    assert evaluate(trained(), Blobs(), x, y, Control()) == (0, 0.0, {})
 
 
 def test_it_stops_when_told_to() -> None:

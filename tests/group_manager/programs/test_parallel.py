@@ -11,7 +11,7 @@ from support.faults import Faults
 from support.scene import START, hosted, scene, step
 
 from fedgsp.messages import Cancel, Failure, FailureCode, GroupResult, RelayMode, SourceKind, Train
-from group_manager.programs.parallel import AHEAD_PER_NODE
+from group_manager.programs.window import AHEAD_PER_NODE
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 SAMPLES = {0: 7, 1: 13, 2: 3, 3: 29, 4: 1, 5: 11, 6: 5, 7: 2}

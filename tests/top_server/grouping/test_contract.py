@@ -17,6 +17,7 @@ every_grouping = pytest.mark.parametrize("name", GROUPINGS)
 def request_for(clients: int, groups: int, seed: int = 0, **options: str) -> GroupingRequest:
     rng = np.random.default_rng([seed, clients])
     histograms = rng.multinomial(40, rng.dirichlet(np.full(5, 0.3), clients))
+    updates = rng.normal(size=(clients, 3))
     return GroupingRequest(
         round=3,
         groups=groups,
@@ -24,6 +25,12 @@ def request_for(clients: int, groups: int, seed: int = 0, **options: str) -> Gro
         clients=tuple(range(100, 100 + clients)),
         sizes=histograms.sum(axis=1),
         histograms=histograms,
+        matrices={
+            "gram": updates @ updates.T,
+            "losses": rng.random((clients, 3)),
+            "train_loss": rng.random((clients, 1)),
+            "prior_distance": rng.random((clients, 1)),
+        },
         options=options,
     )
 

@@ -45,7 +45,8 @@ def test_a_plan_that_does_not_fit_the_request_is_refused(plan: Plan, message: st
         ({"histograms": np.ones((3, 4), np.int64)}, r"histograms have shape \(3, 4\)"),
         ({"histograms": np.ones((2, 4))}, "must be counts"),
         ({"histograms": np.full((2, 4), -1)}, "must be counts"),
-        ({"matrices": {"cosine": np.ones((2, 3))}}, r"'cosine' has shape \(2, 3\)"),
+        ({"matrices": {"cosine": np.ones((3, 2))}}, r"'cosine' has shape \(3, 2\)"),
+        ({"newcomers": (3,)}, "newcomers that are not among the clients: 3"),
     ],
 )
 def test_evidence_that_does_not_fit_the_clients_is_refused(fields: dict[str, object], message: str) -> None:

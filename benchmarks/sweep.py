@@ -1,0 +1,113 @@
+"""Runs every variant of an experiment with every seed, then prints its table: sweep.py EXPERIMENT.toml --out DIR [...]
+
+The TOML has a table `run` (settings of `top-server`, as in a run's config.toml), a list `seeds`, and tables
+`variants.NAME` with the settings that differ. A seed is both the run's and the task's option `seed`. A run that is
+finished in DIR is not run again; one that was cut off is. --task-option and --rounds go to every run.
+
+The table gives test error in %, over the clients: the mean over seeds (and +- its standard deviation, ddof 1) of the
+mean over clients, once with each client's best round, as HCCT's authors report, and once after the last round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", help="for example 0,1; those of the file if not given")
+    parser.add_argument("--variants", help="for example hcct,global; all if not given")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--table", action="store_true", help="only print the table of what is there")
+    arguments = parser.parse_args()
+    experiment = tomllib.loads(arguments.experiment.read_text(encoding="utf-8"))
+    seeds = [int(seed) for seed in arguments.seeds.split(",")] if arguments.seeds else experiment["seeds"]
+    names = arguments.variants.split(",") if arguments.variants else list(experiment["variants"])
+    given = dict(option.split("=", 1) for option in arguments.task_option)
+    for seed in [] if arguments.table else seeds:
+        for name in names:
+            settings = merged(experiment["run"], experiment["variants"][name])
+            settings["seed"] = seed
+            settings["task_option"] = {**settings.get("task_option", {}), "seed": str(seed), **given}
+            if arguments.rounds:
+                settings["rounds"] = arguments.rounds
+            run(settings, arguments.out / f"{name}-{seed}")
+    table({name: [arguments.out / f"{name}-{seed}" for seed in seeds] for name in names})
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    both = {**base, **changes}
+    for key in ("task_option", "grouping_option"):
+        if key in base and key in changes:
+            both[key] = {**base[key], **changes[key]}
+    return both
+
+
+def run(settings: dict[str, Any], directory: Path) -> None:
+    if (directory / "summary.json").exists():
+        return
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    config = directory.with_suffix(".toml")
+    config.write_text(tomli_w.dumps(settings), encoding="utf-8")
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "top_server", "--config", str(config), "--run-dir", str(directory)]
+    with directory.with_suffix(".log").open("w") as log:
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    print(f"{directory.name}: exit {code}, {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def table(runs: dict[str, list[Path]]) -> None:
+    columns = [
+        "variant",
+        "seeds",
+        "best-round error",
+        "last-round error",
+        "std over clients",
+        "min",
+        "max",
+        "MB moved",
+    ]
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    for name, directories in runs.items():
+        found = [directory for directory in directories if (directory / "summary.json").exists()]
+        if not found:
+            continue
+        summaries = [json.loads((directory / "summary.json").read_text()) for directory in found]
+        best, last = (
+            np.array([100 * (1 - summary[key]["mean"]) for summary in summaries]) for key in ("best", "last")
+        )
+        spread = np.array(
+            [[100 * s["best"]["std"], 100 * (1 - s["best"]["max"]), 100 * (1 - s["best"]["min"])] for s in summaries]
+        )
+        std, least, most = spread.mean(axis=0)
+        moved = np.mean([moved_bytes(directory) for directory in found]) / 1e6
+        figures = [cell(best), cell(last), f"{std:.2f}", f"{least:.2f}", f"{most:.2f}", f"{moved:,.1f}"]
+        print("| " + " | ".join([name, str(len(found)), *figures]) + " |")
+
+
+def cell(values: np.ndarray) -> str:
+    return f"{values.mean():.2f} +- {values.std(ddof=1):.2f}" if len(values) > 1 else f"{values.mean():.2f}"
+
+
+def moved_bytes(directory: Path) -> int:
+    lines = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return sum(row["bytes_direct"] + row["bytes_relayed"] for row in map(json.loads, lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Models that clients trained alone and keep: nothing of them travels until somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedgsp.errors import UserError
+from fedgsp.messages import Failure, FailureCode, TensorSpec
+from fedgsp.model_store import ModelStore
+from fedgsp.weights import Weights
+from fedgsp_node.clients import OrderError
+from fedgsp_node.personal import MODEL, PersonalState
+
+
+class OwnModels:
+    """Invariant: of each client at most two are held, the one that its last training started from and its result.
+
+    The older one goes only when the next training starts from the newer one: whoever ordered the training may never
+    have heard of its result.
+    """
+
+    def __init__(self, store: ModelStore, personal: PersonalState, tensors: tuple[TensorSpec, ...]) -> None:
+        self._store = store
+        self._personal = personal
+        self._tensors = tensors
+        self._ids: dict[int, list[str]] = {}
+
+    def retain(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
+        """Keeps the result of a training, here and with the client's state; raises OrderError."""
+        try:
+            self._personal.put(client, MODEL, weights.arrays, model_id)
+        except UserError as error:
+            raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
+        held = self._ids.get(client, [])
+        self._store.release([other for other in held if other != start_id])
+        self._ids[client] = [*(other for other in held if other == start_id), model_id]
+
+    def reopen(self, clients: Iterable[int]) -> None:
+        """Forgets the last run's; puts those of this run that a restart left on disk into the store."""
+        self._ids.clear()
+        for client in clients:
+            found = self._personal.get(client, MODEL)
+            if found is not None:
+                model_id, arrays = found
+                specs = tuple(spec for spec in self._tensors if spec.name in arrays)
+                self._store.put(model_id, Weights.of(arrays, specs))
+                self._ids[client] = [model_id]

@@ -1,0 +1,149 @@
+"""CIFAR-10: 32 x 32 colour images of 10 classes, dealt to clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedgsp.errors import DataError
+from fedgsp.seeds import stream
+from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.tasks.dealing import Dealt, SplitName
+from fedgsp_node.tasks.partitions import partition_indices
+from fedgsp_node.tasks.reading import check_images, check_labels, read_npz, reading
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_SIDE = 32
+_RECORD = 1 + 3 * _SIDE * _SIDE
+_MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
+_DEVIATION = np.array([0.2023, 0.1994, 0.2010], np.float32)
+_BATCH_FORM = f"a batch of CIFAR-10's binary version, records of {_RECORD} bytes"
+_FORM = (
+    "the folder of data_batch_1.bin .. data_batch_5.bin and test_batch.bin,"
+    " or an .npz of uint8 x_train, y_train, x_test, y_test"
+)
+
+
+class Cifar10(Task):
+    """The training file dealt to clients; they test on samples of their own, or on the test file."""
+
+    num_classes = 10
+
+    def __init__(
+        self,
+        data: Path,
+        clients: int = 10,
+        partition: str = "half_normal_shards",
+        alpha: float | None = None,
+        min_size: int | None = None,
+        shards_per_client: int | None = None,
+        shards: int | None = None,
+        split: SplitName = "own",
+        train_share: float = 0.2,
+        augment: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self._augment = augment
+        numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
+        if not data.exists():
+            raise DataError(f"{data} does not exist", f"give {_FORM}")
+        read = _read_folder if data.is_dir() else _read_npz
+        train = read(data, "train")
+        test = read(data, "test") if split == "official" else None
+        parts = partition_indices(partition, train.y, clients, stream(seed, "partition"), numbers)
+        self._dealt = Dealt(train, test, parts, train_share, seed)
+
+    @property
+    def num_clients(self) -> int:
+        """As many as were asked for."""
+        return len(self._dealt)
+
+    def model(self) -> nn.Module:
+        """HCCT's CNN, 1,126,950 parameters; in training its first layer crops and flips at random."""
+        return nn.Sequential(
+            # In its place when there is nothing to augment, so that the layers keep their names.
+            CropAndFlip(-_MEAN / _DEVIATION) if self._augment else nn.Identity(),
+            nn.Conv2d(3, 16, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2048, 500),
+            nn.ReLU(),
+            nn.Dropout(0.25),
+            nn.Linear(500, 10),
+        )
+
+    def data(self, client: int) -> ClientData:
+        """Images as float32 of shape (n, 3, 32, 32), mean 0 and deviation 1 by channel; labels as int64."""
+        own = self._dealt.client(client)
+        return ClientData(_normalised(own.train), _normalised(own.test))
+
+
+class CropAndFlip(nn.Module):
+    """While training: a random crop of the image with 4 pixels of black around it, mirrored every other time."""
+
+    def __init__(self, black: NDArray[np.float32], margin: int = 4) -> None:
+        super().__init__()
+        self._black = torch.from_numpy(black)[:, None, None]  # no buffer: it must not travel
+        self._margin = margin
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` of shape (n, channels, height, width); draws from torch's global generator."""
+        if not self.training:
+            return x
+        margin, (count, channels, height, width) = self._margin, x.shape
+        padded = self._black.expand(count, channels, height + 2 * margin, width + 2 * margin).clone()
+        padded[:, :, margin:-margin, margin:-margin] = x
+        down, right = torch.randint(2 * margin + 1, (2, count, 1))
+        columns = torch.arange(width).expand(count, width)
+        columns = torch.where(torch.rand(count, 1) < 0.5, columns.flip(1), columns) + right
+        rows = torch.arange(height) + down
+        return padded[
+            torch.arange(count)[:, None, None, None],
+            torch.arange(channels)[None, :, None, None],
+            rows[:, None, :, None],
+            columns[:, None, None, :],
+        ]
+
+
+def _normalised(images: Split) -> Split:
+    x = (images.x.astype(np.float32) / 255 - _MEAN) / _DEVIATION
+    return Split(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), images.y)
+
+
+def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)] if part == "train" else ["test_batch.bin"]
+    batches = [_read_batch(folder / name) for name in names]
+    return Split(np.concatenate([batch.x for batch in batches]), np.concatenate([batch.y for batch in batches]))
+
+
+def _read_batch(path: Path) -> Split:
+    with reading(path, _BATCH_FORM):
+        content = np.fromfile(path, np.uint8)
+        if len(content) == 0 or len(content) % _RECORD:
+            raise ValueError(f"it has {len(content)} bytes")
+    records = content.reshape(-1, _RECORD)
+    images = records[:, 1:].reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
+    return Split(images, check_labels(path, records[:, 0], len(records), Cifar10.num_classes, _FORM))
+
+
+def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
+    held = read_npz(path, [f"x_{part}", f"y_{part}"])
+    images = held[f"x_{part}"]
+    check_images(path, images, [(_SIDE, _SIDE, 3)], _FORM)
+    return Split(images, check_labels(path, held[f"y_{part}"], len(images), Cifar10.num_classes, _FORM))

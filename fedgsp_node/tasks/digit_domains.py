@@ -1,0 +1,195 @@
+"""Digits of several sources, one domain each: alike within a domain, different between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from fedgsp.errors import DataError, TaskError
+from fedgsp.seeds import stream
+from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.tasks.digit_images import SIDE, blended, rendered
+from fedgsp_node.tasks.partitions import hold_out
+from fedgsp_node.tasks.reading import check_images, check_labels, read_npz
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_OWN = ("digits", "blended", "rendered")
+_RENDERED_TEST = 2000
+_SIDES = (8, 16, 28, 32)
+_SHAPES = [*((side, side) for side in _SIDES), *((side, side, 3) for side in _SIDES)]
+_FORM = "an .npz of uint8 digits x_train, x_test and of their labels y_train, y_test"
+
+
+class Source(NamedTuple):
+    """Digits as bytes, shape (n, side, side) or (n, side, side, 3)."""
+
+    train: Split
+    test: Split
+
+
+class DigitDomains(Task):
+    """Clients of one domain train on samples of their own, and all test on the test part of their domain."""
+
+    num_classes = 10
+
+    def __init__(
+        self,
+        data: str | None = None,
+        domains: str | None = None,
+        clients_per_domain: int = 2,
+        samples: int = 185,
+        test_samples: int | None = 500,
+        blend: str = "digits",
+        width: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        for name, number in (("clients_per_domain", clients_per_domain), ("samples", samples)):
+            if number < 1:
+                raise TaskError(f"{name} is {number}", "give a whole number above 0")
+        if test_samples is not None and test_samples < 1:
+            raise TaskError(f"test_samples is {test_samples}", "give a whole number above 0, or none for all")
+        if not 0 < width <= 1:
+            raise TaskError(f"width is {width}", "give a number above 0 and up to 1")
+        self._clients_per_domain = clients_per_domain
+        self._samples = samples
+        self._test_samples = test_samples
+        self._width = width
+        self._seed = seed
+        self._files = _files(data)
+        self._blend = blend
+        self._domains = [self._domain(name) for name in self._chosen(domains)]
+
+    @property
+    def num_clients(self) -> int:
+        """`clients_per_domain` for each domain; the first ones are of the first domain."""
+        return self._clients_per_domain * len(self._domains)
+
+    def model(self) -> nn.Module:
+        """HCCT's CNN, 14,219,210 parameters and 5,637 buffer entries at full width."""
+
+        def wide(units: int) -> int:
+            return max(1, round(self._width * units))
+
+        def convolution(inputs: int, outputs: int) -> list[nn.Module]:
+            return [nn.Conv2d(inputs, outputs, kernel_size=5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+        def dense(inputs: int, outputs: int) -> list[nn.Module]:
+            return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
+
+        return nn.Sequential(
+            *convolution(3, wide(64)),
+            nn.MaxPool2d(2),
+            *convolution(wide(64), wide(64)),
+            nn.MaxPool2d(2),
+            *convolution(wide(64), wide(128)),
+            nn.Flatten(),
+            *dense(7 * 7 * wide(128), wide(2048)),
+            *dense(wide(2048), wide(512)),
+            nn.Linear(wide(512), self.num_classes),
+        )
+
+    def data(self, client: int) -> ClientData:
+        """Images as float32 of shape (n, 3, 28, 28) in -1..1, labels as int64."""
+        domain, number = divmod(client, self._clients_per_domain)
+        train, test = self._domains[domain]
+        own = slice(number * self._samples, (number + 1) * self._samples)
+        return ClientData(Split(_planes(train.x[own]), train.y[own]), Split(_planes(test.x), test.y))
+
+    def _chosen(self, domains: str | None) -> list[str]:
+        known = [*self._files, *_OWN]
+        names = known if domains is None else [name.strip() for name in domains.split(",")]
+        for name in names:
+            if name not in known:
+                raise TaskError(f"there is no domain {name!r}", f"take some of {', '.join(known)}")
+        if len(set(names)) < len(names):
+            raise TaskError(f"a domain is named twice in {domains!r}", "name each once")
+        bases = [*self._files, "digits"]
+        if self._blend not in bases:
+            raise TaskError(f"{self._blend!r} cannot be blended", f"set blend to one of {', '.join(bases)}")
+        return names
+
+    def _domain(self, name: str) -> Source:
+        """The samples that the clients of one domain train and test on, 28 x 28; drawn by its own streams."""
+        train_count = self._clients_per_domain * self._samples
+        rngs = [stream(self._seed, f"domain-{name}", number) for number in range(2)]
+        if name == "rendered":
+            counts = (train_count, self._test_samples or _RENDERED_TEST)
+            return Source(*(_from_fonts(count, rng) for count, rng in zip(counts, rngs, strict=True)))
+        base = self._blend if name == "blended" else name
+        source = _read(self._files[base]) if base in self._files else _digits()
+        if train_count > len(source.train):
+            raise TaskError(
+                f"domain {name!r} has {len(source.train)} training samples,"
+                f" too few for {self._clients_per_domain} clients with {self._samples} each",
+                f"set samples to 1 .. {len(source.train) // self._clients_per_domain} or leave the domain out",
+            )
+        test_count = min(len(source.test), self._test_samples or len(source.test))
+        drawn = []
+        for part, count, rng in zip(source, (train_count, test_count), rngs, strict=True):
+            rows = rng.permutation(len(part))[:count]
+            x = _resized(part.x[rows])
+            drawn.append(Split(blended(x, rng) if name == "blended" else x, part.y[rows]))
+        return Source(*drawn)
+
+
+def _files(data: str | None) -> dict[str, Path]:
+    """Domain -> file, for every .npz named or in a folder named, in the order of `data` and of the names."""
+    files: dict[str, Path] = {}
+    for entry in data.split(",") if data is not None else ():
+        path = Path(entry.strip()).expanduser()
+        if not path.exists():
+            raise DataError(f"{path} does not exist", "give folders or .npz files of digits, separated by commas")
+        found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        if not found:
+            raise DataError(f"{path} holds no .npz file", f"give a folder of digits, each file {_FORM}")
+        for file in found:
+            if file.stem in files or file.stem in _OWN:
+                raise DataError(f"{file} is a second domain called {file.stem!r}", "rename the file")
+            files[file.stem] = file
+    return files
+
+
+def _read(path: Path) -> Source:
+    held = read_npz(path, ["x_train", "y_train", "x_test", "y_test"])
+    parts = []
+    for part in ("train", "test"):
+        images, labels = held[f"x_{part}"], held[f"y_{part}"]
+        check_images(path, images, _SHAPES, _FORM)
+        parts.append(Split(images, check_labels(path, labels, len(images), DigitDomains.num_classes, _FORM)))
+    return Source(*parts)
+
+
+def _digits() -> Source:
+    """scikit-learn's digits; they have no test part of their own, so every seed holds out the same fifth."""
+    images, labels = load_digits(return_X_y=True)
+    x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
+    return Source(*(Split(x[rows], labels[rows]) for rows in hold_out(labels, 0.2, stream(0, "digits-test-part"))))
+
+
+def _from_fonts(count: int, rng: np.random.Generator) -> Split:
+    labels = rng.permutation(np.arange(count) % DigitDomains.num_classes)
+    return Split(rendered(labels, rng), labels)
+
+
+def _resized(x: NDArray[Any]) -> NDArray[Any]:
+    """Bytes of shape (n, side, side[, 3]) with sides of 28."""
+    if x.shape[1] == SIDE:
+        return x
+    planes = torch.from_numpy(x.reshape(*x.shape[:3], -1)).permute(0, 3, 1, 2).float()
+    resized = nn.functional.interpolate(planes, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+    return resized.round().byte().permute(0, 2, 3, 1).numpy().reshape(len(x), SIDE, SIDE, *x.shape[3:])
+
+
+def _planes(x: NDArray[Any]) -> NDArray[Any]:
+    """Bytes of shape (n, 28, 28[, 3]) as float32 of shape (n, 3, 28, 28) in -1..1."""
+    scaled = x / np.float32(127.5) - 1
+    if x.ndim == 3:
+        return np.repeat(scaled[:, None], 3, axis=1)
+    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))

@@ -1,0 +1,132 @@
+"""The update of one client, g = (w_start - w_after) / lr, and what the client shows of it (HCCT, eq. 5).
+
+Only trainable floating tensors count, flat and one after the other in the order of the model: buffers of batch
+normalisation are no parameters. Every view is of g rounded to float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedgsp.messages import TensorSpec
+from fedgsp.seeds import stream
+from fedgsp.weights import DTYPES, Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    #: Start, after, learning rate.
+    Step = tuple[Weights, Weights, float]
+
+#: Floats of the longest sketch.
+MOST_FLOATS = 1 << 15
+_BLOCK = 1 << 16  # floats of g that exist at a time
+
+
+def trainable_size(tensors: Iterable[TensorSpec]) -> int:
+    """Floats of an update."""
+    return sum(math.prod(spec.shape) for spec in _trainable(tensors))
+
+
+def reveal(view: str, start: Weights, after: Weights, learning_rate: float, seed: int) -> Weights:
+    """One float32 tensor "update": all of g for `exact`, a layer's part for `layer:PREFIX`, M floats for `sketch:M`.
+
+    Sketches can be compared with one another if they were made with the same seed and M. Raises ValueError for a view
+    that does not exist, a layer that the model does not have, and weights of two models.
+    """
+    kind, _, argument = view.partition(":")
+    if kind not in VIEWS:
+        raise ValueError(f"no view of an update is called {view!r}; there are: {', '.join(VIEWS)}")
+    if start.tensors != after.tensors:
+        raise ValueError("an update is the difference of two weights of one model")
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"a learning rate of {learning_rate} gives no update")
+    return VIEWS[kind](argument, (start, after, learning_rate), seed)
+
+
+def _exact(argument: str, step: Step, seed: int) -> Weights:
+    if argument:
+        raise ValueError(f"the view exact takes nothing after it, but got {argument!r}")
+    return _joined(_trainable(step[0].tensors), step)
+
+
+def _layer(prefix: str, step: Step, seed: int) -> Weights:
+    names = [f"{prefix}.{part}" if prefix else part for part in ("weight", "bias")]
+    specs = [spec for spec in _trainable(step[0].tensors) if spec.name in names]
+    if not any(spec.name == names[0] for spec in specs):
+        raise ValueError(f"the model has no layer {prefix!r} with a trainable weight")
+    return _joined(specs, step)
+
+
+def _sketch(argument: str, step: Step, seed: int) -> Weights:
+    """S g, where S = [S_1 S_2 ...] side by side, each an M x M permutation with random signs.
+
+    Coordinates of one block of M never collide. All randomness comes from raw 64-bit words, one per coordinate: numpy
+    promises those for all versions, which it does not for permutations, and every client must have the same S.
+    """
+    size = int(argument) if argument.isascii() and argument.isdecimal() else 0
+    if not 0 < size <= MOST_FLOATS:
+        raise ValueError(f"a sketch has 1 to {MOST_FLOATS} floats, not {argument!r}")
+    words = stream(seed, "sketch").bit_generator
+    total = np.zeros(size)
+    for block in _blocks(_trainable(step[0].tensors), step, max(1, _BLOCK // size) * size):
+        rows = -(-len(block) // size)
+        values = np.zeros((rows, size), np.float32)
+        values.reshape(-1)[: len(block)] = block
+        keys = words.random_raw(rows * size).reshape(rows, size)
+        np.negative(values, out=values, where=(keys & np.uint64(1)).astype(bool))
+        # The lowest bit gave the sign and next to never decides the order, so signs and order are independent.
+        total += np.take_along_axis(values, np.argsort(keys, axis=1), axis=1).sum(axis=0, dtype=np.float64)
+    return _shown(total)
+
+
+VIEWS: dict[str, Callable[[str, Step, int], Weights]] = {"exact": _exact, "layer": _layer, "sketch": _sketch}
+
+
+def _trainable(tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
+    return [spec for spec in tensors if spec.trainable and DTYPES[spec.dtype].kind == "f"]
+
+
+def _blocks(specs: Iterable[TensorSpec], step: Step, size: int) -> Iterator[NDArray[np.float32]]:
+    """The tensors' part of g, `size` floats at a time (the last block may be shorter), each valid until the next."""
+    start, after, learning_rate = step
+    block = np.empty(size, np.float32)
+    filled = 0
+    for spec in specs:
+        before, now = (weights.arrays[spec.name].reshape(-1) for weights in (start, after))
+        position = 0
+        while position < len(before):
+            part = slice(position, position + size - filled)
+            difference = np.subtract(before[part], now[part], dtype=np.float64)
+            block[filled : filled + len(difference)] = difference / learning_rate
+            position += len(difference)
+            filled += len(difference)
+            if filled == size:
+                yield block
+                filled = 0
+    if filled:
+        yield block[:filled]
+
+
+def _joined(specs: list[TensorSpec], step: Step) -> Weights:
+    shown = _room(trainable_size(specs))
+    position = 0
+    for block in _blocks(specs, step, _BLOCK):
+        shown.arrays["update"][position : position + len(block)] = block
+        position += len(block)
+    return shown
+
+
+def _shown(values: NDArray[np.float64]) -> Weights:
+    shown = _room(len(values))
+    shown.arrays["update"][...] = values
+    return shown
+
+
+def _room(size: int) -> Weights:
+    return Weights.empty((TensorSpec("update", "float32", (size,)),))

@@ -1,0 +1,34 @@
+"""Training orders to many members, only so many ahead of the one that is waited for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+
+from fedgsp.messages import Failure, FailureCode, Member, Train, Trained
+from group_manager.group import Group
+from group_manager.members import Ticket
+
+#: Results in training or waiting to be taken, per node: bounds memory whatever the number of members.
+AHEAD_PER_NODE = 4
+
+
+async def train_all(group: Group, retain: bool = False) -> AsyncIterator[tuple[int, Member, str, Trained | Failure]]:
+    """Every member trains from its start; yields (position, member, model id, outcome) in the order of the members."""
+    request = group.request
+    ahead = AHEAD_PER_NODE * len({member.node for member in request.members})
+    waiting = deque(enumerate(request.members))
+    window: deque[tuple[int, Member, str, Ticket]] = deque()
+    while waiting or window:
+        while waiting and len(window) < ahead:
+            position, member = waiting.popleft()
+            # What a profile lets clients train, and what the round does, may have the same group and position.
+            model_id = f"{request.run_id}/{request.round}/{request.group}/{request.program}/{position}.0"
+            work = Train(group.start_of(member, keep=True), model_id, request.training, request.reveal, retain)
+            window.append((position, member, model_id, group.submit(member, group.key("train", position), work)))
+        position, member, model_id, ticket = window.popleft()
+        outcome = await group.outcome(ticket)
+        if not isinstance(outcome, Trained):
+            group.cancel(ticket)
+            outcome = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
+        yield position, member, model_id, outcome

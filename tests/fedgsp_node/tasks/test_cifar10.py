@@ -1,0 +1,218 @@
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from fedgsp.errors import DataError, TaskError
+from fedgsp_node.tasks import load_task
+from fedgsp_node.tasks.cifar10 import Cifar10, CropAndFlip
+
+MEAN = np.array([0.4914, 0.4822, 0.4465]).reshape(3, 1, 1)
+DEVIATION = np.array([0.2023, 0.1994, 0.2010]).reshape(3, 1, 1)
+
+
+def parts(task):
+    return [task.data(client) for client in range(task.num_clients)]
+
+
+def pixels(x):
+    """Images as the task gives them back to bytes of shape (n, 32, 32, 3)."""
+    return np.rint((x * DEVIATION + MEAN) * 255).astype(np.uint8).transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize("split", ["own", "official"])
+def test_the_binary_batches_and_the_npz_give_the_same_data(cifar_folder, cifar_npz, split):
+    tasks = (Cifar10(data, 4, split=split) for data in (cifar_folder, cifar_npz))
+    for one, two in zip(*map(parts, tasks), strict=True):
+        for part in ("train", "test"):
+            assert np.array_equal(getattr(one, part).x, getattr(two, part).x)
+            assert np.array_equal(getattr(one, part).y, getattr(two, part).y)
+
+
+def test_images_are_normalised_by_channel_and_keep_their_labels(cifar_npz, cifar_arrays):
+    train = Cifar10(cifar_npz, 1, "iid", split="official", train_share=1).data(0).train
+    assert train.x.dtype == np.float32
+    assert train.x.shape == (500, 3, 32, 32)
+    by_image = {
+        image.tobytes(): label for image, label in zip(cifar_arrays["x_train"], cifar_arrays["y_train"], strict=True)
+    }
+    assert [by_image[image.tobytes()] for image in pixels(train.x)] == train.y.tolist()
+
+
+def test_clients_hold_single_label_shards_and_train_on_a_fifth_of_them(cifar_npz):
+    for own in parts(Cifar10(cifar_npz)):
+        counts = np.bincount(np.concatenate([own.train.y, own.test.y]), minlength=10)
+        assert (counts % 5 == 0).all()
+        assert len(own.train) == max(1, round(0.2 * counts.sum()))
+        assert len(own.test) == counts.sum() - len(own.train)
+
+
+def test_no_image_is_trained_on_and_tested_on(cifar_npz):
+    held = parts(Cifar10(cifar_npz, 5, "iid"))
+    images = [image.tobytes() for own in held for part in (own.train, own.test) for image in part.x]
+    assert len(images) == len(set(images)) == 500
+
+
+def test_the_official_test_file_is_dealt_whole(cifar_npz, cifar_arrays):
+    held = np.concatenate([own.test.x for own in parts(Cifar10(cifar_npz, 4, "shards", split="official"))])
+    assert sorted(image.tobytes() for image in pixels(held)) == sorted(
+        image.tobytes() for image in cifar_arrays["x_test"]
+    )
+
+
+def test_three_clients_are_dealt_as_in_the_motivating_example(cifar_npz):
+    held = parts(Cifar10(cifar_npz, 3, "three_clients"))
+    assert [len(own.train) + len(own.test) for own in held] == [50, 200, 250]
+    assert [set(own.train.y) for own in held] == [set(range(5)), set(range(5)), set(range(5, 10))]
+
+
+def test_a_seed_gives_the_same_data_again(cifar_npz):
+    first, same, other = (Cifar10(cifar_npz, seed=seed).data(0).train.x for seed in (1, 1, 2))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_the_model_has_1126950_parameters_and_no_buffers(cifar_npz, augment):
+    task = Cifar10(cifar_npz, augment=augment)
+    model = task.model()
+    assert sum(weights.numel() for weights in model.parameters()) == 1_126_950
+    assert not list(model.buffers())
+    assert next(iter(model.state_dict())) == "1.weight"
+    test = task.data(0).test
+    assert model(torch.from_numpy(test.x)).shape == (len(test), 10)
+
+
+def test_augmented_images_are_crops_of_the_padded_image_or_its_mirror_image():
+    torch.manual_seed(0)
+    image = torch.arange(1.0, 1 + 2 * 6 * 5).reshape(2, 6, 5)
+    black = np.array([-1, -2], np.float32)
+    padded = torch.stack([torch.full((10, 9), value) for value in black])
+    padded[:, 2:-2, 2:-2] = image
+    allowed = {
+        (crop.flip(2) if flip else crop).contiguous().numpy().tobytes(): (top, left, flip)
+        for top in range(5)
+        for left in range(5)
+        for flip in (False, True)
+        for crop in [padded[:, top : top + 6, left : left + 5]]
+    }
+    augmented = CropAndFlip(black, margin=2)(image.expand(2000, 2, 6, 5))
+    times = dict.fromkeys(allowed.values(), 0)
+    for one in augmented:
+        times[allowed[one.contiguous().numpy().tobytes()]] += 1
+    # 40 expected of each of the 50, deviation 6.3
+    assert 10 < min(times.values()) <= max(times.values()) < 75
+
+
+def test_only_training_images_are_augmented_and_only_if_asked(cifar_npz):
+    for augment in (True, False):
+        task = Cifar10(cifar_npz, augment=augment)
+        first, x = task.model()[0], torch.from_numpy(task.data(0).train.x)
+        assert torch.equal(first.eval()(x), x)
+        assert torch.equal(first.train()(x), x) is not augment
+
+
+def test_augmentation_follows_the_seed_of_torch(cifar_npz):
+    task = Cifar10(cifar_npz)
+    first, x = task.model()[0], torch.from_numpy(task.data(0).train.x)
+    crops = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        crops.append(first(x))
+    assert torch.equal(crops[0], crops[1])
+    assert not torch.equal(crops[0], crops[2])
+
+
+@pytest.mark.parametrize("name", [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"])
+def test_each_missing_cut_or_empty_batch_is_named(cifar_folder, name):
+    path = cifar_folder / f"{name}.bin"
+    whole = path.read_bytes()
+    for content in (whole[:-1], b""):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{name}\.bin cannot be read as .*has {len(content)} bytes"):
+            Cifar10(cifar_folder, split="official")
+    path.unlink()
+    with pytest.raises(DataError, match=rf"{name}\.bin does not exist"):
+        Cifar10(cifar_folder, split="official")
+
+
+def test_a_batch_with_another_label_is_refused(cifar_folder):
+    path = cifar_folder / "data_batch_3.bin"
+    content = bytearray(path.read_bytes())
+    content[2 * 3073] = 10
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"data_batch_3\.bin has the label 10, outside 0 \.\. 9"):
+        Cifar10(cifar_folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("x_train", np.zeros((500, 3, 32, 32), np.uint8), "shape"),
+        ("x_train", np.zeros((500, 32, 32, 3), np.float32), "float32"),
+        ("x_test", np.zeros((0, 32, 32, 3), np.uint8), "shape"),
+        ("y_train", np.zeros(499, np.uint8), "for 500 images"),
+        ("y_test", np.zeros(40), "float64"),
+        ("y_test", np.full(40, 10), "label 10, outside 0 .. 9"),
+    ],
+)
+def test_arrays_that_are_not_cifar10_are_refused(tmp_path, cifar_arrays, key, value, what):
+    path = tmp_path / "wrong.npz"
+    np.savez(path, **(cifar_arrays | {key: value}))
+    with pytest.raises(DataError, match=what) as caught:
+        Cifar10(path, split="official")
+    assert "wrong.npz" in caught.value.what
+    assert caught.value.remedy
+
+
+def test_a_missing_path_an_empty_folder_and_a_cut_npz_are_refused(tmp_path, cifar_npz):
+    with pytest.raises(DataError, match=r"nowhere does not exist; give the folder of data_batch_1\.bin"):
+        Cifar10(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"data_batch_1\.bin does not exist"):
+        Cifar10(tmp_path / "empty")
+    cifar_npz.write_bytes(cifar_npz.read_bytes()[:-500])
+    with pytest.raises(DataError, match=r"cifar\.npz cannot be read"):
+        Cifar10(cifar_npz)
+
+
+def test_a_test_file_is_only_needed_to_test_on(tmp_path, cifar_arrays):
+    path = tmp_path / "train_only.npz"
+    np.savez(path, **{key: cifar_arrays[key] for key in ("x_train", "y_train")})
+    assert sum(len(own.test) for own in parts(Cifar10(path, 5, "iid"))) == 400
+    with pytest.raises(DataError, match="no array 'x_test'"):
+        Cifar10(path, split="official")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"train_share": "1"}, "with split=own give a number between 0 and 1"),
+        ({"split": "official", "train_share": "1.1"}, "above 0 and up to 1"),
+        ({"clients": "0"}, r"set clients to 1 \.\. 500"),
+        ({"shards": "501"}, r"set shards to 10 \.\. 500"),
+        ({"partition": "three_clients"}, "set clients to 3"),
+        ({"split": "mine"}, "give one of official, own"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(cifar_npz, options, what):
+    with pytest.raises(TaskError, match=what):
+        load_task("cifar10", {"data": str(cifar_npz), **options})
+
+
+def test_the_real_records_are_the_real_images(real_data, tmp_path):
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        shutil.copyfile(real_data / "formats" / "cifar10_bin200.bin", tmp_path / f"{name}.bin")
+    test = Cifar10(tmp_path, 1, "iid", split="official").data(0).test
+    with np.load(real_data / "cifar10_exact4k.npz", allow_pickle=False) as held:
+        images, labels = held["x_train"][:200], held["y_train"][:200]
+    by_image = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
+    assert len(test) == 200
+    assert [by_image[image.tobytes()] for image in pixels(test.x)] == test.y.tolist()
+
+
+def test_the_real_images_are_dealt_in_shards(real_data):
+    task = Cifar10(real_data / "cifar10.npz")
+    sizes = [sum(map(len, (own.train, own.test))) for own in map(task.data, range(3))]
+    assert all(size % 200 == 0 for size in sizes)

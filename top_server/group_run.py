@@ -1,0 +1,213 @@
+"""One group on one manager: what it is asked, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fedgsp.messages import (
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    Member,
+    MemberDone,
+    MemberSkipped,
+    ModelRef,
+    Part,
+    RelayMode,
+    Rerouted,
+    Results,
+    Reveal,
+    RunGroupRequest,
+    Trained,
+    TrainingSettings,
+)
+from fedgsp.weights import total_bytes
+from top_server.manager_pool import Manager
+from top_server.models import Held
+
+if TYPE_CHECKING:
+    from top_server.run import Run
+
+#: Programs in which members train.
+TRAINS = ("relay", "parallel", "alone")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTask:
+    """What one group is asked to do."""
+
+    number: int
+    program: str
+    clients: tuple[int, ...]
+    #: The models that the group's start is the mean of, with their weights; one alone is the start itself.
+    starts: tuple[tuple[Held, float], ...] = ()
+    #: Starts of single members, in place of the group's.
+    own_starts: Mapping[int, Held] = field(default_factory=dict)
+    #: How members count in the group's mean; by their training samples unless given.
+    weights: Mapping[int, float] = field(default_factory=dict)
+    results: Results = Results.UNSPECIFIED
+    reveal: Reveal | None = None
+    local_epochs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What a group did: its result or why there is none, and what its members reported."""
+
+    task: GroupTask
+    manager: Manager
+    result: GroupResult | Failure
+    done: tuple[MemberDone, ...]
+    skipped: tuple[MemberSkipped, ...]
+
+    @property
+    def samples(self) -> int:
+        """Training samples behind the group's model."""
+        return self.result.samples if isinstance(self.result, GroupResult) else 0
+
+    @property
+    def left_out(self) -> set[int]:
+        """Clients that are not in the result, some of them because it was lost with their node."""
+        return {skipped.client for skipped in self.skipped}
+
+    @property
+    def took_part(self) -> set[int]:
+        """Clients that are; one that had to train again counts once."""
+        return {done.client for done in self.done} - self.left_out
+
+    @property
+    def manager_lost(self) -> bool:
+        """Whether the manager, not the group, is why there is no result."""
+        return isinstance(self.result, Failure) and self.result.code is FailureCode.UNREACHABLE
+
+
+async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manager) -> GroupOutcome:
+    """Runs one group on a manager; what its members report goes to the journal as it comes."""
+    members = tuple(member for client in task.clients if (member := _member(run, task, client)) is not None)
+    for node in {member.node for member in members}:
+        run.membership.attach(node, manager.contact)
+    request = _request(run, round_number, task, members)
+    watcher = _Watcher(run, request, manager)
+    for client in sorted(set(task.clients) - {member.client for member in members}):
+        watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
+    try:
+        result = await manager.client.run_group(request, watcher)
+        await watcher.updates_taken()
+    finally:
+        watcher.cancel()
+    if isinstance(result, Failure) and result.code is FailureCode.UNREACHABLE:
+        await run.managers.discard(manager)  # it may only be frozen, and would be so in the next round too
+    return GroupOutcome(task, manager, result, tuple(watcher.done), tuple(watcher.skipped))
+
+
+def _member(run: Run, task: GroupTask, client: int) -> Member | None:
+    member = run.membership.member(client)
+    if member is None:
+        return None
+    start = _part(run, task.own_starts[client]) if client in task.own_starts else None
+    weight = task.weights.get(client, float(member.samples))
+    return Member(member.client, member.node, member.peer_address, member.samples, start, weight)
+
+
+def _part(run: Run, held: Held, weight: float = 0.0) -> Part:
+    """How a manager is told of a model: by the node where its client is now."""
+    if held.client is None:
+        return Part(held.ref, "", weight)
+    member = run.membership.member(held.client)
+    # A node that left cannot be asked; its name makes the manager say so.
+    return Part(held.ref, member.node if member else f"of client {held.client}", weight)
+
+
+def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member, ...]) -> RunGroupRequest:
+    config = run.config
+    parts: tuple[Part, ...] = ()
+    start = None
+    if len(task.starts) == 1 and task.starts[0][0].client is None:
+        start = task.starts[0][0].ref
+    elif task.starts:
+        parts = tuple(_part(run, held, weight) for held, weight in task.starts)
+        start = ModelRef(f"{run.run_id}/{round_number}/{task.number}/{task.program}-start")
+    return RunGroupRequest(
+        run_id=run.run_id,
+        round=round_number,
+        group=task.number,
+        program=task.program,
+        members=members,
+        start=start,
+        start_address=run.address,
+        relay=RelayMode[config.relay.upper()],
+        shuffle=run.scheme.shuffle,
+        training=TrainingSettings(
+            run.scheme.training,
+            task.local_epochs or config.local_epochs,
+            config.batch_size,
+            config.learning_rate * config.learning_rate_decay ** max(0, round_number - 1),
+            config.seed,
+        ),
+        stall_timeout_s=config.stall_timeout,
+        max_model_bytes=total_bytes(run.membership.tensors),
+        parts=parts,
+        personal=run.scheme.personal,
+        reveal=task.reveal,
+        results=task.results,
+    )
+
+
+class _Watcher:
+    """Notes what a group's members report, and takes what they reveal."""
+
+    def __init__(self, run: Run, request: RunGroupRequest, manager: Manager) -> None:
+        self._run = run
+        self._manager = manager
+        self._where = {"round": request.round, "group": request.group}
+        self._program = request.program
+        self._members = len(request.members)
+        self._taking: list[asyncio.Task[None]] = []
+        self.done: list[MemberDone] = []
+        self.skipped: list[MemberSkipped] = []
+
+    def __call__(self, event: GroupEvent) -> None:
+        match event.kind:
+            case MemberDone() as done:
+                self.done.append(done)
+                if self._program in TRAINS and isinstance(done.result, Trained):
+                    self._hop(done, done.result)
+            case MemberSkipped() as skipped:
+                self.skipped.append(skipped)
+                self._run.journal.record(
+                    "client_skipped",
+                    **self._where,
+                    program=self._program,
+                    client=skipped.client,
+                    reason=str(skipped.failure),
+                )
+            case Rerouted(client, reason):
+                self._run.journal.record("rerouted", **self._where, client=client, reason=reason)
+
+    async def updates_taken(self) -> None:
+        """Waits for the updates that are on their way here."""
+        await asyncio.gather(*self._taking)
+
+    def cancel(self) -> None:
+        """Nobody waits for them any more."""
+        for task in self._taking:
+            task.cancel()
+
+    def _hop(self, done: MemberDone, trained: Trained) -> None:
+        if trained.update is not None:
+            taking = self._run.take_update(done.client, trained.update.id, self._manager)
+            self._taking.append(asyncio.create_task(taking, name=f"update of client {done.client}"))
+        self._run.journal.record(
+            "hop_finished",
+            **self._where,
+            position=done.position,
+            members=self._members,
+            client=done.client,
+            loss=trained.loss,
+            seconds=trained.seconds,
+            via=trained.source.kind.name.lower() if trained.source else None,
+        )

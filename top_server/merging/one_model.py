@@ -1,0 +1,57 @@
+"""One global model: the mean of the groups' models, plain or weighted by their samples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fedgsp.aggregation import Mean
+from fedgsp.messages import Failure
+from fedgsp.weights import Weights
+from top_server.evidence import Evidence
+from top_server.merging.base import Merging, Starts
+from top_server.models import GLOBAL, INITIAL, Held
+
+if TYPE_CHECKING:
+    from top_server.group_run import GroupOutcome
+    from top_server.run import Run
+
+
+class OneModel(Merging):
+    """All start from the global model; results are folded in the order of the groups, whatever the timing."""
+
+    def __init__(self, run: Run, weighted: bool) -> None:
+        super().__init__(run)
+        self._weighted = weighted
+        self._mean = Mean(weighted=weighted)
+
+    async def prepare(self) -> None:
+        """The global model is the initial one."""
+        self.run.models.point({GLOBAL: self.run.models[INITIAL]})
+        self.run.models.drop(INITIAL)
+
+    async def begin(self, round_number: int, evidence: Evidence) -> None:
+        """Starts a new mean."""
+        self._mean = Mean(weighted=self._weighted)
+
+    def start(self, group: Iterable[int]) -> Starts:
+        """The global model."""
+        return ((self.run.models[GLOBAL], 1.0),)
+
+    async def take(self, round_number: int, outcome: GroupOutcome) -> Failure | None:
+        """Folds a group's model."""
+        weights = await self.run.take(outcome)
+        if isinstance(weights, Failure):
+            return weights
+        await asyncio.to_thread(self._mean.fold, weights.arrays, outcome.samples)
+        return None
+
+    async def finish(self, round_number: int) -> None:
+        """The mean is the global model."""
+        merged = Weights.of(self._mean.result(), self.run.tensors)
+        self.run.models.put([GLOBAL], self.group_model_id(round_number, GLOBAL), merged)
+
+    def of(self, client: int) -> Held:
+        """The global model."""
+        return self.run.models[GLOBAL]

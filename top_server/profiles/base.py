@@ -1,0 +1,46 @@
+"""What every profile does."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fedgsp.messages import Evaluated
+from top_server.evidence import Evidence
+from top_server.group_run import GroupTask
+from top_server.models import Held
+
+if TYPE_CHECKING:
+    from top_server.run import Run
+
+
+class Profile(abc.ABC):
+    """Gathers evidence before every round."""
+
+    #: Options of --grouping-option that it reads.
+    options: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @abc.abstractmethod
+    async def gather(self, round_number: int) -> Evidence:
+        """What is known of the clients that are there; one that tells nothing is left out, and the reason recorded."""
+
+    def close(self) -> None:  # noqa: B027 (most have nothing to give back)
+        """The run is over."""
+
+
+async def evaluate(
+    run: Run,
+    round_number: int,
+    program: str,
+    clients: Iterable[int],
+    start: tuple[tuple[Held, float], ...],
+    own_starts: Mapping[int, Held] | None = None,
+) -> dict[int, Evaluated]:
+    """Answers of those clients that gave one."""
+    task = GroupTask(0, program, tuple(clients), start, own_starts or {})
+    outcome = await run.survey(round_number, task)
+    return {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}

@@ -1,0 +1,90 @@
+"""How the global model compares with what each client learns alone before the first round (MaxFL, section 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedgsp.messages import Results, Trained
+from top_server.evidence import Evidence
+from top_server.group_run import GroupTask
+from top_server.grouping.options import Options
+from top_server.models import INITIAL, Held
+from top_server.profiles.base import Profile, evaluate
+from top_server.run import Run
+
+
+class _Priors(Profile):
+    """Every client trains a model alone, once, which stays on its node until the run is over."""
+
+    options = ("prior_epochs",)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._priors: dict[int, Held] = {}
+        self._initial: Held | None = None
+
+    async def _train_priors(self, round_number: int) -> tuple[int, ...]:
+        """The clients that have a prior model."""
+        run = self.run
+        if self._initial is None:
+            # Kept for clients that come later: the global model moves on.
+            weights = await run.models.weights(run.merging.start(tuple(run.membership.clients))[0][0])
+            self._initial = run.models.put([INITIAL], f"{run.run_id}/{INITIAL}", weights)
+        missing = tuple(client for client in run.membership.clients if client not in self._priors)
+        if missing:
+            default = run.config.rounds * run.config.local_epochs
+            epochs = Options("profile priors", run.options["profile"], self.options).integer("prior_epochs", default)
+            start = ((self._initial, 1.0),)
+            task = GroupTask(0, "alone", missing, start, results=Results.KEPT, local_epochs=epochs)
+            outcome = await run.survey(round_number, task)
+            for done in outcome.done:
+                if isinstance(done.result, Trained) and done.result.ref is not None:
+                    self._priors[done.client] = Held(done.result.ref, done.client)
+        return tuple(client for client in run.membership.clients if client in self._priors)
+
+
+class PriorLosses(_Priors):
+    """Training losses of the global model and of the client's own prior model (MaxFL proper)."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._losses: dict[int, float] = {}
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Columns `train_loss` and `prior_loss`."""
+        clients = await self._train_priors(round_number)
+        unknown = {client: self._priors[client] for client in clients if client not in self._losses}
+        if unknown:
+            answers = await evaluate(self.run, round_number, "evaluate-training", unknown, (), unknown)
+            self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
+        start = self.run.merging.start(clients)
+        answers = await evaluate(self.run, round_number, "evaluate-training", clients, start)
+        known = tuple(client for client in clients if client in answers and client in self._losses)
+        return Evidence(
+            known,
+            matrices={
+                "train_loss": np.array([[answers[c].loss_sum / answers[c].samples] for c in known]).reshape(-1, 1),
+                "prior_loss": np.array([[self._losses[c]] for c in known]).reshape(-1, 1),
+            },
+        )
+
+
+class PriorDistances(_Priors):
+    """Training loss of the mean of all clients' models, and how far that mean is from the prior one (HCCT's MAXFL)."""
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Columns `train_loss` and `prior_distance`; none before the first round, whose models are all the same."""
+        clients = await self._train_priors(round_number)
+        if round_number == 1:
+            return Evidence(clients)
+        start = self.run.merging.start(clients)
+        own = {client: self._priors[client] for client in clients}
+        answers = await evaluate(self.run, round_number, "compare", clients, start, own)
+        known = tuple(client for client in clients if client in answers)
+        return Evidence(
+            known,
+            matrices={
+                "train_loss": np.array([[answers[c].loss_sum / answers[c].samples] for c in known]).reshape(-1, 1),
+                "prior_distance": np.array([[answers[c].squared_distance] for c in known]).reshape(-1, 1),
+            },
+        )

@@ -1,0 +1,21 @@
+"""Training accuracy of the global model on each client (FedFA as in HCCT, section 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from top_server.evidence import Evidence
+from top_server.profiles.base import Profile, evaluate
+
+
+class TrainingAccuracy(Profile):
+    """Asks every client in every round."""
+
+    async def gather(self, round_number: int) -> Evidence:
+        """A column of accuracies in 0..1."""
+        everyone = tuple(self.run.membership.clients)
+        start = self.run.merging.start(everyone)
+        answers = await evaluate(self.run, round_number, "evaluate-training", everyone, start)
+        clients = tuple(sorted(client for client, answer in answers.items() if answer.samples))
+        accuracies = [[answers[client].correct / answers[client].samples] for client in clients]
+        return Evidence(clients, matrices={"train_accuracy": np.array(accuracies).reshape(-1, 1)})

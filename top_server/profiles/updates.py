@@ -1,0 +1,139 @@
+"""Updates: how alike the clients' last updates are (HCCT, sections 3.1 to 3.4 and 3.10)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.messages import Failure, Reveal
+from fedgsp.weights import Weights, total_bytes
+from top_server import layer_scores
+from top_server.evidence import Evidence
+from top_server.gram import UpdateSpool
+from top_server.group_run import GroupTask
+from top_server.grouping.options import Options
+from top_server.merging.model_per_group import ModelPerGroup
+from top_server.models import INITIAL
+from top_server.profiles.base import Profile
+from top_server.run import Run
+from top_server.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+SIMILARITIES = ("exact", "layer", "sketch")
+DEFAULT_SKETCH = 4096
+
+
+class Updates:
+    """What clients revealed last, of one view at a time."""
+
+    def __init__(self, spool: UpdateSpool, max_bytes: int) -> None:
+        self.spool = spool
+        self.max_bytes = max_bytes
+
+    def put(self, client: int, shown: Weights) -> str:
+        """Takes one client's vector; the reason if it is not usable, or nothing."""
+        vector: NDArray[Any] | None = shown.arrays.get("update")
+        if vector is None or len(shown.arrays) != 1 or vector.ndim != 1 or vector.dtype != "float32":
+            return "what it revealed is not one float32 vector named update"
+        try:
+            self.spool.put(client, vector)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def forget(self, client: int) -> None:
+        """Nothing is known of a client any more."""
+        self.spool.forget(client)
+
+
+class UpdateProfile(Profile):
+    """In every round clients reveal a view of their updates; before the next one their inner products are taken."""
+
+    options = ("similarity", "similarity_of", "layer_score", "sketch_size", "newcomer_start")
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        given = Options("profile updates", run.options["profile"], self.options)
+        self._similarity = given.choice("similarity", SIMILARITIES)
+        self._without_head = given.choice("similarity_of", ("all", "shared")) == "shared"
+        self._score = given.choice("layer_score", tuple(layer_scores.READINGS))
+        self._sketch = given.integer("sketch_size", DEFAULT_SKETCH)
+        self._newcomer_start = given.choice("newcomer_start", ("mean", "initial"))
+        self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
+        self._met: set[int] = set()
+        run.updates = self._fresh()
+
+    async def gather(self, round_number: int) -> Evidence:
+        """The Gram matrix of the last updates; rows of clients without one are NaN. None before the first round."""
+        run, updates = self.run, self._updates
+        present = tuple(run.membership.clients)
+        newcomers = tuple(client for client in present if client not in self._met)
+        self._met.update(present)
+        reveal = Reveal(self._view, self._without_head)
+        if round_number == 1:
+            return Evidence(present, reveal=reveal)
+        if self._similarity == "layer" and self._view == "exact" and updates.spool.clients:
+            await asyncio.to_thread(self._choose_layer)
+            updates, reveal = self._updates, Reveal(self._view, self._without_head)
+        if newcomers:
+            await self._welcome(round_number, newcomers, reveal)
+        gram = await asyncio.to_thread(updates.spool.gram, present)
+        return Evidence(present, matrices={"gram": gram}, newcomers=newcomers, reveal=reveal)
+
+    def close(self) -> None:
+        """Gives back the spool's memory and disk."""
+        self._updates.spool.close()
+
+    @property
+    def _updates(self) -> Updates:
+        assert self.run.updates is not None
+        return self.run.updates
+
+    def _fresh(self) -> Updates:
+        assert self.run.config.run_dir is not None
+        spool = UpdateSpool(RunDirectory(self.run.config.run_dir).path)
+        # A view is never larger than the model, but a sketch may be larger than a tiny one.
+        return Updates(spool, max(total_bytes(self.run.membership.tensors), 4 * self._sketch) + 8)
+
+    def _choose_layer(self) -> None:
+        """HCCT-E: picks the layer whose updates differ most, once, and keeps that slice of what is known."""
+        old = self._updates
+        tensors = self.run.tensors if self._without_head else self.run.membership.tensors
+        layers, clients = layer_scores.layers(tensors), old.spool.clients
+        scores = layer_scores.scores(self._score, tensors, lambda columns: old.spool.blocks(clients, columns))
+        chosen = layer_scores.choose(scores)
+        self._view = f"layer:{chosen}"
+        new = self._fresh()
+        for client in clients:
+            parts = [block[0] for block in old.spool.blocks([client], layers[chosen])]
+            new.spool.put(client, np.concatenate(parts))
+        old.spool.close()
+        self.run.updates = new
+        self.run.journal.record("layer_chosen", layer=chosen, scores={name: float(s) for name, s in scores.items()})
+
+    async def _welcome(self, round_number: int, newcomers: tuple[int, ...], reveal: Reveal) -> None:
+        """Lets newcomers train once, for their updates alone, from the mean of the others' models."""
+        run, merging = self.run, self.run.merging
+        if not isinstance(merging, ModelPerGroup):
+            return  # they start from the global model and reveal their updates as they train
+        others = tuple(client for client in run.membership.clients if client not in newcomers)
+        starts = merging.start(others) if self._newcomer_start == "mean" else ()
+        starts = starts or ((run.models[INITIAL], 1.0),)
+        task = GroupTask(0, "alone", newcomers, starts, reveal=reveal)
+        outcome = await run.survey(round_number, task)
+        run.journal.record("newcomers", round=round_number, clients=list(newcomers))
+        if len(starts) == 1 and starts[0][0].client is None:
+            merging.welcome(newcomers, starts[0][0])
+            return
+        weights = await run.take(outcome)
+        if isinstance(weights, Failure):
+            logger.warning("round=%d the newcomers start from the initial model: %s", round_number, weights)
+            return
+        held = run.models.put([f"start of round {round_number}"], f"{run.run_id}/{round_number}/newcomers", weights)
+        merging.welcome(newcomers, held)
+        run.models.drop(f"start of round {round_number}")

@@ -1,0 +1,53 @@
+"""What of a run's models goes to disk, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from fedgsp.errors import RunError
+from fedgsp.messages import Failure, Trained
+from fedgsp.weights import Weights
+from top_server.checkpoint import Checkpoints, Origin
+from top_server.group_run import GroupTask
+from top_server.models import Held
+from top_server.run import Run
+
+
+async def save(run: Run, checkpoints: Checkpoints, number: int) -> None:
+    """After a round the models that this process holds; after the last one those of single clients too."""
+    last = number == run.config.rounds
+    by_model: dict[Held, list[int]] = defaultdict(list)
+    for client in run.membership.clients:
+        by_model[run.merging.of(client)].append(client)
+    at_home = [held for held in by_model if held.client is not None]
+    collected = await _collect(run, number, at_home) if last else {}
+    single = len(by_model) == 1
+    saved = set()
+    for held, clients in by_model.items():
+        weights = collected.get(held) if held.client is not None else await run.models.weights(held)
+        if weights is None:
+            continue
+        label = "" if single else f"group-{min(clients):04d}"
+        origin = Origin(run.run_id, run.config.scheme, number, run.config.seed, tuple(clients) if label else ())
+        for write in (checkpoints.write_round, checkpoints.write_final) if last else (checkpoints.write_round,):
+            saved.add(await asyncio.to_thread(write, weights.arrays, origin, label))
+    await asyncio.to_thread(checkpoints.prune, saved, last)
+
+
+async def _collect(run: Run, number: int, at_home: list[Held]) -> dict[Held, Weights]:
+    """Models that stayed with their clients; raises RunError if one cannot be had."""
+    by_client = {held.client: held for held in at_home if held.client is not None}
+    if not by_client:
+        return {}
+    outcome = await run.survey(number, GroupTask(0, "collect", tuple(by_client), own_starts=by_client))
+    found = {}
+    for done in outcome.done:
+        if isinstance(done.result, Trained) and done.result.ref is not None:
+            weights = await run.take_model(outcome.manager, done.result.ref.id)
+            if isinstance(weights, Failure):
+                raise RunError(f"the model of client {done.client} cannot be saved: {weights}", "see the nodes' logs")
+            found[by_client[done.client]] = weights
+    for skipped in outcome.skipped:
+        run.journal.record("model_not_saved", client=skipped.client, reason=str(skipped.failure))
+    return found

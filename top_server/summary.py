@@ -1,0 +1,47 @@
+"""How well a run served each client: from the rows of its history, after the last and after the best round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of one figure over the clients; `std` is that of the population."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Raises ValueError for no values."""
+        array = np.array(list(values))
+        if not len(array):
+            raise ValueError("there is nothing to summarise")
+        return cls(float(array.mean()), float(array.std()), float(array.min()), float(array.max()))
+
+
+def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Accuracy per client and its spread, last and best; None if no row tells accuracies per client.
+
+    Best is each client's own best round, as HCCT's authors report it: an optimistic figure, since the test part
+    chooses the round.
+    """
+    told = [row["accuracy_per_client"] for row in rows if row.get("accuracy_per_client")]
+    if not told:
+        return None
+    last = {int(client): float(accuracy) for client, accuracy in told[-1].items()}
+    best: dict[int, float] = {}
+    for accuracies in told:
+        for client, accuracy in accuracies.items():
+            best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
+    found = {}
+    for name, per_client in (("last", last), ("best", best)):
+        found[name] = {**asdict(Spread.of(per_client.values())), "per_client": dict(sorted(per_client.items()))}
+    return found
