@@ -149,7 +149,7 @@ def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member
             config.seed,
         ),
         stall_timeout_s=config.stall_timeout,
-        max_model_bytes=total_bytes(run.membership.tensors),
+        max_model_bytes=max(total_bytes(run.membership.tensors), run.updates.max_bytes if run.updates else 0),
         parts=parts,
         personal=run.scheme.personal,
         reveal=task.reveal,

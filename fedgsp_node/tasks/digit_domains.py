@@ -48,6 +48,7 @@ class DigitDomains(Task):
         test_samples: int | None = 500,
         blend: str = "digits",
         width: float = 1.0,
+        validation: bool = False,
         seed: int = 0,
     ) -> None:
         for name, number in (("clients_per_domain", clients_per_domain), ("samples", samples)):
@@ -61,6 +62,7 @@ class DigitDomains(Task):
         self._samples = samples
         self._test_samples = test_samples
         self._width = width
+        self._validation = validation
         self._seed = seed
         self._files = _files(data)
         self._blend = blend
@@ -118,7 +120,7 @@ class DigitDomains(Task):
     def _domain(self, name: str) -> Source:
         """The samples that the clients of one domain train and test on, 28 x 28; drawn by its own streams."""
         train_count = self._clients_per_domain * self._samples
-        rngs = [stream(self._seed, f"domain-{name}", number) for number in range(2)]
+        rngs = [stream(self._seed, f"domain-{name}", number) for number in ((0, 2) if self._validation else (0, 1))]
         if name == "rendered":
             counts = (train_count, self._test_samples or _RENDERED_TEST)
             return Source(*(_from_fonts(count, rng) for count, rng in zip(counts, rngs, strict=True)))
@@ -130,6 +132,8 @@ class DigitDomains(Task):
                 f" too few for {self._clients_per_domain} clients with {self._samples} each",
                 f"set samples to 1 .. {len(source.train) // self._clients_per_domain} or leave the domain out",
             )
+        if self._validation:
+            source = _held_out(source, train_count, rngs[1])
         test_count = min(len(source.test), self._test_samples or len(source.test))
         drawn = []
         for part, count, rng in zip(source, (train_count, test_count), rngs, strict=True):
@@ -137,6 +141,16 @@ class DigitDomains(Task):
             x = _resized(part.x[rows])
             drawn.append(Split(blended(x, rng) if name == "blended" else x, part.y[rows]))
         return Source(*drawn)
+
+
+def _held_out(source: Source, count: int, rng: np.random.Generator) -> Source:
+    """A source whose test part are samples of its training part; at least `count` stay."""
+    order = rng.permutation(len(source.train))
+    held = min(len(source.test), len(order) - count)
+    if held < 1:
+        raise TaskError("all training samples of a domain are dealt, none is left to validate on", "lower samples")
+    train, test = (Split(source.train.x[rows], source.train.y[rows]) for rows in (order[held:], order[:held]))
+    return Source(train, test)
 
 
 def _files(data: str | None) -> dict[str, Path]:

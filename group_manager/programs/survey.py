@@ -43,7 +43,7 @@ async def compare(group: Group) -> GroupResult | Failure:
     def work(member: Member) -> Work:
         own = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
         everyones = dataclasses.replace(member, start=None)
-        return Evaluate(group.start_of(everyones, keep=True), True, own)
+        return _evaluation(group, everyones, True, own)
 
     return await _ask(group, "compare", work)
 
@@ -80,6 +80,11 @@ async def initialise(group: Group) -> GroupResult | Failure:
         reason = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
         group.skipped(member, reason)
     return reason
+
+
+def _evaluation(group: Group, member: Member, training_part: bool, compared_with: str = "") -> Evaluate:
+    seed = group.request.training.seed if group.request.training is not None else 0
+    return Evaluate(group.start_of(member, keep=True), training_part, compared_with, seed)
 
 
 async def _ask(group: Group, task: str, work: Callable[[Member], Work]) -> GroupResult | Failure:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.messages import Failure, Reveal
-from fedgsp.weights import Weights, total_bytes
+from fedgsp.messages import Failure, Reveal, TensorSpec
+from fedgsp.weights import DTYPES, Weights, total_bytes, without_head
 from top_server import layer_scores
 from top_server.evidence import Evidence
 from top_server.gram import UpdateSpool
@@ -29,26 +30,43 @@ DEFAULT_SKETCH = 4096
 
 
 class Updates:
-    """What clients revealed last, of one view at a time."""
+    """What clients revealed last: `length` floats each, all of one view."""
 
-    def __init__(self, spool: UpdateSpool, max_bytes: int) -> None:
+    def __init__(self, spool: UpdateSpool, length: int, max_bytes: int) -> None:
         self.spool = spool
         self.max_bytes = max_bytes
+        #: The round whose updates are coming in.
+        self.round = 1
+        self._length = length
+        self._rounds: dict[int, int] = {}
 
     def put(self, client: int, shown: Weights) -> str:
         """Takes one client's vector; the reason if it is not usable, or nothing."""
         vector: NDArray[Any] | None = shown.arrays.get("update")
         if vector is None or len(shown.arrays) != 1 or vector.ndim != 1 or vector.dtype != "float32":
             return "what it revealed is not one float32 vector named update"
+        return self.keep(client, vector)
+
+    def keep(self, client: int, vector: NDArray[np.float32]) -> str:
+        """The same with the vector itself."""
+        if len(vector) != self._length:
+            return f"what it revealed has {len(vector)} floats, not {self._length}"
         try:
             self.spool.put(client, vector)
         except ValueError as error:
             return str(error)
+        self._rounds[client] = self.round
         return ""
 
     def forget(self, client: int) -> None:
         """Nothing is known of a client any more."""
         self.spool.forget(client)
+
+    def forget_older(self) -> None:
+        """A client that revealed nothing in this round is as good as unknown: what it showed before is out of date."""
+        for client in self.spool.clients:
+            if self._rounds[client] != self.round:
+                self.spool.forget(client)
 
 
 class UpdateProfile(Profile):
@@ -66,7 +84,8 @@ class UpdateProfile(Profile):
         self._newcomer_start = given.choice("newcomer_start", ("mean", "initial"))
         self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
         self._met: set[int] = set()
-        run.updates = self._fresh()
+        length = self._sketch if self._similarity == "sketch" else sum(map(_floats, self._tensors))
+        run.updates = self._fresh(length)
 
     async def gather(self, round_number: int) -> Evidence:
         """The Gram matrix of the last updates; rows of clients without one are NaN. None before the first round."""
@@ -77,11 +96,13 @@ class UpdateProfile(Profile):
         reveal = Reveal(self._view, self._without_head)
         if round_number == 1:
             return Evidence(present, reveal=reveal)
+        updates.forget_older()
         if self._similarity == "layer" and self._view == "exact" and updates.spool.clients:
             await asyncio.to_thread(self._choose_layer)
             updates, reveal = self._updates, Reveal(self._view, self._without_head)
         if newcomers:
             await self._welcome(round_number, newcomers, reveal)
+        updates.round = round_number
         gram = await asyncio.to_thread(updates.spool.gram, present)
         return Evidence(present, matrices={"gram": gram}, newcomers=newcomers, reveal=reveal)
 
@@ -90,28 +111,35 @@ class UpdateProfile(Profile):
         self._updates.spool.close()
 
     @property
+    def _tensors(self) -> tuple[TensorSpec, ...]:
+        """What the updates consist of."""
+        tensors = self.run.membership.tensors
+        return without_head(tensors) if self._without_head else tensors
+
+    @property
     def _updates(self) -> Updates:
         assert self.run.updates is not None
         return self.run.updates
 
-    def _fresh(self) -> Updates:
+    def _fresh(self, length: int) -> Updates:
         assert self.run.config.run_dir is not None
         spool = UpdateSpool(RunDirectory(self.run.config.run_dir).path)
         # A view is never larger than the model, but a sketch may be larger than a tiny one.
-        return Updates(spool, max(total_bytes(self.run.membership.tensors), 4 * self._sketch) + 8)
+        return Updates(spool, length, max(total_bytes(self.run.membership.tensors), 4 * self._sketch) + 8)
 
     def _choose_layer(self) -> None:
         """HCCT-E: picks the layer whose updates differ most, once, and keeps that slice of what is known."""
         old = self._updates
-        tensors = self.run.tensors if self._without_head else self.run.membership.tensors
+        tensors = self._tensors
         layers, clients = layer_scores.layers(tensors), old.spool.clients
         scores = layer_scores.scores(self._score, tensors, lambda columns: old.spool.blocks(clients, columns))
         chosen = layer_scores.choose(scores)
         self._view = f"layer:{chosen}"
-        new = self._fresh()
+        new = self._fresh(layers[chosen].stop - layers[chosen].start)
+        new.round = old.round
         for client in clients:
-            parts = [block[0] for block in old.spool.blocks([client], layers[chosen])]
-            new.spool.put(client, np.concatenate(parts))
+            parts = [block[0].copy() for block in old.spool.blocks([client], layers[chosen])]
+            new.keep(client, np.concatenate(parts))
         old.spool.close()
         self.run.updates = new
         self.run.journal.record("layer_chosen", layer=chosen, scores={name: float(s) for name, s in scores.items()})
@@ -125,7 +153,8 @@ class UpdateProfile(Profile):
         starts = merging.start(others) if self._newcomer_start == "mean" else ()
         starts = starts or ((run.models[INITIAL], 1.0),)
         task = GroupTask(0, "alone", newcomers, starts, reveal=reveal)
-        outcome = await run.survey(round_number, task)
+        # As in the last round, with whose updates theirs are compared: sketches of different rounds are no match.
+        outcome = await run.survey(round_number - 1, task)
         run.journal.record("newcomers", round=round_number, clients=list(newcomers))
         if len(starts) == 1 and starts[0][0].client is None:
             merging.welcome(newcomers, starts[0][0])
@@ -137,3 +166,7 @@ class UpdateProfile(Profile):
         held = run.models.put([f"start of round {round_number}"], f"{run.run_id}/{round_number}/newcomers", weights)
         merging.welcome(newcomers, held)
         run.models.drop(f"start of round {round_number}")
+
+
+def _floats(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) if spec.trainable and DTYPES[spec.dtype].kind == "f" else 0

@@ -83,6 +83,28 @@ def test_clients_of_a_domain_share_its_test_part_but_no_training_sample(digit_fo
     assert not images & {image.tobytes() for image in held[0].test.x}
 
 
+def test_validation_never_shows_a_test_sample_or_one_that_is_trained_on(tmp_path, digit_arrays):
+    for key in ("x_train", "x_test"):  # every image says by its first pixels which it is
+        numbers = np.arange(len(digit_arrays[key])) + (200 if key == "x_test" else 0)
+        digit_arrays[key][:, 0, 0] = numbers
+    np.savez(
+        tmp_path / "own.npz",
+        **{
+            key: np.repeat(np.repeat(x, 2, 1), 2, 2)[:, :28, :28] if "x" in key else x
+            for key, x in digit_arrays.items()
+        },
+    )
+    held = parts(DigitDomains(str(tmp_path / "own.npz"), domains="own", samples=30, validation=True))
+    trained = {int(n) for own in held for n in pixels(own.train.x)[:, 0, 0, 0]}
+    validated = {int(n) for n in pixels(held[0].test.x)[:, 0, 0, 0]}
+    assert len(trained) == 60
+    assert len(validated) == 50
+    assert not trained & validated
+    assert max(trained | validated) < 200
+    with pytest.raises(TaskError, match="none is left to validate on"):
+        DigitDomains(str(tmp_path / "own.npz"), domains="own", samples=60, validation=True)
+
+
 def test_images_keep_their_pixels_and_labels(digit_folder):
     with np.load(digit_folder / "plain.npz", allow_pickle=False) as file:
         labels = {
