@@ -166,6 +166,7 @@ class _Watcher:
         self._where = {"round": request.round, "group": request.group}
         self._program = request.program
         self._members = len(request.members)
+        self._reveals = request.reveal is not None
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.skipped: list[MemberSkipped] = []
@@ -201,6 +202,9 @@ class _Watcher:
         if trained.update is not None:
             taking = self._run.take_update(done.client, trained.update.id, self._manager)
             self._taking.append(asyncio.create_task(taking, name=f"update of client {done.client}"))
+        elif self._reveals:
+            reason = "it did not come to the group manager"
+            self._run.journal.record("update_missing", client=done.client, reason=reason)
         self._run.journal.record(
             "hop_finished",
             **self._where,

@@ -193,6 +193,13 @@ _LINES: dict[str, str] = {
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
     "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
     "group_failed": "round {round}, group {group} failed: {reason}",
+    "newcomers": "round {round}: clients {clients} came while training goes on",
+    "client_placed": "round {round}: client {client} came while training goes on, and joined group {group}",
+    "layer_chosen": "updates are compared by layer {layer}",
+    "update_missing": "the update of client {client} is missing: {reason}",
+    "model_lost": "the model of client {client} is lost: {reason}",
+    "model_not_saved": "the model of client {client} was not saved: {reason}",
+    "clients_served": "accuracy over the clients: mean {mean}, deviation {std}, from {min} to {max}",
     "round_finished": "round {round}: {sampled_groups} of {groups} groups, {clients_trained} clients, "
     "accuracy {accuracy}, loss {loss}, {seconds} s, {bytes}",
     "run_finished": "run finished: {rounds} rounds, accuracy {accuracy}, {seconds} s",

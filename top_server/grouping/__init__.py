@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from top_server.grouping.fixed import fixed
 from top_server.grouping.hcct import hcct
 from top_server.grouping.icg import icg
 from top_server.grouping.ifca import ifca
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUPINGS", "GroupingRequest", "Plan"]
 
 GROUPINGS: dict[str, Callable[[GroupingRequest], Plan]] = {
+    "fixed": fixed,
     "hcct": hcct,
     "icg": icg,
     "ifca": ifca,

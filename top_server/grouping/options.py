@@ -38,6 +38,10 @@ class Options:
             raise self._refusal(name, f"one of: {', '.join(choices)}")
         return value
 
+    def text(self, name: str, default: str) -> str:
+        """Any text."""
+        return self._given.get(name, default)
+
     def flag(self, name: str, default: bool) -> bool:
         """A truth value, `true` or `false`."""
         if name not in self._given:

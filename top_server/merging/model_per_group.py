@@ -12,9 +12,6 @@ from top_server.models import INITIAL, Held, client_slot
 if TYPE_CHECKING:
     from top_server.group_run import GroupOutcome
 
-#: What a member's report says when the model it was to start from is gone, with its node or by a restart.
-_GONE = (FailureCode.NO_SUCH_MODEL,)
-
 
 class ModelPerGroup(Merging):
     """A group starts from the mean of its members' models, weighted by samples; one alone keeps its model at home."""
@@ -59,11 +56,16 @@ class ModelPerGroup(Merging):
         self.run.models.point({client_slot(client): held for client in clients})
 
     def _start_afresh(self, outcome: GroupOutcome) -> None:
-        """A model that its node lost is lost: its client is a newcomer again."""
+        """A model that its node lost is lost: its client is a newcomer again.
+
+        The others of its group, whose start could not be made, keep theirs: reports name the model that is gone.
+        """
         for skipped in outcome.skipped:
-            slot = client_slot(skipped.client)
-            if skipped.failure is not None and skipped.failure.code in _GONE and slot in self.run.models:
-                self.run.models.drop(slot)
+            held, failure = self.of(skipped.client), skipped.failure
+            if failure is None or failure.code is not FailureCode.NO_SUCH_MODEL:
+                continue
+            if held.client == skipped.client and repr(held.ref.id) in failure.detail:
+                self.run.models.drop(client_slot(skipped.client))
                 self.run.journal.record(
                     "model_lost", client=skipped.client, reason="its node has it no more; it starts afresh"
                 )
