@@ -20,6 +20,7 @@ class ModelStore:
         self._held: dict[str, Weights] = {}
         self._failed: OrderedDict[str, Failure] = OrderedDict()
         self._waiting: dict[str, set[asyncio.Future[Weights]]] = {}
+        self._released = asyncio.Event()  # set, and replaced, at every release
 
     def __len__(self) -> int:
         return len(self._held)
@@ -76,6 +77,14 @@ class ModelStore:
         for model_id in model_ids:
             self._held.pop(model_id, None)
             self._failed.pop(model_id, None)
+        self._released.set()
+        self._released = asyncio.Event()
+
+    async def fewer_than(self, most: int, of: Iterable[str]) -> None:
+        """Waits until less than `most` of these models are held. The caller sets the deadline."""
+        ids = set(of)
+        while sum(model_id in self._held for model_id in ids) >= most:
+            await self._released.wait()
 
     def clear(self) -> None:
         """Forgets all models held."""

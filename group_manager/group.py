@@ -41,6 +41,8 @@ from group_manager.members import Members, Outcome, Ticket
 
 #: Longest wait for a finished model; above the deadline that a node sets for its upload.
 COLLECT_TIMEOUT_S = 660.0
+#: Models that wait here for the top server at once; bounds memory whatever the number of members.
+MOST_HANDED = 4
 
 
 def update_of(model_id: str) -> str:
@@ -133,6 +135,11 @@ class Group:
 
     async def hand_over(self, model_id: str) -> ModelRef | Failure:
         """Brings a model here, where it stays until the top server forgets it; its maker may forget it at once."""
+        try:
+            async with asyncio.timeout(COLLECT_TIMEOUT_S):
+                await self._store.fewer_than(MOST_HANDED, self._handed)
+        except TimeoutError:
+            return Failure(FailureCode.STALLED, "the top server does not take what is handed to it")
         weights = await self.collect(model_id)
         if isinstance(weights, Failure):
             return weights

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import (
     Failure,
@@ -25,7 +25,7 @@ from fedgsp.messages import (
     Trained,
     TrainingSettings,
 )
-from fedgsp.weights import total_bytes
+from fedgsp.weights import Weights, total_bytes
 from top_server.manager_pool import Manager
 from top_server.models import Held
 
@@ -63,6 +63,8 @@ class GroupOutcome:
     result: GroupResult | Failure
     done: tuple[MemberDone, ...]
     skipped: tuple[MemberSkipped, ...]
+    #: Members' own models, where these are collected, or why one could not be had.
+    models: Mapping[int, Weights | Failure] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -96,12 +98,12 @@ async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manag
         watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
     try:
         result = await manager.client.run_group(request, watcher)
-        await watcher.updates_taken()
+        await watcher.all_taken()
     finally:
         watcher.cancel()
     if isinstance(result, Failure) and result.code is FailureCode.UNREACHABLE:
         await run.managers.discard(manager)  # it may only be frozen, and would be so in the next round too
-    return GroupOutcome(task, manager, result, tuple(watcher.done), tuple(watcher.skipped))
+    return GroupOutcome(task, manager, result, tuple(watcher.done), tuple(watcher.skipped), watcher.models)
 
 
 def _member(run: Run, task: GroupTask, client: int) -> Member | None:
@@ -158,7 +160,7 @@ def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member
 
 
 class _Watcher:
-    """Notes what a group's members report, and takes what they reveal."""
+    """Notes what a group's members report, and takes what they reveal or hand over as they do."""
 
     def __init__(self, run: Run, request: RunGroupRequest, manager: Manager) -> None:
         self._run = run
@@ -166,15 +168,19 @@ class _Watcher:
         self._where = {"round": request.round, "group": request.group}
         self._program = request.program
         self._members = len(request.members)
+        self._collects = request.program == "collect" or request.results is Results.COLLECTED
         self._reveals = request.reveal is not None
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.skipped: list[MemberSkipped] = []
+        self.models: dict[int, Weights | Failure] = {}
 
     def __call__(self, event: GroupEvent) -> None:
         match event.kind:
             case MemberDone() as done:
                 self.done.append(done)
+                if self._collects and isinstance(done.result, Trained) and done.result.ref is not None:
+                    self._take(self._take_model(done.client, done.result.ref.id), done.client)
                 if self._program in TRAINS and isinstance(done.result, Trained):
                     self._hop(done, done.result)
             case MemberSkipped() as skipped:
@@ -189,8 +195,8 @@ class _Watcher:
             case Rerouted(client, reason):
                 self._run.journal.record("rerouted", **self._where, client=client, reason=reason)
 
-    async def updates_taken(self) -> None:
-        """Waits for the updates that are on their way here."""
+    async def all_taken(self) -> None:
+        """Waits for what is on its way here."""
         await asyncio.gather(*self._taking)
 
     def cancel(self) -> None:
@@ -198,10 +204,15 @@ class _Watcher:
         for task in self._taking:
             task.cancel()
 
+    def _take(self, taking: Coroutine[Any, Any, None], client: int) -> None:
+        self._taking.append(asyncio.create_task(taking, name=f"take from client {client}"))
+
+    async def _take_model(self, client: int, model_id: str) -> None:
+        self.models[client] = await self._run.take_model(self._manager, model_id)
+
     def _hop(self, done: MemberDone, trained: Trained) -> None:
         if trained.update is not None:
-            taking = self._run.take_update(done.client, trained.update.id, self._manager)
-            self._taking.append(asyncio.create_task(taking, name=f"update of client {done.client}"))
+            self._take(self._run.take_update(done.client, trained.update.id, self._manager), done.client)
         elif self._reveals:
             reason = "it did not come to the group manager"
             self._run.journal.record("update_missing", client=done.client, reason=reason)

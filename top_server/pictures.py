@@ -23,6 +23,7 @@ def draw(run_dir: Path, out: Path) -> None:
     try:
         import matplotlib as mpl
         from matplotlib import pyplot as plt
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise ConfigError("drawing needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
     mpl.use("Agg")
@@ -41,9 +42,19 @@ def draw(run_dir: Path, out: Path) -> None:
         first, last = rows[0]["round"], rows[-1]["round"]
         image = partition_image([row.get("partition") for row in rows])
         extent = (first - 0.5, last + 0.5, image.shape[0] - 0.5, -0.5)
-        axes[2].imshow(image % _COLOURS, cmap="tab20", aspect="auto", extent=extent, interpolation="nearest", vmin=0)
+        axes[2].imshow(
+            image % _COLOURS,
+            cmap="tab20",
+            aspect="auto",
+            extent=extent,
+            interpolation="nearest",
+            vmin=0,
+            vmax=_COLOURS - 1,
+        )
         axes[2].set(xlabel="round", ylabel="client", title="a colour is a group, that of its first member")
-    figure.suptitle(run_dir.name)
+    for one in axes:
+        one.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.suptitle(run_dir.resolve().name)
     try:
         figure.savefig(out, dpi=120)
     except (OSError, ValueError) as error:

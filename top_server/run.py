@@ -82,7 +82,8 @@ class Run:
 
     async def take_update(self, client: int, model_id: str, manager: Manager) -> None:
         """What a client revealed of its update, out of a manager's hands and into the profile's."""
-        assert self.updates is not None
+        if self.updates is None:
+            return  # nobody asked for it
         shown = await manager.client.take(model_id, None, self.updates.max_bytes)
         problem = (
             str(shown) if isinstance(shown, Failure) else await asyncio.to_thread(self._keep_update, client, shown)

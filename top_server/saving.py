@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Failure, Trained
+from fedgsp.messages import Failure
 from fedgsp.weights import Weights
 from top_server.checkpoint import Checkpoints, Origin
 from top_server.group_run import GroupTask
@@ -42,12 +42,10 @@ async def _collect(run: Run, number: int, at_home: list[Held]) -> dict[Held, Wei
         return {}
     outcome = await run.survey(number, GroupTask(0, "collect", tuple(by_client), own_starts=by_client))
     found = {}
-    for done in outcome.done:
-        if isinstance(done.result, Trained) and done.result.ref is not None:
-            weights = await run.take_model(outcome.manager, done.result.ref.id)
-            if isinstance(weights, Failure):
-                raise RunError(f"the model of client {done.client} cannot be saved: {weights}", "see the nodes' logs")
-            found[by_client[done.client]] = weights
+    for client, weights in outcome.models.items():
+        if isinstance(weights, Failure):
+            raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
+        found[by_client[client]] = weights
     for skipped in outcome.skipped:
         run.journal.record("model_not_saved", client=skipped.client, reason=str(skipped.failure))
     return found

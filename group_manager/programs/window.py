@@ -25,7 +25,9 @@ async def train_all(group: Group, retain: bool = False) -> AsyncIterator[tuple[i
             # What a profile lets clients train, and what the round does, may have the same group and position.
             model_id = f"{request.run_id}/{request.round}/{request.group}/{request.program}/{position}.0"
             work = Train(group.start_of(member, keep=True), model_id, request.training, request.reveal, retain)
-            window.append((position, member, model_id, group.submit(member, group.key("train", position), work)))
+            window.append(
+                (position, member, model_id, group.submit(member, group.key(request.program, position), work))
+            )
         position, member, model_id, ticket = window.popleft()
         outcome = await group.outcome(ticket)
         if not isinstance(outcome, Trained):

@@ -115,7 +115,7 @@ class ScriptedNode:
     def cancelled(self) -> set[tuple[int, int]]:
         """Position and attempt of the training orders that were called off."""
         keys = [order.key for order in self.orders if isinstance(order.work, Cancel)]
-        return {(key.position, key.attempt) for key in keys if key and key.task == "train"}
+        return {(key.position, key.attempt) for key in keys if key and key.task in ("train", "parallel", "alone")}
 
     async def _read(self, session: Session) -> None:
         while (order := await session.outbox.get()) is not None:

@@ -56,7 +56,7 @@ class SoftClusters(Merging):
         for done in sorted(outcome.done, key=lambda done: done.client):
             if not isinstance(done.result, Trained) or done.result.ref is None:
                 continue
-            weights = await self.run.take_model(outcome.manager, done.result.ref.id)
+            weights = outcome.models[done.client]
             if isinstance(weights, Failure):
                 failure = weights
                 continue

@@ -96,7 +96,9 @@ async def test_a_stalled_client_is_left_out_and_called_off_at_once() -> None:
         assert await play.result(outcome) == mean([0, 1, 3, 4, 5, 6, 7])
         assert play.skipped[2] is not None
         assert play.skipped[2].code is FailureCode.STALLED
-        orders = [(type(o.work), o.key.position) for o in play.nodes["n1"].orders if o.key and o.key.task == "train"]
+        orders = [
+            (type(o.work), o.key.position) for o in play.nodes["n1"].orders if o.key and o.key.task == "parallel"
+        ]
         assert orders.index((Cancel, 2)) < orders.index((Train, 6))
 
 

@@ -1,0 +1,104 @@
+"""Do sketches group as whole updates do? sketch_partitions.py EXPERIMENT.toml [--rounds N] [--task-option KEY=VALUE]
+
+HCCT in one process: in every round both views are taken of the same updates, and the partition by the whole ones goes
+on. Prints for several sketch sizes in how many rounds the partitions are equal, what share of the benefit of the exact
+partition over training alone the sketch's partition has (by the exact updates), and the bytes of a view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from fedgsp.aggregation import Mean
+from fedgsp.messages import TrainingSettings
+from fedgsp.seeds import derive
+from fedgsp.weights import Weights
+from fedgsp_node.clients import Clients
+from fedgsp_node.tasks import load_task
+from fedgsp_node.training.control import Control
+from fedgsp_node.updates import reveal
+from top_server.grouping.greedy_merging import partition
+
+SIZES = (1024, 4096, 16384)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
+    arguments = parser.parse_args()
+    experiment = tomllib.loads(arguments.experiment.read_text(encoding="utf-8"))
+    run, alpha = experiment["run"], float(experiment["variants"]["hcct"]["grouping_option"]["alpha"])
+    given = dict(option.split("=", 1) for option in arguments.task_option)
+    options = {**run["task_option"], "seed": str(arguments.seed), **given}
+    clients = Clients(load_task(run["task"], options), None)
+    hosted = [hosted.client for hosted in clients.hosted]
+    sizes = np.array([clients.train_samples(client) for client in hosted])
+    alphas = np.full(len(hosted), alpha)
+    models = dict.fromkeys(hosted, clients.initial_weights(derive(arguments.seed, "initial-weights")))
+    groups = [[row] for row in range(len(hosted))]
+    rounds, equal = arguments.rounds or run["rounds"], dict.fromkeys(SIZES, 0)
+    shares: dict[int, list[float]] = {size: [] for size in SIZES}
+    for number in range(1, rounds + 1):
+        rate = run["learning_rate"] * run["learning_rate_decay"] ** (number - 1)
+        settings = TrainingSettings("sgd", run["local_epochs"], run["batch_size"], rate, arguments.seed)
+        views: dict[int, list[np.ndarray]] = {size: [] for size in (0, *SIZES)}
+        for group in groups:
+            start = mean_of([models[hosted[row]] for row in group], sizes[group])
+            trained = [clients.train(hosted[row], start, settings, number, Control()).after for row in group]
+            merged = mean_of(trained, sizes[group])
+            for row, after in zip(group, trained, strict=True):
+                models[hosted[row]] = merged
+                for size, shown in views.items():
+                    view = reveal(f"sketch:{size}" if size else "exact", start, after, rate, arguments.seed)
+                    shown.append((row, view.arrays["update"]))
+        grams = {
+            size: gram([vector for _, vector in sorted(shown, key=lambda item: item[0])])
+            for size, shown in views.items()
+        }
+        groups = partition(grams[0], sizes, alphas)
+        alone = utility(grams[0], sizes, alpha, [[row] for row in range(len(hosted))])
+        gain = utility(grams[0], sizes, alpha, groups) - alone
+        for size in SIZES:
+            found = partition(grams[size], sizes, alphas)
+            equal[size] += found == groups
+            shares[size].append(
+                (utility(grams[0], sizes, alpha, found) - alone) / gain if gain else float(found == groups)
+            )
+    parameters = len(views[0][0][1])
+    print(f"{arguments.experiment.stem}: {len(hosted)} clients, {parameters:,} parameters, alpha {alpha:g}")
+    print("| sketch | bytes, of exact | equal partitions | share of the benefit: mean | least |\n|" + "---|" * 5)
+    for size in SIZES:
+        share, moved = np.array(shares[size]), f"{4 * size:,} of {4 * parameters:,}"
+        print(f"| {size} | {moved} | {equal[size]} of {rounds} | {share.mean():.4f} | {share.min():.4f} |")
+
+
+def mean_of(models: list[Weights], weights: np.ndarray) -> Weights:
+    mean = Mean(weighted=True)
+    for model, weight in zip(models, weights, strict=True):
+        mean.fold(model.arrays, float(weight))
+    return Weights.of(mean.result(), models[0].tensors)
+
+
+def gram(vectors: list[np.ndarray]) -> np.ndarray:
+    rows = np.stack(vectors).astype(np.float64)
+    return rows @ rows.T
+
+
+def utility(gram: np.ndarray, sizes: np.ndarray, alpha: float, groups: list[list[int]]) -> float:
+    total = 0.0
+    for group in groups:
+        part, share = gram[np.ix_(group, group)], sizes[group].astype(np.float64)
+        to_mean, norms = part @ share, np.sqrt(np.diagonal(part))
+        total += float((to_mean / (norms * np.sqrt(share @ to_mean))).sum()) - alpha * len(group) / share.sum()
+    return total
+
+
+if __name__ == "__main__":
+    main()
