@@ -1,8 +1,8 @@
 """How alike two runs group their clients, round by round: same_partitions.py ONE TWO [ONE TWO ...]
 
 For runs that differ in how updates are compared (whole or as sketches): as long as all partitions before were equal,
-both saw the same updates, and a difference is the view's. Prints, per pair, the rounds with equal partitions, the first
-that differs, and the weights and views moved by both.
+both saw the same updates, and a difference is the view's. Prints, per pair, the rounds with equal partitions, the
+first that differs, and the weights and views moved by both.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--variants", help="for example hcct,global; all if not given")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--per-client", action="store_true", help="also each client's last figures, mean over seeds")
     parser.add_argument("--table", action="store_true", help="only print the table of what is there")
     arguments = parser.parse_args()
     experiment = tomllib.loads(arguments.experiment.read_text(encoding="utf-8"))
@@ -46,7 +47,10 @@ def main() -> None:
             if arguments.rounds:
                 settings["rounds"] = arguments.rounds
             run(settings, arguments.out / f"{name}-{seed}")
-    table({name: [arguments.out / f"{name}-{seed}" for seed in seeds] for name in names})
+    runs = {name: [arguments.out / f"{name}-{seed}" for seed in seeds] for name in names}
+    table(runs)
+    if arguments.per_client:
+        per_client(runs)
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -98,6 +102,25 @@ def table(runs: dict[str, list[Path]]) -> None:
         moved = np.mean([moved_bytes(directory) for directory in found]) / 1e6
         figures = [cell(best), cell(last), f"{std:.2f}", f"{least:.2f}", f"{most:.2f}", f"{moved:,.1f}"]
         print("| " + " | ".join([name, str(len(found)), *figures]) + " |")
+
+
+def per_client(runs: dict[str, list[Path]]) -> None:
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for name, directories in runs.items():
+        for directory in directories:
+            if not (directory / "summary.json").exists():
+                continue
+            lines = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+            last = json.loads(lines[-1])
+            figures = {"accuracy": last["accuracy_per_client"], **last.get("metrics_per_client", {})}
+            for figure, values in figures.items():
+                found.setdefault(figure, {}).setdefault(name, []).append(values)
+    for figure, by_name in found.items():
+        clients = sorted({int(client) for runs in by_name.values() for values in runs for client in values})
+        print(f"\n| {figure} of client | " + " | ".join(map(str, clients)) + " |\n|" + "---|" * (len(clients) + 1))
+        for name, values in by_name.items():
+            known = [[run[str(client)] for run in values if str(client) in run] for client in clients]
+            print(f"| {name} | " + " | ".join(cell(100 * np.array(one)) if one else "-" for one in known) + " |")
 
 
 def cell(values: np.ndarray) -> str:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedgsp.errors import UserError
+from fedgsp.errors import DataError, UserError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from fedgsp_node.clients import OrderError
-from fedgsp_node.personal import MODEL, PersonalState
+from fedgsp_node.personal import HEAD, MODEL, Arrays, PersonalState
+
+
+def check_kept(arrays: Arrays, specs: Iterable[TensorSpec], client: int) -> None:
+    """Raises DataError unless these are the tensors that the model has."""
+    wanted = {spec.name: (spec.dtype, spec.shape) for spec in specs}
+    if {name: (str(array.dtype), array.shape) for name, array in arrays.items()} != wanted:
+        raise DataError(
+            f"what --state-dir keeps for client {client} does not fit the model of the task",
+            "give the directory of this task, or another one",
+        )
 
 
 class OwnModels:
@@ -39,9 +49,13 @@ class OwnModels:
         """Forgets the last run's; puts those of this run that a restart left on disk into the store."""
         self._ids.clear()
         for client in clients:
+            head = self._personal.get(client, HEAD)
+            if head is not None:
+                check_kept(head[1], (spec for spec in self._tensors if spec.head), client)
             found = self._personal.get(client, MODEL)
             if found is not None:
                 model_id, arrays = found
                 specs = tuple(spec for spec in self._tensors if spec.name in arrays)
+                check_kept(arrays, specs, client)
                 self._store.put(model_id, Weights.of(arrays, specs))
                 self._ids[client] = [model_id]

@@ -23,9 +23,13 @@ def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[T
 
     Without `head`, that is the last dense layer. Raises TaskError for a dtype that cannot travel.
     """
+    named = _tensors(module)
+    for prefix in head:
+        if not any(name.startswith(prefix) for name in named):
+            raise TaskError(f"the task's head {prefix!r} begins no tensor's name", f"there are {', '.join(named)}")
     head = head or _last_dense_layer(module)
     specs = []
-    for name, tensor in _tensors(module).items():
+    for name, tensor in named.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
             raise TaskError(f"the model's tensor {name!r} has dtype {dtype}", f"use one of {', '.join(DTYPES)}")
@@ -38,7 +42,9 @@ def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[T
 
 def _last_dense_layer(module: torch.nn.Module) -> tuple[str, ...]:
     names = [name for name, layer in module.named_modules() if isinstance(layer, torch.nn.Linear)]
-    return (f"{names[-1]}.",) if names else ()
+    if not names:
+        return ()
+    return (f"{names[-1]}.",) if names[-1] else ("weight", "bias")  # the module itself is the layer
 
 
 def bind(module: torch.nn.Module, weights: Weights) -> None:

@@ -21,6 +21,7 @@ from fedgsp.messages import (
     Order,
     OrderKey,
     Part,
+    PartLost,
     RelayMode,
     Release,
     Rerouted,
@@ -231,20 +232,27 @@ class Group:
                 await self._send_up(model_id)
         except WeightsError as error:
             self._store.fail(model_id, error.failure)
+        except ValueError as error:  # parts that do not fit each other: whoever waits must hear of it
+            self._store.fail(model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
         finally:
             self._carrying.pop(model_id, None)
 
     async def _mean_of(self, parts: tuple[Part, ...]) -> Weights:
         mean, like = Mean(weighted=True), None
+        lost = Failure(FailureCode.NO_SUCH_MODEL, "the start has no parts")
         for part in parts:
             assert part.ref is not None
             weights = await self.collect(part.ref.id)
             if isinstance(weights, Failure):
-                raise WeightsError(weights.code, weights.detail)
+                # Lost with its node, perhaps: the others' mean is what the group, and this client, go on from.
+                lost = weights
+                self._tell(GroupEvent(PartLost(part.client, weights)))
+                continue
             await asyncio.to_thread(mean.fold, weights.arrays, part.weight)
             like = weights.tensors
             self._store.release([part.ref.id])
-        assert like is not None
+        if like is None:
+            raise WeightsError(lost.code, lost.detail)
         return Weights.of(mean.result(), like)
 
     async def _send_up(self, model_id: str) -> None:

@@ -8,14 +8,22 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedgsp.errors import ConfigError
-from top_server.config import RunConfig
+from top_server.config import FIELDS, RunConfig, flag
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.merging import MERGE_OPTIONS
+from top_server.merging.soft_clusters import SoftClusters
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 
-#: Merges that need what only some profiles tell.
-_NEEDS = {"clusters": "losses", "soft-clusters": "losses"}
+#: What a choice needs of the others: (column, value) -> (column, value). What is not here goes with everything.
+_NEEDS = {
+    ("merge", "clusters"): ("grouping", "ifca"),
+    ("merge", "soft-clusters"): ("grouping", "singletons"),
+    ("grouping", "ifca"): ("profile", "losses"),
+    ("grouping", "hcct"): ("profile", "updates"),
+    ("grouping", "maxfl-hcct"): ("profile", "prior-distances"),
+    ("grouping", "icg"): ("profile", "histograms"),
+}
 
 
 def choose(config: RunConfig) -> Scheme:
@@ -27,16 +35,52 @@ def choose(config: RunConfig) -> Scheme:
         if (value := getattr(config, name)) is not None
     }
     scheme = dataclasses.replace(row, **chosen)
-    needed = _NEEDS.get(scheme.merge)
-    if needed is not None and scheme.profile != needed:
-        fitting = [name for name, other in SCHEMES.items() if other.profile == needed]
-        raise ConfigError(
-            f"--merge {scheme.merge} does not go with scheme {config.scheme}", f"use scheme {' or '.join(fitting)}"
-        )
-    given = options(config, scheme)
-    if scheme.grouping in GROUPINGS:
-        _try_options(scheme.grouping, given["grouping"])
+    for (column, value), (other, needed) in _NEEDS.items():
+        if getattr(scheme, column) == value and getattr(scheme, other) != needed:
+            fitting = [
+                name for name, row in SCHEMES.items() if (getattr(row, column), getattr(row, other)) == (value, needed)
+            ]
+            raise ConfigError(
+                f"{column} {value} needs {other} {needed}, and scheme {config.scheme} has {getattr(scheme, other)}",
+                f"use scheme {' or '.join(fitting)}",
+            )
+    if scheme.merge == "soft-clusters" and scheme.profile != "losses":
+        raise ConfigError(f"merge soft-clusters does not go with scheme {config.scheme}", "use scheme flsc")
+    _check_growth(config, scheme)
+    _check_options(config, scheme)
     return scheme
+
+
+def _check_growth(config: RunConfig, scheme: Scheme) -> None:
+    """Settings that say nothing where everybody trains in every round are mistakes; so is a rate that vanishes."""
+    if scheme.sampling == "none":
+        for name in ("alpha", "beta", "growth", "sampling_rate"):
+            if getattr(config, name) != FIELDS[name].default:
+                remedy = "give --grouping-option alpha=..." if name == "alpha" else "leave it out"
+                raise ConfigError(
+                    f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups", remedy
+                )
+    if not config.learning_rate * config.learning_rate_decay ** (config.rounds - 1) > 0:
+        raise ConfigError(
+            f"the learning rate is 0 before round {config.rounds}", "give a --learning-rate-decay nearer to 1"
+        )
+
+
+def _check_options(config: RunConfig, scheme: Scheme) -> None:
+    """Refuses what --grouping-option cannot say before anybody waits for nodes."""
+    given = options(config, scheme)
+    models = PROFILES[scheme.profile].read(given["profile"])
+    if scheme.merge == "soft-clusters" and SoftClusters.read(given["merge"]) > models:
+        raise ConfigError(f"option soft is {given['merge'].get('soft', 2)}, and there are {models} models", "lower it")
+    if scheme.grouping not in GROUPINGS:
+        return
+    try:
+        _try_options(scheme.grouping, given["grouping"])
+    except ConfigError as error:
+        read = (*PROFILES[scheme.profile].options, *MERGE_OPTIONS.get(scheme.merge, ()))
+        if not read or not error.remedy.startswith("it accepts"):
+            raise
+        raise ConfigError(error.what, f"{error.remedy}; scheme {config.scheme} reads {', '.join(read)}") from None
 
 
 def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:

@@ -36,7 +36,7 @@ class CostModel:
 
     def t_comp_s(self, groups: int) -> float:
         """Seconds of computing in a round of f(r) = `groups`: the chain of one group, then the aggregation."""
-        samples = self.samples_per_client * self.local_epochs * self.clients / min(self.clients, groups)
+        samples = self.samples_per_client * self.local_epochs * self.clients / max(1, min(self.clients, groups))
         # A share of a group, kappa * f(r) < 1, still means one group, and one group needs no aggregation.
         additions = max(0.0, self.sampling_rate * groups - 1)
         return (self.flop_per_sample * samples + self.flop_per_aggregation * additions) / self.flop_per_second

@@ -17,16 +17,18 @@ class Evaluation:
     """Each client's counts with the model that it would use now; only clients with test samples."""
 
     of: dict[int, Evaluated]
+    #: Whether some client gave no answer.
+    partial: bool = False
 
     @property
-    def accuracy(self) -> float:
-        """Over all samples."""
-        return sum(one.correct for one in self.of.values()) / self._samples
+    def accuracy(self) -> float | None:
+        """Over all samples; None if the evaluation is partial."""
+        return None if self.partial else sum(one.correct for one in self.of.values()) / self._samples
 
     @property
-    def loss(self) -> float:
-        """Mean over all samples."""
-        return sum(one.loss_sum for one in self.of.values()) / self._samples
+    def loss(self) -> float | None:
+        """Mean over all samples; None if the evaluation is partial."""
+        return None if self.partial else sum(one.loss_sum for one in self.of.values()) / self._samples
 
     @property
     def per_client(self) -> dict[int, float]:
@@ -45,12 +47,15 @@ class Evaluation:
 
 
 async def evaluate(run: Run, round_number: int) -> Evaluation | None:
-    """Every client's model on its own test part.
+    """Every client's model on its own test part; None, and the reason in the journal, if nobody could be asked.
 
-    None, and the reason in the journal, if the clients could not all be asked: part of them would give a figure
-    that no other round's can be compared with.
+    If only part of the clients answered the evaluation is `partial`: figures over all clients would not compare with
+    those of other rounds.
     """
     clients = tuple(run.membership.clients)
+    if not clients:
+        run.journal.record("not_evaluated", round=round_number, reason="no client is there")
+        return None
     models = {client: run.merging.of(client) for client in clients}
     if len({held.ref.id for held in models.values()}) == 1:
         task = GroupTask(0, "evaluate", clients, ((models[clients[0]], 1.0),))
@@ -58,12 +63,13 @@ async def evaluate(run: Run, round_number: int) -> Evaluation | None:
         task = GroupTask(0, "evaluate", clients, own_starts=models)
     outcome = await run.survey(round_number, task)
     answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
-    if len(answers) < len(clients):
+    told = {client: answers[client] for client in clients if client in answers and answers[client].samples}
+    partial = len(answers) < len(clients)
+    if partial:
         cause = outcome.result if isinstance(outcome.result, Failure) else outcome.skipped[0].failure
         reason = f"{len(clients) - len(answers)} of {len(clients)} clients gave no answer: {cause}"
-    elif not any(answer.samples for answer in answers.values()):
-        reason = "no client has test samples"
     else:
-        return Evaluation({client: answers[client] for client in clients if answers[client].samples})
-    run.journal.record("not_evaluated", round=round_number, reason=reason)
-    return None
+        reason = "no client has test samples"
+    if partial or not told:
+        run.journal.record("not_evaluated", round=round_number, reason=reason)
+    return Evaluation(told, partial) if told else None

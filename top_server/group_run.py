@@ -17,6 +17,7 @@ from fedgsp.messages import (
     MemberSkipped,
     ModelRef,
     Part,
+    PartLost,
     RelayMode,
     Rerouted,
     Results,
@@ -63,6 +64,8 @@ class GroupOutcome:
     result: GroupResult | Failure
     done: tuple[MemberDone, ...]
     skipped: tuple[MemberSkipped, ...]
+    #: Clients whose models are lost, and so had no part in the group's start.
+    lost: frozenset[int] = frozenset()
     #: Members' own models, where these are collected, or why one could not be had.
     models: Mapping[int, Weights | Failure] = field(default_factory=dict)
 
@@ -103,7 +106,9 @@ async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manag
         watcher.cancel()
     if isinstance(result, Failure) and result.code is FailureCode.UNREACHABLE:
         await run.managers.discard(manager)  # it may only be frozen, and would be so in the next round too
-    return GroupOutcome(task, manager, result, tuple(watcher.done), tuple(watcher.skipped), watcher.models)
+    return GroupOutcome(
+        task, manager, result, tuple(watcher.done), tuple(watcher.skipped), frozenset(watcher.lost), watcher.models
+    )
 
 
 def _member(run: Run, task: GroupTask, client: int) -> Member | None:
@@ -121,7 +126,7 @@ def _part(run: Run, held: Held, weight: float = 0.0) -> Part:
         return Part(held.ref, "", weight)
     member = run.membership.member(held.client)
     # A node that left cannot be asked; its name makes the manager say so.
-    return Part(held.ref, member.node if member else f"of client {held.client}", weight)
+    return Part(held.ref, member.node if member else f"of client {held.client}", weight, held.client)
 
 
 def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member, ...]) -> RunGroupRequest:
@@ -173,6 +178,7 @@ class _Watcher:
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.skipped: list[MemberSkipped] = []
+        self.lost: set[int] = set()
         self.models: dict[int, Weights | Failure] = {}
 
     def __call__(self, event: GroupEvent) -> None:
@@ -192,6 +198,8 @@ class _Watcher:
                     client=skipped.client,
                     reason=str(skipped.failure),
                 )
+            case PartLost(client, _):
+                self.lost.add(client)
             case Rerouted(client, reason):
                 self._run.journal.record("rerouted", **self._where, client=client, reason=reason)
 

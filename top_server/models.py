@@ -45,6 +45,10 @@ class Models:
     def __getitem__(self, slot: str) -> Held:
         return self._slots[slot]
 
+    def clients(self) -> set[int]:
+        """Clients with a slot."""
+        return {int(slot.removeprefix("client ")) for slot in self._slots if slot.startswith("client ")}
+
     def put(self, slots: Iterable[str], model_id: str, weights: Weights) -> Held:
         """Keeps a model here, for several slots at once."""
         self._store.put(model_id, weights)

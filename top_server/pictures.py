@@ -18,6 +18,8 @@ _COLOURS = 20
 def draw(run_dir: Path, out: Path) -> None:
     """Writes one picture of what `run_dir` holds; raises UserError if there is nothing to draw, or no matplotlib."""
     rows = read_lines(run_dir / "history.jsonl")
+    if any(not {"round", "accuracy", "loss"} <= row.keys() for row in rows):
+        raise DataError(f"{run_dir / 'history.jsonl'} is not the history of a run", "give the directory of a run")
     if not rows:
         raise DataError(f"{run_dir} holds no finished round", "draw it when a round has ended")
     try:
@@ -64,12 +66,13 @@ def draw(run_dir: Path, out: Path) -> None:
 
 
 def partition_image(partitions: list[list[list[int]] | None]) -> NDArray[np.float64]:
-    """Shape (clients, rounds): the smallest member of each client's group; NaN where a client is in none."""
-    clients = 1 + max((client for found in partitions for group in found or [] for client in group), default=0)
-    image = np.full((clients, len(partitions)), np.nan)
+    """Shape (clients, rounds), clients by ascending id: the smallest member of each one's group; NaN if in none."""
+    clients = sorted({client for found in partitions for group in found or [] for client in group})
+    place = {client: row for row, client in enumerate(clients)}
+    image = np.full((max(1, len(clients)), len(partitions)), np.nan)
     for column, found in enumerate(partitions):
         for group in found or []:
-            image[group, column] = min(group)
+            image[[place[client] for client in group], column] = min(group)
     return image
 
 

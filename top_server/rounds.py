@@ -40,6 +40,7 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
     await wait_for_clients(run)
     evidence = await run.profile.gather(number)
     teams = await form_teams(run, number, evidence)
+    run.merging.afresh.clear()
     await run.merging.begin(number, evidence)
     tasks = group_tasks(run, teams, evidence)
     managers = await run.managers.ensure(len(tasks))
@@ -176,6 +177,8 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
             continue
         taken += 1
         run.journal.record("group_finished", round=number, group=outcome.task.number)
+    if not taken and run.merging.afresh:
+        return outcomes  # whose models were lost start afresh in the next round
     if not taken:
         raise RunError(
             f"round {number} trained nobody: {reason}", "see events.jsonl and the logs in the run directory"

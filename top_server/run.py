@@ -85,16 +85,15 @@ class Run:
         if self.updates is None:
             return  # nobody asked for it
         shown = await manager.client.take(model_id, None, self.updates.max_bytes)
-        problem = (
-            str(shown) if isinstance(shown, Failure) else await asyncio.to_thread(self._keep_update, client, shown)
-        )
+        async with self.updates.lock:
+            if isinstance(shown, Failure):
+                problem = str(shown)
+            else:
+                problem = await asyncio.to_thread(self.updates.put, client, shown)
+            if problem:
+                self.updates.forget(client)
         if problem:
-            self.updates.forget(client)
             self.journal.record("update_missing", client=client, reason=problem)
-
-    def _keep_update(self, client: int, shown: Weights) -> str:
-        assert self.updates is not None
-        return self.updates.put(client, shown)
 
     async def survey(self, round_number: int, task: GroupTask) -> GroupOutcome:
         """One task on one manager; once more, on another manager, if the first one is lost meanwhile."""

@@ -10,6 +10,7 @@ from fedgsp.messages import Failure
 from fedgsp.weights import Weights
 from top_server.checkpoint import Checkpoints, Origin
 from top_server.group_run import GroupTask
+from top_server.merging.one_model import OneModel
 from top_server.models import Held
 from top_server.run import Run
 
@@ -18,18 +19,20 @@ async def save(run: Run, checkpoints: Checkpoints, number: int) -> None:
     """After a round the models that this process holds; after the last one those of single clients too."""
     last = number == run.config.rounds
     by_model: dict[Held, list[int]] = defaultdict(list)
-    for client in run.membership.clients:
+    for client in run.merging.clients():
         by_model[run.merging.of(client)].append(client)
+    if not by_model and isinstance(run.merging, OneModel):
+        by_model[run.merging.of(0)] = []  # all clients have gone, and the model is there
     at_home = [held for held in by_model if held.client is not None]
     collected = await _collect(run, number, at_home) if last else {}
-    single = len(by_model) == 1
+    shared = isinstance(run.merging, OneModel)
     saved = set()
     for held, clients in by_model.items():
         weights = collected.get(held) if held.client is not None else await run.models.weights(held)
         if weights is None:
             continue
-        label = "" if single else f"group-{min(clients):04d}"
-        origin = Origin(run.run_id, run.config.scheme, number, run.config.seed, tuple(clients) if label else ())
+        label = "" if len(by_model) == 1 else f"group-{min(clients):04d}"
+        origin = Origin(run.run_id, run.config.scheme, number, run.config.seed, () if shared else tuple(clients))
         for write in (checkpoints.write_round, checkpoints.write_final) if last else (checkpoints.write_round,):
             saved.add(await asyncio.to_thread(write, weights.arrays, origin, label))
     await asyncio.to_thread(checkpoints.prune, saved, last)

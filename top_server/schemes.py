@@ -51,7 +51,7 @@ SCHEMES: dict[str, Scheme] = {
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
     "hcct": _every_round("updates", "hcct", "none"),
     "hcct-e": _every_round("updates", "hcct", "none", options={"similarity": "layer"}),
-    "hcct-p": _every_round("updates", "hcct", "none", personal=True),
+    "hcct-p": _every_round("updates", "hcct", "none", personal=True, options={"similarity_of": "shared"}),
     # what it is compared with (section 4): nobody together, everybody together,
     "independent": _every_round("none", "singletons", "none"),
     "global": _every_round("none", "single", "weighted-mean"),

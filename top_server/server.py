@@ -84,6 +84,7 @@ async def run(config: RunConfig, journal: Journal) -> None:
                 scheme=config.scheme,
             )
             checkpoints = Checkpoints(directory.models, config.keep_models)
+            _check_head(scheme, membership)
             await play.initialise()
             await play.merging.prepare()
             for number in range(1, config.rounds + 1):
@@ -123,6 +124,14 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership) -> None:
             f"after {config.join_timeout:.0f} s only {have} had joined",
             "start the others, or change --min-nodes, --min-clients or --join-timeout",
         )
+
+
+def _check_head(scheme: Scheme, membership: Membership) -> None:
+    """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
+    heads = sum(spec.head for spec in membership.tensors)
+    if scheme.personal and not 0 < heads < len(membership.tensors):
+        what = "has no classifier head" if not heads else "is all classifier head"
+        raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
 
 
 def _check_manager_ports(config: RunConfig, scheme: Scheme, clients: int) -> None:

@@ -28,20 +28,22 @@ class Spread:
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Accuracy per client and its spread, last and best; None if no row tells accuracies per client.
+    """Accuracy per client and its spread, after the last evaluated round and best; None if no row tells accuracies.
 
     Best is each client's own best round, as HCCT's authors report it: an optimistic figure, since the test part
     chooses the round.
     """
-    told = [row["accuracy_per_client"] for row in rows if row.get("accuracy_per_client")]
-    if not told:
+    evaluated = [row for row in rows if row.get("accuracy_per_client")]
+    if not evaluated:
         return None
+    told = [row["accuracy_per_client"] for row in evaluated]
     last = {int(client): float(accuracy) for client, accuracy in told[-1].items()}
     best: dict[int, float] = {}
     for accuracies in told:
         for client, accuracy in accuracies.items():
             best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, per_client in (("last", last), ("best", best)):
         found[name] = {**asdict(Spread.of(per_client.values())), "per_client": dict(sorted(per_client.items()))}
+    found["last"]["round"] = evaluated[-1].get("round")
     return found

@@ -35,6 +35,7 @@ class Part:
     ref: ModelRef | None
     node: str = ""
     weight: float = 0.0
+    client: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,14 @@ class Rerouted:
 
 
 @dataclass(frozen=True, slots=True)
+class PartLost:
+    """The model of a client could not be had; the group's start is the mean of the other parts."""
+
+    client: int
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
 class GroupResult:
     """A group is done: its model as held by the manager (no id if none), and the weight bytes that moved for it."""
 
@@ -110,4 +119,4 @@ class GroupResult:
 class GroupEvent:
     """From a manager to the top server while a group runs; the last one is a result or a failure."""
 
-    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | None
+    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | PartLost | None

@@ -152,8 +152,11 @@ class Part(_message.Message):
     REF_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     weight: _builtins.float
+    client: _builtins.int
+    """whose model it is, if a node holds it"""
     @_builtins.property
     def ref(self) -> _model_pb2.ModelRef: ...
     def __init__(
@@ -162,10 +165,11 @@ class Part(_message.Message):
         ref: _model_pb2.ModelRef | None = ...,
         node: _builtins.str = ...,
         weight: _builtins.float = ...,
+        client: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "ref", b"ref", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "node", b"node", "ref", b"ref", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -233,6 +237,7 @@ class GroupEvent(_message.Message):
     REROUTED_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    PART_LOST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def done(self) -> Global___MemberDone: ...
     @_builtins.property
@@ -243,6 +248,8 @@ class GroupEvent(_message.Message):
     def result(self) -> Global___GroupResult: ...
     @_builtins.property
     def failed(self) -> _failure_pb2.Failure: ...
+    @_builtins.property
+    def part_lost(self) -> Global___PartLost: ...
     def __init__(
         self,
         *,
@@ -251,16 +258,42 @@ class GroupEvent(_message.Message):
         rerouted: Global___Rerouted | None = ...,
         result: Global___GroupResult | None = ...,
         failed: _failure_pb2.Failure | None = ...,
+        part_lost: Global___PartLost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed", "part_lost"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___GroupEvent: _TypeAlias = GroupEvent  # noqa: Y015
+
+@_typing.final
+class PartLost(_message.Message):
+    """The model of a client could not be had; the group's start is the mean of the other parts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    client: _builtins.int
+    @_builtins.property
+    def failure(self) -> _failure_pb2.Failure: ...
+    def __init__(
+        self,
+        *,
+        client: _builtins.int = ...,
+        failure: _failure_pb2.Failure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "failure", b"failure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartLost: _TypeAlias = PartLost  # noqa: Y015
 
 @_typing.final
 class MemberDone(_message.Message):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.scripted import let_others_run
 from support.weights import some_weights
 
 from fedgsp import model_store
@@ -171,3 +172,16 @@ async def test_any_order_of_events_leaves_every_asker_with_the_right_answer(step
         for task in asks:
             assert not task.done()
             task.cancel()
+
+
+async def test_room_is_waited_for_until_enough_were_released() -> None:
+    store = ModelStore()
+    for name in "abc":
+        store.put(name, some_weights())
+    await store.fewer_than(4, "abc")
+    waiting = asyncio.create_task(store.fewer_than(2, "abc"))
+    store.release(["other", "a"])
+    await let_others_run()
+    assert not waiting.done()
+    store.release(["b"])
+    await waiting

@@ -18,6 +18,7 @@ from torch import nn
 from fedgsp import ClientData, Split
 from fedgsp.errors import DataError, TaskError
 from fedgsp.messages import Evaluated, FailureCode, HostedClient, TrainingSettings
+from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients, OrderError
 from fedgsp_node.training.control import Control
@@ -136,6 +137,60 @@ def test_read_only_data_can_be_trained_on() -> None:
             return data
 
     assert np.array_equal(train(Clients(ReadOnly(), None), 1).buffer, train(Clients(Blobs(), None), 1).buffer)
+
+
+def test_the_training_part_is_evaluated_if_asked() -> None:
+    clients = Clients(Blobs(), None)
+    weights = clients.initial_weights(0)
+    assert clients.evaluate(2, weights, Control(), training_part=True).samples == 12
+    assert clients.evaluate(2, weights, Control()).samples == 5
+
+
+def test_further_figures_are_those_of_the_task_over_all_outputs_at_once() -> None:
+    class Counting(Blobs):
+        def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+            return {"rows": len(outputs), "ones": int((targets == 1).sum())}
+
+    evaluated = Clients(Counting(), None).evaluate(2, Clients(Blobs(), None).initial_weights(0), Control(), True)
+    assert evaluated.metrics == {"rows": 12.0, "ones": float((Blobs().data(2).train.y == 1).sum())}
+    assert Clients(Blobs(), None).evaluate(2, Clients(Blobs(), None).initial_weights(0), Control()).metrics == {}
+
+
+# --- heads
+
+
+def test_the_last_dense_layer_is_the_head_unless_the_task_names_another() -> None:
+    class Named(Blobs):
+        head = ("0.", "1.")
+
+    def heads(task: Blobs) -> set[str]:
+        return {spec.name.partition(".")[0] for spec in Clients(task, None).tensors if spec.head}
+
+    assert heads(Blobs()) == {"4"}
+    assert heads(Named()) == {"0", "1"}
+
+
+def test_a_head_that_travels_is_used_and_one_that_does_not_is_the_clients_own() -> None:
+    clients = Clients(Blobs(), None)
+    some, other = clients.initial_weights(1), clients.initial_weights(2)
+    assert clients.whole(0, some, seed=5) is some
+    fresh = clients.whole(0, some.part(clients.shared), seed=5)
+    expected = clients.initial_weights(derive(5, "initial-weights"))
+    assert np.array_equal(fresh.arrays["4.weight"], expected.arrays["4.weight"])
+    assert np.array_equal(fresh.arrays["0.weight"], some.arrays["0.weight"])
+    assert clients.keep_head(0, other).tensors == clients.shared
+    assert np.array_equal(
+        clients.whole(0, some.part(clients.shared), seed=5).arrays["4.weight"], other.arrays["4.weight"]
+    )
+    assert np.array_equal(clients.whole(1, some.part(clients.shared), seed=5).buffer, fresh.buffer)
+
+
+def test_training_alone_keeps_no_head() -> None:
+    clients = Clients(Blobs(), None)
+    start = clients.initial_weights(1).part(clients.shared)
+    learned = [clients.train(0, start, SETTINGS, 1, Control()) for _ in range(2)]
+    assert np.array_equal(learned[0].after.buffer, learned[1].after.buffer)
+    assert learned[0].before.tensors == clients.tensors
 
 
 # --- orders that cannot be carried out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from fedgsp.messages import Failure, FailureCode, Source, SourceKind, Start
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2_grpc
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.fetching import Fetched, Fetcher
 
 SIZE = 40
@@ -183,6 +184,30 @@ async def test_a_wildcard_host_is_the_one_by_which_the_top_server_is_reached() -
         port = s.sources[0].address.rpartition(":")[2]
         everywhere = Source(SourceKind.TOP_SERVER, "top server", f"0.0.0.0:{port}")
         assert same((await s.fetcher.get(Start("m", (everywhere,))))[0], some_weights())
+
+
+async def test_a_model_of_the_clients_own_is_here_or_gone_and_moves_no_bytes() -> None:
+    async with scene() as s:
+        own = Source(SourceKind.OWN, "n0")
+        assert await failure(s.fetcher.get(Start("m", (own,)))) == Failure(
+            FailureCode.NO_SUCH_MODEL, "this node has model 'm' no more"
+        )
+        weights = some_weights()
+        s.store.put("m", weights)
+        assert await s.fetcher.get(Start("m", (own,))) == (weights, own, 0)
+
+
+async def test_weights_that_come_without_a_head_are_those_of_schemes_whose_heads_stay() -> None:
+    tensors = (*TENSORS[:1], dataclasses.replace(TENSORS[1], head=True), *TENSORS[2:])
+    async with scene() as s:
+        fetcher = Fetcher(s.store, s.channels, tensors, "127.0.0.1")
+        bare = some_weights(tensors=without_head(tensors))
+        s.peers[0].store.put("bare", bare)
+        s.peers[0].store.put("whole", some_weights(tensors=tensors))
+        weights, _, _ = await fetcher.get(Start("bare", s.sources[:1], personal=True))
+        assert same(weights, bare)
+        for start in (Start("bare", s.sources[:1]), Start("whole", s.sources[:1], personal=True)):
+            assert (await failure(fetcher.get(start))).code is FailureCode.WRONG_SHAPES
 
 
 # --- weights that several orders start from

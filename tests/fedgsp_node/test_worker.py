@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
 from support.blobs_task import Blobs
 from support.scripted import let_others_run
+from support.working import HERE, ROUND, SETTINGS, node, training, why_not
 
-from fedgsp.channels import Channels
 from fedgsp.messages import (
     Cancel,
     Describe,
@@ -24,68 +20,14 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Initialise,
-    Order,
-    OrderKey,
     Release,
     SendUp,
-    Source,
-    SourceKind,
     Start,
     Train,
     Trained,
-    TrainingSettings,
     Work,
 )
-from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError
-from fedgsp_node.clients import Clients, OrderError
-from fedgsp_node.fetching import Fetcher
-from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control
-from fedgsp_node.worker import Worker
-
-SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)
-HERE = (Source(SourceKind.LOCAL, "n0"),)
-ROUND = 4
-
-
-@dataclass
-class Node:
-    """A worker whose weights all come from its own store."""
-
-    clients: Clients
-    store: ModelStore
-    slot: Slot
-    worker: Worker
-    uploads: dict[str, Weights] = field(default_factory=dict)
-
-    def do(self, work: Work | None, client: int = 0) -> Coroutine[Any, Any, Any]:
-        return self.worker.carry_out(Order(OrderKey(ROUND, "train", 0, 0), client, work), self._upload)
-
-    async def _upload(self, model_id: str, weights: Weights) -> None:
-        self.uploads[model_id] = weights
-
-
-@asynccontextmanager
-async def node(task: Blobs | None = None) -> AsyncIterator[Node]:
-    clients, store, slot = Clients(task or Blobs(), None), ModelStore(), Slot()
-    store.put("start", clients.initial_weights(0))
-    try:
-        async with Channels() as channels:
-            worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, "127.0.0.1"), slot)
-            yield Node(clients, store, slot, worker)
-    finally:
-        slot.close()
-
-
-def training(start: str, produces: str) -> Train:
-    return Train(Start(start, HERE), produces, SETTINGS)
-
-
-async def why_not(doing: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> Failure:
-    with pytest.raises((OrderError, WeightsError)) as error:
-        await doing
-    return error.value.failure  # type: ignore[no-any-return,attr-defined]
 
 
 class Gate:
@@ -254,3 +196,6 @@ async def test_strangers_are_refused_by_every_order(work: Work) -> None:
         assert await why_not(n.do(work, client=9)) == Failure(
             FailureCode.UNKNOWN_CLIENT, "client 9 is not hosted here"
         )
+
+
+# --- heads that stay

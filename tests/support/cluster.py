@@ -18,6 +18,7 @@ from top_server.checkpoint import load
 from top_server.config import RunConfig
 from top_server.journal import Event, Journal
 from top_server.run_directory import RunDirectory, prepare
+from top_server.schemes import SCHEMES
 
 
 @dataclass
@@ -72,10 +73,10 @@ async def play(
 
 def settings(run_dir: Path, **changes: Any) -> RunConfig:
     """A small run on the digits."""
+    grows = SCHEMES[changes.get("scheme", "fedgsp")].sampling != "none"
     quick: dict[str, Any] = {
         "rounds": 2,
-        "beta": 2,
-        "sampling_rate": 1.0,
+        **({"beta": 2, "sampling_rate": 1.0} if grows else {}),
         "listen": "127.0.0.1:0",
         "run_dir": run_dir,
         "keep_models": "all",

@@ -8,9 +8,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from support.blobs_task import Blobs
 from support.cluster import nodes, settings
 from support.reference_groups import GroupReference
+from torch import nn
 
 from fedgsp_node.settings import NodeSettings
 from top_server.config import RunConfig
@@ -20,12 +23,21 @@ CLIENTS = {"clients": "6"}
 #: Whoever trains behind a gate waits until it is set.
 GATES: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 #: Groups and clients alone in every round but the first.
-ALPHA = {"alpha": "6"}
+ALPHA = {"alpha": "1.85"}
 
 
 class GatedBlobs(Blobs):
     def __init__(self, clients: int = 6, gate: str = "") -> None:
         super().__init__(clients, on_loss=lambda: GATES[gate].wait(60) if gate else None)
+
+    def model(self) -> nn.Module:
+        # Neither torch's initial weights nor dropout: nodes in threads of one process share its random numbers.
+        module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        rng = np.random.default_rng(0)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(torch.from_numpy(rng.normal(size=tuple(parameter.shape))) * 0.3)
+        return module
 
 
 def oracle(**changes: Any) -> GroupReference:

@@ -120,11 +120,14 @@ class Scene:
         """Runs a program to its end, and closes its group, as the servicer does."""
         if not self.nodes:
             await self.attach(members)
-        request = self.request(members, program, **changes)
+        return await self.run_request(self.request(members, program, **changes))
+
+    async def run_request(self, request: RunGroupRequest) -> GroupResult | Failure:
+        """The same with the request as the top server would send it; its nodes are attached."""
         self.group = Group(request, self.members, self.store, self.channels, MANAGER, self._tell)
         result_id = ""
         try:
-            outcome = await PROGRAMS[program](self.group)
+            outcome = await PROGRAMS[request.program](self.group)
             if isinstance(outcome, GroupResult) and outcome.ref is not None:
                 result_id = outcome.ref.id
             return outcome

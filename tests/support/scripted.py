@@ -173,17 +173,25 @@ class ScriptedNode:
     async def _carry_out(self, session: Session, key: OrderKey, order: Order) -> tuple[Result | None, Weights | None]:
         client, scene = order.client, self._scene
         match order.work:
-            case Train(Start() as start, produces, _):
+            case Train(Start() as start, produces, _, reveal):
                 weights, source, size = await self._fetch(start)
                 await self._go_wrong(session, key, client)
                 await let_others_run()  # training takes longer than hearing of it
                 scene.trained.append(client)
                 made = model(scene.rule(client, value_of(weights)))
-                return Trained(made.ref(produces), scene.samples_of(client), source=source, bytes=size), made
-            case Evaluate(Start() as start):
+                update = None
+                if reveal is not None:
+                    shown = model(value_of(weights) - value_of(made))
+                    self.store.put(f"{produces}.update", shown)
+                    update = shown.ref(f"{produces}.update")
+                samples = scene.samples_of(client)
+                return Trained(made.ref(produces), samples, source=source, bytes=size, update=update), made
+            case Evaluate(Start() as start, _, compared_with):
                 weights, source, size = await self._fetch(start)
                 await self._go_wrong(session, key, client)
-                return Evaluated(client, 10, value_of(weights), source, size), None
+                other = await self.store.get(compared_with) if compared_with else weights
+                distance = (value_of(weights) - value_of(other)) ** 2
+                return Evaluated(client, 10, value_of(weights), source, size, squared_distance=distance), None
             case Describe():
                 await self._go_wrong(session, key, client)
                 return Described((client, 1)), None
@@ -191,7 +199,9 @@ class ScriptedNode:
                 await self._go_wrong(session, key, client)
                 made = model(float(seed))
                 return Trained(made.ref(produces), source=Source(SourceKind.LOCAL, "")), made
-            case SendUp(model_id):
+            case SendUp(model_id, earlier):
+                if earlier and model_id not in self.store:
+                    raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {model_id!r} no more")
                 weights = await self.store.get(model_id)
                 fault = scene.faults.take("collect", self.name)
                 if fault is not None and fault.what == "silent":
@@ -236,11 +246,14 @@ class ScriptedNode:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, "no source was named")
         for source in start.sources:
             try:
+                if source.kind is SourceKind.OWN and start.model_id not in self.store:
+                    raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {start.model_id!r} no more")
                 weights = await self._scene.deliver(source, start.model_id)
             except WeightsError as failed:
                 error = failed
             else:
                 if start.keep:
                     self.store.put(start.model_id, weights)
-                return weights, source, 0 if source.kind is SourceKind.LOCAL else weights.buffer.nbytes
+                at_home = source.kind in (SourceKind.LOCAL, SourceKind.OWN)
+                return weights, source, 0 if at_home else weights.buffer.nbytes
         raise error

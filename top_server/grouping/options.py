@@ -23,13 +23,13 @@ class Options:
     An accepted name that ends in `.ID` stands for one option per client: `alpha.ID` for alpha.0, alpha.1, ...
     """
 
-    def __init__(self, grouping: str, given: Mapping[str, str], accepted: Sequence[str]) -> None:
-        self._grouping = grouping
+    def __init__(self, name: str, given: Mapping[str, str], accepted: Sequence[str], kind: str = "grouping") -> None:
+        self._whose = f"{kind} {name}"
         self._given = given
         for name in given:
             if _generic(name) not in accepted:
                 known = f"it accepts: {', '.join(accepted)}" if accepted else "it accepts none"
-                raise ConfigError(f"grouping {grouping} has no option {name!r}", known)
+                raise ConfigError(f"{self._whose} has no option {name!r}", known)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of `choices`; the first is the default."""
@@ -50,16 +50,17 @@ class Options:
             raise self._refusal(name, "true or false")
         return _FLAGS[self._given[name]]
 
-    def integer(self, name: str, default: int, least: int = 1) -> int:
-        """An integer of at least `least`."""
+    def integer(self, name: str, default: int, least: int = 1, most: int = 2**31 - 1) -> int:
+        """An integer from `least` to `most`."""
         if name not in self._given:
             return default
+        wanted = f"an integer of at least {least}" + (f" and at most {most}" if most < 2**31 - 1 else "")
         try:
             value = int(self._given[name])
         except ValueError:
-            raise self._refusal(name, f"an integer of at least {least}") from None
-        if value < least:
-            raise self._refusal(name, f"an integer of at least {least}")
+            raise self._refusal(name, wanted) from None
+        if not least <= value <= most:
+            raise self._refusal(name, wanted)
         return value
 
     def number(self, name: str, default: float, least: float = 0.0) -> float:
@@ -82,7 +83,7 @@ class Options:
         return np.array([self.number(f"{name}.{client}", common, least) for client in clients], np.float64)
 
     def _refusal(self, name: str, wanted: str) -> ConfigError:
-        return ConfigError(f"grouping {self._grouping}: option {name} is {self._given[name]!r}", f"give {wanted}")
+        return ConfigError(f"{self._whose}: option {name} is {self._given[name]!r}", f"give {wanted}")
 
 
 def _generic(name: str) -> str:

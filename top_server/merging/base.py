@@ -27,6 +27,8 @@ class Merging(abc.ABC):
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        #: Clients that start afresh in the next round, since their models were lost in this one.
+        self.afresh: set[int] = set()
 
     async def prepare(self) -> None:  # noqa: B027 (not all have something to do)
         """Before the first round; the initial model is there."""
@@ -48,6 +50,10 @@ class Merging(abc.ABC):
     @abc.abstractmethod
     def of(self, client: int) -> Held:
         """The model that a client would use now."""
+
+    def clients(self) -> Iterable[int]:
+        """The clients that have a model, whether they are there or not."""
+        return self.run.membership.clients
 
     def group_model_id(self, round_number: int, name: object) -> str:
         """The id of a model made in a round."""

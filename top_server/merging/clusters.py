@@ -13,17 +13,20 @@ from top_server.models import Held, cluster_slot
 
 if TYPE_CHECKING:
     from top_server.group_run import GroupOutcome
+    from top_server.run import Run
 
 
 class Clusters(Merging):
     """A group is those who chose one cluster: it starts from that cluster's model, and its mean replaces it."""
 
-    _chosen: dict[int, int]
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._chosen: dict[int, int] = {}
 
     async def begin(self, round_number: int, evidence: Evidence) -> None:
         """Notes each client's choice."""
         chosen = choices(evidence.matrices["losses"]).tolist()
-        self._chosen = {**getattr(self, "_chosen", {}), **dict(zip(evidence.clients, chosen, strict=True))}
+        self._chosen.update(zip(evidence.clients, chosen, strict=True))
 
     def start(self, group: Iterable[int]) -> Starts:
         """The model of the cluster that the members chose."""

@@ -55,17 +55,21 @@ class ModelPerGroup(Merging):
         """Gives newcomers a model to start from."""
         self.run.models.point({client_slot(client): held for client in clients})
 
-    def _start_afresh(self, outcome: GroupOutcome) -> None:
-        """A model that its node lost is lost: its client is a newcomer again.
+    def clients(self) -> Iterable[int]:
+        """Those that trained, and those that are there."""
+        return sorted(self.run.models.clients() | set(self.run.membership.clients))
 
-        The others of its group, whose start could not be made, keep theirs: reports name the model that is gone.
-        """
-        for skipped in outcome.skipped:
-            held, failure = self.of(skipped.client), skipped.failure
-            if failure is None or failure.code is not FailureCode.NO_SUCH_MODEL:
-                continue
-            if held.client == skipped.client and repr(held.ref.id) in failure.detail:
-                self.run.models.drop(client_slot(skipped.client))
-                self.run.journal.record(
-                    "model_lost", client=skipped.client, reason="its node has it no more; it starts afresh"
-                )
+    def _start_afresh(self, outcome: GroupOutcome) -> None:
+        """A model that its node lost is lost: its client is a newcomer again, unless its group gave it another."""
+        gone = {
+            skipped.client
+            for skipped in outcome.skipped
+            if skipped.client in outcome.task.own_starts
+            and skipped.failure is not None
+            and skipped.failure.code is FailureCode.NO_SUCH_MODEL
+        }
+        for client in sorted(gone | outcome.lost):
+            if self.of(client).client == client:
+                self.run.models.drop(client_slot(client))
+                self.afresh.add(client)
+                self.run.journal.record("model_lost", client=client, reason="its node has it no more")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fedgsp.aggregation import Mean
-from fedgsp.errors import ConfigError
 from fedgsp.messages import Failure, Results, Trained
 from fedgsp.seeds import stream
 from fedgsp.weights import Weights
@@ -29,12 +28,15 @@ class SoftClusters(Merging):
     alone: ClassVar[Results | None] = Results.COLLECTED
     options: ClassVar[tuple[str, ...]] = ("soft",)
 
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> int:
+        """How many clusters a client counts in; raises ConfigError."""
+        return Options("soft-clusters", given, cls.options, "merge").integer("soft", 2)
+
     async def begin(self, round_number: int, evidence: Evidence) -> None:
         """Each client's clusters: those of smallest loss, drawn at random in the first round; and their means."""
         losses = evidence.matrices["losses"]
-        count = Options("merge soft-clusters", self.run.options["merge"], self.options).integer("soft", 2)
-        if count > losses.shape[1]:
-            raise ConfigError(f"option soft is {count}", f"give 1 .. {losses.shape[1]}, the number of models")
+        count = self.read(self.run.options["merge"])
         chosen = soft_choices(losses, count)
         if round_number == 1:
             rng = stream(self.run.config.seed, "soft-clusters")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedgsp.messages import Evaluated
 from top_server.evidence import Evidence
@@ -23,6 +23,11 @@ class Profile(abc.ABC):
 
     def __init__(self, run: Run) -> None:
         self.run = run
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Any:
+        """What its options say; ConfigError for one that cannot be."""
+        return None
 
     @abc.abstractmethod
     async def gather(self, round_number: int) -> Evidence:

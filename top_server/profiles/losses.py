@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from top_server.evidence import Evidence
@@ -18,10 +20,15 @@ class Losses(Profile):
 
     options = ("models",)
 
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> int:
+        """The number of models."""
+        return Options("losses", given, cls.options, "profile").integer("models", DEFAULT_MODELS)
+
     async def gather(self, round_number: int) -> Evidence:
         """A matrix (N, models); clients that could not judge all models are left out."""
         run = self.run
-        count = Options("profile losses", run.options["profile"], self.options).integer("models", DEFAULT_MODELS)
+        count = self.read(run.options["profile"])
         everyone = tuple(run.membership.clients)
         losses: list[dict[int, float]] = []
         for cluster in range(count):

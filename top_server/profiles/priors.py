@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedgsp.messages import Results, Trained
@@ -23,6 +25,11 @@ class _Priors(Profile):
         self._priors: dict[int, Held] = {}
         self._initial: Held | None = None
 
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> int:
+        """Epochs of the prior training; 0 if not given."""
+        return Options("priors", given, cls.options, "profile").integer("prior_epochs", 0)
+
     async def _train_priors(self, round_number: int) -> tuple[int, ...]:
         """The clients that have a prior model."""
         run = self.run
@@ -32,8 +39,7 @@ class _Priors(Profile):
             self._initial = run.models.put([INITIAL], f"{run.run_id}/{INITIAL}", weights)
         missing = tuple(client for client in run.membership.clients if client not in self._priors)
         if missing:
-            default = run.config.rounds * run.config.local_epochs
-            epochs = Options("profile priors", run.options["profile"], self.options).integer("prior_epochs", default)
+            epochs = self.read(run.options["profile"]) or run.config.rounds * run.config.local_epochs
             start = ((self._initial, 1.0),)
             task = GroupTask(0, "alone", missing, start, results=Results.KEPT, local_epochs=epochs)
             outcome = await run.survey(round_number, task)
@@ -56,6 +62,8 @@ class PriorLosses(_Priors):
         unknown = {client: self._priors[client] for client in clients if client not in self._losses}
         if unknown:
             answers = await evaluate(self.run, round_number, "evaluate-training", unknown, (), unknown)
+            for client in set(unknown) - set(answers):
+                self._priors.pop(client)  # lost with its node, perhaps: the client trains one again
             self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
         start = self.run.merging.start(clients)
         answers = await evaluate(self.run, round_number, "evaluate-training", clients, start)
@@ -80,6 +88,8 @@ class PriorDistances(_Priors):
         start = self.run.merging.start(clients)
         own = {client: self._priors[client] for client in clients}
         answers = await evaluate(self.run, round_number, "compare", clients, start, own)
+        for client in set(clients) - set(answers):
+            self._priors.pop(client)  # lost with its node, perhaps: the client trains one again
         known = tuple(client for client in clients if client in answers)
         return Evidence(
             known,

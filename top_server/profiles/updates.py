@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,18 @@ logger = logging.getLogger(__name__)
 
 SIMILARITIES = ("exact", "layer", "sketch")
 DEFAULT_SKETCH = 4096
+#: Floats of the largest sketch that nodes make.
+LARGEST_SKETCH = 1 << 15
+
+
+class UpdateOptions(NamedTuple):
+    """Options of --grouping-option that say how updates are compared, and where newcomers start."""
+
+    similarity: str
+    similarity_of: str
+    layer_score: str
+    sketch_size: int
+    newcomer_start: str
 
 
 class Updates:
@@ -35,6 +48,8 @@ class Updates:
     def __init__(self, spool: UpdateSpool, length: int, max_bytes: int) -> None:
         self.spool = spool
         self.max_bytes = max_bytes
+        #: Held by whoever uses the spool, which is for one thread at a time.
+        self.lock = asyncio.Lock()
         #: The round whose updates are coming in.
         self.round = 1
         self._length = length
@@ -76,16 +91,28 @@ class UpdateProfile(Profile):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        given = Options("profile updates", run.options["profile"], self.options)
-        self._similarity = given.choice("similarity", SIMILARITIES)
-        self._without_head = given.choice("similarity_of", ("all", "shared")) == "shared"
-        self._score = given.choice("layer_score", tuple(layer_scores.READINGS))
-        self._sketch = given.integer("sketch_size", DEFAULT_SKETCH)
-        self._newcomer_start = given.choice("newcomer_start", ("mean", "initial"))
+        chosen = self.read(run.options["profile"])
+        self._similarity = chosen.similarity
+        self._without_head = chosen.similarity_of == "shared"
+        self._score = chosen.layer_score
+        self._sketch = chosen.sketch_size
+        self._newcomer_start = chosen.newcomer_start
         self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
         self._met: set[int] = set()
         length = self._sketch if self._similarity == "sketch" else sum(map(_floats, self._tensors))
         run.updates = self._fresh(length)
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> UpdateOptions:
+        """How updates are compared."""
+        options = Options("updates", given, cls.options, "profile")
+        return UpdateOptions(
+            options.choice("similarity", SIMILARITIES),
+            options.choice("similarity_of", ("all", "shared")),
+            options.choice("layer_score", tuple(layer_scores.READINGS)),
+            options.integer("sketch_size", DEFAULT_SKETCH, most=LARGEST_SKETCH),
+            options.choice("newcomer_start", ("mean", "initial")),
+        )
 
     async def gather(self, round_number: int) -> Evidence:
         """The Gram matrix of the last updates; rows of clients without one are NaN. None before the first round."""
@@ -96,14 +123,16 @@ class UpdateProfile(Profile):
         reveal = Reveal(self._view, self._without_head)
         if round_number == 1:
             return Evidence(present, reveal=reveal)
-        updates.forget_older()
-        if self._similarity == "layer" and self._view == "exact" and updates.spool.clients:
-            await asyncio.to_thread(self._choose_layer)
-            updates, reveal = self._updates, Reveal(self._view, self._without_head)
+        async with updates.lock:
+            updates.forget_older()
+            if self._similarity == "layer" and self._view == "exact" and updates.spool.clients:
+                await asyncio.to_thread(self._choose_layer)
+        updates, reveal = self._updates, Reveal(self._view, self._without_head)
         if newcomers:
             await self._welcome(round_number, newcomers, reveal)
         updates.round = round_number
-        gram = await asyncio.to_thread(updates.spool.gram, present)
+        async with updates.lock:
+            gram = await asyncio.to_thread(updates.spool.gram, present)
         return Evidence(present, matrices={"gram": gram}, newcomers=newcomers, reveal=reveal)
 
     def close(self) -> None:
@@ -153,8 +182,7 @@ class UpdateProfile(Profile):
         starts = merging.start(others) if self._newcomer_start == "mean" else ()
         starts = starts or ((run.models[INITIAL], 1.0),)
         task = GroupTask(0, "alone", newcomers, starts, reveal=reveal)
-        # As in the last round, with whose updates theirs are compared: sketches of different rounds are no match.
-        outcome = await run.survey(round_number - 1, task)
+        outcome = await run.survey(round_number, task)
         run.journal.record("newcomers", round=round_number, clients=list(newcomers))
         if len(starts) == 1 and starts[0][0].client is None:
             merging.welcome(newcomers, starts[0][0])

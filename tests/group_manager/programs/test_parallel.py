@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from support.faults import Faults
 from support.scene import START, hosted, scene, step
+from support.scripted import model, value_of
 
-from fedgsp.messages import Cancel, Failure, FailureCode, GroupResult, RelayMode, SourceKind, Train
+from fedgsp.messages import (
+    Cancel,
+    Failure,
+    FailureCode,
+    GroupResult,
+    ModelRef,
+    Part,
+    RelayMode,
+    SourceKind,
+    Train,
+)
 from group_manager.programs.window import AHEAD_PER_NODE
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
@@ -156,3 +168,41 @@ async def test_a_program_that_is_called_off_half_way_leaves_nothing_behind() -> 
         await asyncio.gather(running, return_exceptions=True)
         play.assert_released()
         assert (3, 0) in play.nodes["n2"].cancelled()
+
+
+async def test_members_count_by_their_weights_and_those_without_one_not_at_all() -> None:
+    members = [
+        dataclasses.replace(member, weight=weight)
+        for member, weight in zip(TWO_NODES[:3], (0.5, 1e-9, 2.5), strict=True)
+    ]
+    async with scene(samples=SAMPLES) as play:
+        outcome = await play.run(members, "parallel")
+        total = 0.5 * step(0, START) + 1e-9 * step(1, START) + 2.5 * step(2, START)
+        assert await play.result(outcome) == total / (0.5 + 1e-9 + 2.5)
+
+
+async def test_a_member_without_weight_trains_and_reports_but_its_model_stays_where_it_is() -> None:
+    async with scene(samples=SAMPLES) as play:
+        await play.attach(TWO_NODES[:3])
+        request = play.request(TWO_NODES[:3], "parallel")
+        weightless = [dataclasses.replace(request.members[1], weight=0.0)]
+        members = (request.members[0], *weightless, request.members[2])
+        outcome = await play.run_request(dataclasses.replace(request, members=members))
+        assert await play.result(outcome) == mean([0, 2])
+        assert play.done == [0, 1, 2]
+        assert isinstance(outcome, GroupResult)
+        assert outcome.samples == SAMPLES[0] + SAMPLES[2]
+
+
+async def test_a_group_may_start_from_the_mean_of_its_members_models() -> None:
+    async with scene(samples=SAMPLES) as play:
+        await play.attach(TWO_NODES)
+        play.nodes["n2"].store.put("own", model(4.0))
+        play.top_server.put("shared", model(8.0))
+        parts = (Part(model(8.0).ref("shared"), "", 3.0), Part(model(4.0).ref("own"), "n2", 1.0))
+        outcome = await play.run(TWO_NODES, "parallel", start=ModelRef("mean"), parts=parts)
+        assert isinstance(outcome, GroupResult)
+        assert outcome.ref is not None
+        total = sum(SAMPLES[client] * np.float64(step(client, 7.0)) for client in range(6))
+        assert value_of(await play.store.get(outcome.ref.id)) == total / sum(SAMPLES[client] for client in range(6))
+        assert [len(store) for store in (play.store, play.nodes["n1"].store, play.nodes["n2"].store)] == [1, 0, 1]

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from support.faults import Faults
-from support.scene import START, hosted, scene
+from support.scene import START, Scene, hosted, scene
+from support.scripted import model, value_of
 
-from fedgsp.messages import Described, Evaluated, Failure, FailureCode, GroupResult, MemberDone, ModelRef, RelayMode
+from fedgsp.messages import (
+    Described,
+    Evaluate,
+    Evaluated,
+    Failure,
+    FailureCode,
+    GroupResult,
+    Initialise,
+    MemberDone,
+    ModelRef,
+    Order,
+    Part,
+    RelayMode,
+    Result,
+    SourceKind,
+    Trained,
+    TrainingSettings,
+)
 from fedgsp.seeds import derive
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
+
+
+def orders(play: Scene) -> list[Order]:
+    return [order for node in play.nodes.values() for order in node.orders]
+
+
+def results(play: Scene) -> dict[int, Result | None]:
+    return {e.kind.client: e.kind.result for e in play.events if isinstance(e.kind, MemberDone)}
 
 
 async def test_describing_collects_every_histogram_and_makes_no_model() -> None:
@@ -85,3 +113,73 @@ async def test_if_nobody_can_make_weights_the_last_reason_is_given() -> None:
         assert isinstance(outcome, Failure)
         assert outcome.code is FailureCode.NODE_LOST
         assert set(play.skipped) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("program", "training_part"), [("evaluate", False), ("evaluate-training", True), ("compare", True)]
+)
+async def test_members_are_told_the_part_of_their_data_and_the_runs_seed(program: str, training_part: bool) -> None:
+    async with scene() as play:
+        await play.run(TWO_NODES, program, training=TrainingSettings("sgd", 1, 5, 0.01, 77))
+        asked = [order.work for order in orders(play) if isinstance(order.work, Evaluate)]
+        # a client without a head of its own yet makes one from the seed
+        assert [(work.training_part, work.seed) for work in asked] == [(training_part, 77)] * 3
+
+
+async def test_members_are_evaluated_on_their_own_models_where_they_have_some() -> None:
+    async with scene() as play:
+        await play.attach(TWO_NODES)
+        play.nodes["n1"].store.put("own", model(5.0))
+        play.top_server.put("group", model(6.0))
+        members = [
+            dataclasses.replace(TWO_NODES[0], start=Part(model(5.0).ref("own"), "n1")),
+            dataclasses.replace(TWO_NODES[1], start=Part(model(6.0).ref("group"))),
+            TWO_NODES[2],
+        ]
+        await play.run(members, "evaluate")
+        found = {client: result for client, result in results(play).items() if isinstance(result, Evaluated)}
+        assert {client: result.loss_sum for client, result in found.items()} == {0: 5.0, 1: 6.0, 2: START}
+        assert [result.source.kind for result in found.values() if result.source] == [
+            SourceKind.OWN,
+            SourceKind.TOP_SERVER,
+            SourceKind.TOP_SERVER,
+        ]
+        assert len(play.nodes["n1"].store) == 1  # what was its own stays
+        assert len(play.nodes["n2"].store) == 0
+
+
+async def test_comparing_is_of_everyones_model_with_each_members_own() -> None:
+    async with scene() as play:
+        await play.attach(TWO_NODES)
+        members = []
+        for member, value in zip(TWO_NODES, (3.0, 4.0, 5.0), strict=True):
+            play.nodes[member.node].store.put(f"own {member.client}", model(value))
+            own = Part(model(value).ref(f"own {member.client}"), member.node)
+            members.append(dataclasses.replace(member, start=own))
+        await play.run(members, "compare")
+        found = {client: result for client, result in results(play).items() if isinstance(result, Evaluated)}
+        assert {client: result.loss_sum for client, result in found.items()} == dict.fromkeys(range(3), START)
+        assert {client: result.squared_distance for client, result in found.items()} == {0: 4.0, 1: 9.0, 2: 16.0}
+
+
+async def test_collecting_brings_the_members_own_models_here_and_says_which_are_gone() -> None:
+    async with scene() as play:
+        await play.attach(TWO_NODES)
+        play.nodes["n1"].store.put("own 0", model(5.0))
+        owns = [Part(model(5.0).ref(f"own {member.client}"), member.node) for member in TWO_NODES]
+        members = [dataclasses.replace(member, start=own) for member, own in zip(TWO_NODES, owns, strict=True)]
+        await play.run(members[:2], "collect")
+        (collected,) = results(play).values()
+        assert isinstance(collected, Trained)
+        assert collected.ref == model(5.0).ref("own 0")
+        assert value_of(await play.store.get("own 0")) == 5.0
+        assert play.skipped == {1: Failure(FailureCode.NO_SUCH_MODEL, "this node has model 'own 1' no more")}
+        assert "own 0" in play.nodes["n1"].store  # it is still its client's own
+
+
+async def test_every_group_number_gives_fresh_weights_of_its_own() -> None:
+    for group, seed in [(0, derive(0, "initial-weights")), (2, derive(0, "initial-weights", 2))]:
+        async with scene() as play:
+            await play.run(TWO_NODES, "initialise", start=None, group=group)
+            made = [order.work for order in orders(play) if isinstance(order.work, Initialise)]
+            assert [work.seed for work in made] == [seed]

@@ -1,0 +1,108 @@
+"""What stays with the clients: heads, and models of those who train alone; also when their node is restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster import Finished, play
+from support.gated_task import ALPHA, GATES, gated_settings, host, oracle
+from support.reference_groups import assert_equals, assert_final_models
+
+from fedgsp_node import server as node_server
+from fedgsp_node.settings import NodeSettings
+from top_server.checkpoint import load
+from top_server.journal import Event
+
+#: Hosted by the node that is restarted in the middle of round 2, when they have trained; the others wait that long.
+RESTARTED = (0, 1, 2)
+
+
+async def play_with_a_restart(tmp_path: Path, state_dir: Path | None, **changes: Any) -> Finished:
+    gate = GATES["restart"]
+    gate.set()
+    trained, left = asyncio.Event(), asyncio.Event()
+    seen: set[int] = set()
+
+    def watch(event: Event) -> None:
+        match event:
+            case {"event": "round_started", "round": 2}:
+                gate.clear()
+            case {"event": "hop_finished", "round": 2, "client": client}:
+                seen.add(client)
+                if seen.issuperset(RESTARTED):
+                    trained.set()
+            case {"event": "node_left", "node": "restarted"}:
+                left.set()
+            case {"event": "node_joined", "node": "restarted"} if left.is_set():
+                gate.set()
+
+    async def restarts(settings: NodeSettings) -> None:
+        first = asyncio.create_task(node_server.run(settings))
+        await trained.wait()
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        await left.wait()
+        await node_server.run(settings)
+
+    stays = host("stays", 3, 4, 5, gate="restart")
+    back = host("restarted", *RESTARTED, state_dir=state_dir)
+    options = {} if changes["scheme"] == "independent" else ALPHA
+    config = gated_settings(tmp_path, min_nodes=2, grouping_option=options, **changes)
+    run = await play(config, [stays], [(back, restarts)], watch)
+    assert len([event for event in run.of_kind("node_joined") if event["node"] == "restarted"]) == 2
+    return run
+
+
+@pytest.mark.parametrize("scheme", ["hcct-p", "hcct", "independent"])
+async def test_a_node_restarted_within_a_round_goes_on_where_it_was(tmp_path: Path, scheme: str) -> None:
+    expected = {
+        "hcct-p": lambda: oracle().play_hcct(personal=True),
+        "hcct": lambda: oracle().play_hcct(),
+        "independent": lambda: oracle().play_independent(),
+    }[scheme]()
+    run = await play_with_a_restart(tmp_path, tmp_path / "state", scheme=scheme)
+    assert_equals(run, expected)
+    assert not run.of_kind("model_lost")
+
+
+async def test_heads_never_leave_their_nodes(tmp_path: Path) -> None:
+    config = gated_settings(tmp_path, scheme="hcct-p", grouping_option=ALPHA, rounds=2)
+    run = await play(config, [host("n0", 0, 1, 2, state_dir=tmp_path / "a"), host("n1", 3, 4, 5)])
+    saved = [load(path)[0] for path in run.directory.models.glob("*.safetensors")]
+    head = {"3.weight", "3.bias"}
+    assert saved
+    assert not any(head & model.keys() for model in saved)
+    kept = sorted(path.name.partition("-")[2] for path in (tmp_path / "a").glob("*.head.safetensors"))
+    assert kept == [f"client-{client}.head.safetensors" for client in (0, 1, 2)]
+    # of each client's model nothing but the update that was asked for goes up: 51 floats of head are 204 bytes
+    whole = sum(array.nbytes for array in oracle().initial().values())
+    travelling = sum(array.nbytes for array in saved[0].values())
+    assert travelling == whole - 4 * (8 * 3 + 3)
+
+
+async def test_a_client_whose_model_is_lost_with_its_node_starts_afresh(tmp_path: Path) -> None:
+    run = await play_with_a_restart(tmp_path, None, scheme="independent")
+    lost = run.of_kind("model_lost")
+    assert [event["client"] for event in lost] == list(RESTARTED)
+    assert [row["clients_trained"] for row in run.rows] == [6, 6, 3, 6]
+    reference = oracle()
+    models = dict(reference.play_independent()[-1].models)
+    models.update({client: reference.train(reference.initial(), client, 4) for client in RESTARTED})
+    assert_final_models(run, models)
+
+
+async def test_a_group_goes_on_without_a_model_that_was_lost_with_its_node(tmp_path: Path) -> None:
+    """Alone in round 2, client 1 is to form a group with client 3 in round 3, when its model is gone."""
+    expected = oracle(lost=[(3, 1)]).play_hcct()
+    assert [1] in expected[1].partition
+    assert [1, 3] in expected[2].partition
+    run = await play_with_a_restart(tmp_path, None, scheme="hcct")
+    assert [event["client"] for event in run.of_kind("model_lost")] == [1]
+    assert [row["clients_trained"] for row in run.rows] == [6, 6, 6, 6]
+    assert [row["partition"] for row in run.rows] == [played.partition for played in expected]
+    assert_final_models(run, expected[-1].models)

@@ -1,0 +1,82 @@
+"""A client whose update is missing, or is none, stays alone until it shows one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import play
+from support.gated_task import ALPHA, gated_settings, host, oracle
+
+from fedgsp.messages import Failure, FailureCode, ModelRef, Order, TensorSpec, Train, Trained
+from fedgsp.weights import Weights
+from fedgsp_node.clients import Learned, OrderError
+from fedgsp_node.worker import Worker
+
+GOOD = Worker._reveal
+
+
+def one_vector(values: np.ndarray) -> Weights:
+    return Weights.of({"update": values}, (TensorSpec("update", "float32", values.shape),))
+
+
+BAD = {
+    "too short": (one_vector(np.ones(5)), "has 5 floats, not 99"),
+    "none": (None, "it did not come to the group manager"),
+    "not a number": (one_vector(np.full(99, np.nan)), "it did not come to the group manager"),
+    "another name": (
+        Weights.of({"gradient": np.ones(99)}, (TensorSpec("gradient", "float32", (99,)),)),
+        "is not one float32 vector named update",
+    ),
+    "too long": (one_vector(np.ones(1 << 16)), "it did not come to the group manager"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_what_is_no_update_is_said_and_its_client_alone_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Client 2, which would be with 3 and 4, is the first to show something: the others' are right all the same."""
+    shown, reason = BAD[what]
+
+    async def reveal(self: Worker, work: Train, learned: Learned) -> ModelRef | None:
+        ref = await GOOD(self, work, learned)
+        if not work.produces.endswith("/1/6/alone/2.0"):
+            return ref
+        self._store.release([f"{work.produces}.update"])
+        if shown is None:
+            return None
+        self._store.put(f"{work.produces}.update", shown)
+        return shown.ref(f"{work.produces}.update")
+
+    monkeypatch.setattr(Worker, "_reveal", reveal)
+    config = gated_settings(tmp_path, scheme="hcct", grouping_option=ALPHA, rounds=3, evaluate_every=3)
+    run = await play(config, [host("n0", *range(6))])
+    (missing,) = run.of_kind("update_missing")
+    assert missing["client"] == 2
+    assert reason in missing["reason"]
+    assert [2, 3, 4] in oracle().play_hcct()[1].partition
+    assert [row["partition"] for row in run.rows][1] == [[0, 5], [1], [2], [3, 4]]
+    assert [row["clients_trained"] for row in run.rows] == [6, 6, 6]
+
+
+async def test_a_client_that_could_not_train_is_alone_in_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it showed two rounds ago is out of date, though it is like what everybody shows."""
+    together = {"alpha": "9"}
+    assert [len(played.partition) for played in oracle(options=together).play_hcct()[1:3]] == [1, 1]
+    train = Worker._train
+
+    async def fails_once(self: Worker, order: Order, work: Train) -> Trained:
+        if order.key is not None and (order.key.round, order.client) == (2, 2):
+            raise OrderError(Failure(FailureCode.TASK_RAISED, "the camera broke"))
+        return await train(self, order, work)
+
+    monkeypatch.setattr(Worker, "_train", fails_once)
+    config = gated_settings(tmp_path, scheme="hcct", grouping_option=together, rounds=4, evaluate_every=4)
+    run = await play(config, [host("n0", *range(6))])
+    assert [row["partition"] for row in run.rows][1:3] == [[[0, 1, 2, 3, 4, 5]], [[0, 1, 3, 4, 5], [2]]]
+    assert [row["clients_trained"] for row in run.rows] == [6, 5, 6, 6]
+    assert not run.of_kind("model_lost")

@@ -1,0 +1,110 @@
+"""The models of clients that train alone: held while anybody may still start from them, and no longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.weights import TENSORS, some_weights
+
+from fedgsp.messages import FailureCode
+from fedgsp.model_store import ModelStore
+from fedgsp_node.clients import OrderError
+from fedgsp_node.own_models import OwnModels
+from fedgsp_node.personal import PersonalState
+
+
+class Node:
+    """What a worker does with the result of a training order that is to be retained."""
+
+    def __init__(self, directory: Path | None = None, run_id: str = "run") -> None:
+        self.store, state = ModelStore(), PersonalState(directory)
+        state.open(run_id)
+        self.own = OwnModels(self.store, state, TENSORS)
+
+    def train(self, client: int, start: str, produces: str, seed: int = 0) -> None:
+        weights = some_weights(seed)
+        self.own.retain(client, start, produces, weights)
+        self.store.put(produces, weights)
+
+    def held(self, *model_ids: str) -> list[str]:
+        return [model_id for model_id in model_ids if model_id in self.store]
+
+
+def test_the_model_that_a_training_started_from_stays_until_the_next_one_starts_from_its_result() -> None:
+    node = Node()
+    node.train(0, "initial", "r1")
+    assert node.held("r1") == ["r1"]
+    node.train(0, "r1", "r2")
+    assert node.held("r1", "r2") == ["r1", "r2"]
+    node.train(0, "r2", "r3")
+    assert node.held("r1", "r2", "r3") == ["r2", "r3"]
+
+
+def test_a_result_that_nobody_heard_of_goes_when_the_training_begins_anew() -> None:
+    node = Node()
+    node.train(0, "initial", "r1")
+    node.train(0, "r1", "r2 unheard")
+    node.train(0, "r1", "r2 again")
+    assert node.held("r1", "r2 unheard", "r2 again") == ["r1", "r2 again"]
+
+
+def test_after_a_time_in_a_group_the_last_own_models_go() -> None:
+    node = Node()
+    node.train(0, "initial", "r1")
+    node.train(0, "r1", "r2")
+    node.train(0, "group's", "r5")
+    assert node.held("r1", "r2", "r5") == ["r5"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=25))
+def test_at_most_two_models_of_each_client_are_held_whatever_is_heard(steps: list[tuple[int, bool]]) -> None:
+    node = Node()
+    current: dict[int, str] = {}
+    for number, (client, heard) in enumerate(steps):
+        node.train(client, current.get(client, "initial"), f"m{number}")
+        if heard:
+            current[client] = f"m{number}"
+        assert len(node.store) <= 2 * len({client for client, _ in steps[: number + 1]})
+        assert node.held(*current.values()) == list(current.values())  # what may be asked for is there
+
+
+def test_a_restarted_node_has_the_newest_of_each_client_again(tmp_path: Path) -> None:
+    before = Node(tmp_path)
+    before.train(0, "initial", "r1", seed=1)
+    before.train(0, "r1", "r2", seed=2)
+    before.train(3, "initial", "other", seed=3)
+    after = Node(tmp_path)
+    after.own.reopen([0, 1, 3])
+    assert len(after.store) == 2
+    assert after.held("r2", "other") == ["r2", "other"]
+    after.train(0, "r2", "r3")
+    after.train(0, "r3", "r4")
+    assert after.held("r2", "r3", "r4") == ["r3", "r4"]  # found again, they are let go again
+
+
+async def test_what_is_found_again_has_the_same_bits(tmp_path: Path) -> None:
+    Node(tmp_path).train(0, "initial", "r1", seed=1)
+    after = Node(tmp_path)
+    after.own.reopen([0])
+    found = await after.store.get("r1")
+    assert found.ref("r1") == some_weights(1).ref("r1")
+    assert found.tensors == TENSORS
+
+
+def test_models_of_another_run_are_none_of_this_ones(tmp_path: Path) -> None:
+    Node(tmp_path, "first").train(0, "initial", "r1")
+    second = Node(tmp_path, "second")
+    second.own.reopen([0])
+    assert len(second.store) == 0
+
+
+def test_a_disk_that_takes_nothing_fails_the_order(tmp_path: Path) -> None:
+    node = Node(tmp_path / "state")
+    (tmp_path / "state").rmdir()
+    with pytest.raises(OrderError) as caught:
+        node.train(0, "initial", "r1")
+    assert caught.value.failure.code is FailureCode.UNSPECIFIED
+    assert "make room on that disk" in caught.value.failure.detail

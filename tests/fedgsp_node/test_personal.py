@@ -1,0 +1,96 @@
+"""What clients keep to themselves: copies per run, client and purpose, found again after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgsp.errors import DataError, RunError
+from fedgsp_node.personal import HEAD, MODEL, PersonalState
+
+ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "seen": np.array(7)}
+
+
+def opened(directory: Path | None, run_id: str = "run") -> PersonalState:
+    state = PersonalState(directory)
+    state.open(run_id)
+    return state
+
+
+def same(found: tuple[str, object] | None) -> bool:
+    assert found is not None
+    arrays = found[1]
+    assert isinstance(arrays, dict)
+    assert arrays.keys() == ARRAYS.keys()
+    return all(arrays[name].dtype == a.dtype and np.array_equal(arrays[name], a) for name, a in ARRAYS.items())
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_is_kept_is_a_copy_per_client_and_purpose(tmp_path: Path, on_disk: bool) -> None:
+    state = opened(tmp_path / "state" if on_disk else None)
+    mine = {name: array.copy() for name, array in ARRAYS.items()}
+    state.put(3, HEAD, mine, "m1")
+    mine["w"][...] = 0
+    found = state.get(3, HEAD)
+    assert found is not None
+    assert found[0] == "m1"
+    assert same(found)
+    assert state.get(3, MODEL) is None
+    assert state.get(4, HEAD) is None
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_is_kept_later_replaces_it(tmp_path: Path, on_disk: bool) -> None:
+    state = opened(tmp_path if on_disk else None)
+    state.put(3, HEAD, {"w": np.zeros(2)}, "m1")
+    state.put(3, HEAD, ARRAYS, "m2")
+    for reader in [state, opened(tmp_path)] if on_disk else [state]:
+        found = reader.get(3, HEAD)
+        assert found is not None
+        assert found[0] == "m2"
+        assert same(found)
+
+
+def test_a_restarted_node_finds_what_it_kept_for_the_same_run_and_nothing_of_others(tmp_path: Path) -> None:
+    opened(tmp_path).put(3, HEAD, ARRAYS)
+    assert same(opened(tmp_path).get(3, HEAD))
+    assert opened(tmp_path, "another run").get(3, HEAD) is None
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_another_run_begins_with_nothing_and_the_same_run_goes_on(tmp_path: Path, on_disk: bool) -> None:
+    state = opened(tmp_path if on_disk else None)
+    state.put(3, HEAD, ARRAYS)
+    state.open("run")
+    assert same(state.get(3, HEAD))
+    state.open("next")
+    assert state.get(3, HEAD) is None
+
+
+def test_a_directory_that_cannot_be_made_is_told_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"--state-dir .*file/state cannot be made.*give a directory"):
+        PersonalState(tmp_path / "file" / "state")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"junk" * 9])
+def test_a_damaged_file_is_told_and_not_taken_for_nothing(tmp_path: Path, damage: object) -> None:
+    opened(tmp_path).put(3, HEAD, ARRAYS)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(DataError, match=r"client-3\.head\.safetensors cannot be read.*remove it to start afresh"):
+        opened(tmp_path).get(3, HEAD)
+
+
+def test_a_disk_that_takes_nothing_is_told_and_what_was_kept_before_stays(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    state.put(3, HEAD, ARRAYS, "m1")
+    (tmp_path / f".{next(tmp_path.iterdir()).name}.tmp").mkdir()  # where the new one is to be written aside
+    with pytest.raises(RunError, match=r"cannot be written"):
+        state.put(3, HEAD, {"w": np.zeros(2)}, "m2")
+    for reader in (state, opened(tmp_path)):
+        found = reader.get(3, HEAD)
+        assert found is not None
+        assert found[0] == "m1"

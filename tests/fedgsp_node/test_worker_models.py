@@ -1,0 +1,198 @@
+"""What a worker keeps for its clients and shows of them: heads, own models, updates."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.blobs_task import Blobs
+from support.working import HERE, OWN, ROUND, SETTINGS, Node, node, training, why_not
+
+from fedgsp.messages import (
+    Evaluate,
+    Failure,
+    FailureCode,
+    Reveal,
+    SendUp,
+    Start,
+    Train,
+    Trained,
+    Work,
+)
+from fedgsp.seeds import derive
+from fedgsp.weights import Weights, without_head
+from fedgsp_node.clients import Clients
+from fedgsp_node.personal import HEAD
+from fedgsp_node.training.control import Control
+from fedgsp_node.updates import reveal
+
+
+def personal(start: str, produces: str, **changes: Any) -> Train:
+    return Train(Start(start, HERE, personal=True), produces, SETTINGS, **changes)
+
+
+def bare(n: Node, model_id: str = "bare") -> str:
+    """A model without a head, in the node's store."""
+    n.store.put(model_id, n.clients.initial_weights(9).part(n.clients.shared))
+    return model_id
+
+
+def head_of(n: Node, client: int) -> dict[str, np.ndarray]:
+    kept = n.clients.personal.get(client, HEAD)
+    assert kept is not None
+    return {name: array.copy() for name, array in kept[1].items()}
+
+
+async def test_a_head_stays_with_its_client_and_is_what_the_next_training_goes_on_from() -> None:
+    async with node() as n:
+        start = bare(n)
+        result = await n.do(personal(start, "a"), client=0)
+        assert isinstance(result, Trained)
+        assert result.ref == (await n.store.get("a")).ref("a")
+        first = head_of(n, 0)
+        await n.do(personal(start, "b"), client=1)
+        await n.do(personal(start, "c"), client=0)
+
+        plain = Clients(Blobs(), None)
+        head = plain.initial_weights(derive(SETTINGS.seed, "initial-weights")).arrays
+        shared = (await n.store.get(start)).arrays
+        for produces, own in [("a", head), ("c", first)]:
+            whole = Weights.of({**head, **own, **shared}, plain.tensors)
+            after = plain.train(0, whole, SETTINGS, ROUND, Control()).after
+            assert np.array_equal((await n.store.get(produces)).buffer, after.part(without_head(plain.tensors)).buffer)
+            if produces == "a":
+                assert all(np.array_equal(array, after.arrays[name]) for name, array in first.items())
+
+
+async def test_a_client_is_evaluated_with_its_own_head_and_before_it_has_one_with_that_of_the_runs_seed() -> None:
+    async with node() as n:
+        start = Start(bare(n), HERE, personal=True)
+        before = await n.do(Evaluate(start, seed=3))
+        fresh = n.clients.initial_weights(derive(3, "initial-weights"))
+        whole = Weights.of({**fresh.arrays, **(await n.store.get("bare")).arrays}, n.clients.tensors)
+        assert before.loss_sum == n.clients.evaluate(0, whole, Control()).loss_sum
+        await n.do(personal("bare", "a"))
+        after = await n.do(Evaluate(start, seed=3))
+        own = n.clients.personal.get(0, HEAD)
+        assert own is not None
+        whole = Weights.of({**whole.arrays, **own[1]}, n.clients.tensors)
+        assert after.loss_sum == n.clients.evaluate(0, whole, Control()).loss_sum != before.loss_sum
+
+
+async def test_a_restarted_node_goes_on_with_the_heads_on_its_disk(tmp_path: Path) -> None:
+    async with node(state_dir=tmp_path) as n:
+        await n.do(personal(bare(n), "a"))
+        kept, a = head_of(n, 0), await n.store.get("a")
+    async with node(state_dir=tmp_path) as again:
+        assert all(np.array_equal(array, kept[name]) for name, array in head_of(again, 0).items())
+        again.store.put("a", a)
+        await again.do(personal("a", "b"))
+        whole = Weights.of({**a.arrays, **kept}, again.clients.tensors)
+        after = Clients(Blobs(), None).train(0, whole, SETTINGS, ROUND, Control()).after
+        assert np.array_equal((await again.store.get("b")).buffer, after.part(again.clients.shared).buffer)
+
+
+async def test_a_head_that_cannot_be_kept_fails_the_order(tmp_path: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        (tmp_path / "state").rmdir()
+        failure = await why_not(n.do(personal(bare(n), "a")))
+        assert "make room on that disk" in failure.detail
+        assert (await why_not(n.store.get("a"))) == failure  # type: ignore[arg-type]
+
+
+# --- what a client shows of its update
+
+
+@pytest.mark.parametrize("view", ["exact", "layer:0", "sketch:16"])
+@pytest.mark.parametrize("without", [False, True])
+async def test_an_update_is_kept_beside_the_result_and_named_in_the_report(view: str, without: bool) -> None:
+    async with node() as n:
+        result = await n.do(Train(Start("start", HERE), "end", SETTINGS, Reveal(view, without)))
+        shown, before, after = await asyncio.gather(*map(n.store.get, ("end.update", "start", "end")))
+        assert result.update == shown.ref("end.update")
+        if without:
+            before, after = (weights.part(n.clients.shared) for weights in (before, after))
+        expected = reveal(view, before, after, SETTINGS.learning_rate, derive(SETTINGS.seed, "reveal"))
+        assert np.array_equal(shown.buffer, expected.buffer)
+
+
+async def test_the_update_of_a_client_with_a_head_of_its_own_is_of_the_whole_model() -> None:
+    async with node() as n:
+        result = await n.do(personal(bare(n), "end", reveal=Reveal("exact")))
+        floats = sum(
+            array.size for name, array in n.clients.initial_weights(0).arrays.items() if "running" not in name
+        )
+        assert (await n.store.get("end.update")).arrays["update"].size == floats - 1  # of batch norm's counter
+        assert result.update is not None
+        assert (await n.store.get("end")).tensors == n.clients.shared
+
+
+async def test_a_view_that_does_not_exist_fails_the_order_and_breaks_its_promise() -> None:
+    async with node() as n:
+        failure = await why_not(n.do(Train(Start("start", HERE), "end", SETTINGS, Reveal("layer:nine"))))
+        assert failure.code is FailureCode.BAD_ORDER
+        assert "no layer 'nine'" in failure.detail
+        assert await why_not(n.store.get("end")) == failure  # type: ignore[arg-type]
+
+
+# --- models of clients that train alone
+
+
+async def test_a_retained_result_is_the_clients_own_and_found_again_after_a_restart(tmp_path: Path) -> None:
+    async with node(state_dir=tmp_path) as n:
+        await n.do(Train(Start("start", HERE), "r1", SETTINGS, retain=True))
+        kept = await n.store.get("r1")
+        # a start of its own moves no bytes
+        result = await n.do(Train(Start("r1", OWN), "r2", SETTINGS, retain=True))
+        assert (result.source, result.bytes) == (OWN[0], 0)
+        newest = await n.store.get("r2")
+    async with node(state_dir=tmp_path) as again:
+        assert np.array_equal((await again.store.get("r2")).buffer, newest.buffer)
+        assert "r1" not in again.store
+        assert not np.array_equal(kept.buffer, newest.buffer)
+
+
+@pytest.mark.parametrize(
+    "work", [Train(Start("r1", OWN), "r2", SETTINGS), Evaluate(Start("r1", OWN)), SendUp("r1", True)]
+)
+async def test_a_model_of_an_earlier_round_is_there_or_lost_and_never_waited_for(work: Work) -> None:
+    async with node() as n:
+        failure = await why_not(n.do(work))
+        assert failure == Failure(FailureCode.NO_SUCH_MODEL, "this node has model 'r1' no more")
+
+
+async def test_another_run_is_not_confused_with_the_last_one(tmp_path: Path) -> None:
+    async with node(state_dir=tmp_path) as n:
+        await n.do(Train(Start("start", HERE), "r1", SETTINGS, retain=True))
+        await n.do(personal(bare(n), "a"))
+        n.store.clear()
+        n.worker.open("next run")
+        assert len(n.store) == 0
+        assert n.clients.personal.get(0, HEAD) is None
+        n.worker.open("run")
+        assert "r1" in n.store
+        assert n.clients.personal.get(0, HEAD) is not None
+
+
+# --- judging
+
+
+async def test_evaluating_may_be_of_the_training_part_and_say_how_far_another_model_is() -> None:
+    async with node() as n:
+        await n.do(training("start", "end"), client=2)
+        result = await n.do(Evaluate(Start("start", HERE), training_part=True, compared_with="end"), client=2)
+        assert result.samples == 12
+        before, after = (await n.store.get("start")).arrays, (await n.store.get("end")).arrays
+        floats = [name for name, array in before.items() if array.dtype.kind == "f"]  # buffers of batch norm, too
+        apart = sum(float(((before[name].astype(float) - after[name].astype(float)) ** 2).sum()) for name in floats)
+        assert result.squared_distance == pytest.approx(apart, rel=1e-12)
+        assert apart > 0
+
+
+async def test_a_model_to_compare_with_that_is_not_there_is_named() -> None:
+    async with node() as n:
+        failure = await why_not(n.do(Evaluate(Start("start", HERE), compared_with="prior")))
+        assert failure == Failure(FailureCode.NO_SUCH_MODEL, "client 0 has no model 'prior' to compare with")

@@ -1,0 +1,109 @@
+"""From settings to the choices of a run; what does not fit is told before anybody waits for nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedgsp.errors import ConfigError
+from top_server.choosing import choose, options
+from top_server.config import RunConfig
+from top_server.grouping import GROUPINGS
+from top_server.merging import MERGE_OPTIONS, MERGES
+from top_server.profiles import PROFILES
+from top_server.schemes import SCHEMES
+from top_server.weighing import WEIGHINGS
+
+
+def refused(**settings: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        choose(RunConfig(**settings))
+    return caught.value
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_row_names_parts_that_exist_and_goes_by_itself(scheme: str) -> None:
+    row = choose(RunConfig(scheme=scheme))
+    assert row == SCHEMES[scheme]
+    assert row.profile in PROFILES
+    assert row.grouping in GROUPINGS
+    assert row.merge in MERGES
+    assert row.weighing in WEIGHINGS
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_option_that_nobody_reads_is_refused_with_those_that_are_read(scheme: str) -> None:
+    error = refused(scheme=scheme, grouping_option={"colour": "red"})
+    assert "'colour'" in error.what
+    row = SCHEMES[scheme]
+    read = [*PROFILES[row.profile].options, *MERGE_OPTIONS.get(row.merge, ())]
+    assert "accepts" in error.remedy
+    assert [name for name in read if name not in error.remedy] == []
+
+
+@pytest.mark.parametrize(
+    ("scheme", "given", "read"),
+    [
+        ("fedgsp", {"start": "spread"}, {"grouping": {"start": "spread"}}),
+        (
+            "hcct",
+            {"alpha": "3", "similarity": "layer", "first_epoch": "all"},
+            {"grouping": {"alpha": "3", "first_epoch": "all"}, "profile": {"similarity": "layer"}},
+        ),
+        ("hcct-e", {"alpha.2": "3"}, {"grouping": {"alpha.2": "3"}, "profile": {"similarity": "layer"}}),
+        ("maxfl", {"prior_epochs": "2"}, {"profile": {"prior_epochs": "2"}}),
+        ("flsc", {"models": "5", "soft": "3"}, {"profile": {"models": "5"}, "merge": {"soft": "3"}}),
+    ],
+)
+def test_every_option_goes_to_the_part_that_reads_it(
+    scheme: str, given: dict[str, str], read: dict[str, dict[str, str]]
+) -> None:
+    found = options(RunConfig(scheme=scheme, grouping_option=given), SCHEMES[scheme])
+    assert found == {"profile": {}, "merge": {}, "grouping": {}, **read}
+
+
+def test_an_option_given_replaces_that_of_the_row() -> None:
+    found = options(RunConfig(scheme="hcct-e", grouping_option={"similarity": "exact"}), SCHEMES["hcct-e"])
+    assert found["profile"] == {"similarity": "exact"}
+
+
+@pytest.mark.parametrize("merge", ["clusters", "soft-clusters"])
+@pytest.mark.parametrize("scheme", [name for name, row in SCHEMES.items() if row.profile != "losses"])
+def test_clusters_need_a_scheme_whose_clients_tell_losses(scheme: str, merge: str) -> None:
+    error = refused(scheme=scheme, merge=merge)
+    assert error.what.startswith(f"merge {merge} ")
+    assert scheme in error.what
+    assert error.remedy == {"clusters": "use scheme ifca", "soft-clusters": "use scheme flsc"}[merge]
+
+
+def test_single_choices_may_be_replaced() -> None:
+    row = choose(RunConfig(scheme="fedgsp", merge="none", program="parallel", grouping="random", growth="linear"))
+    assert (row.merge, row.program, row.grouping, row.growth) == ("none", "parallel", "random", "linear")
+    assert row.profile == "histograms"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "option", "reason"),
+    [
+        ("hcct", {"alpha": "much"}, "option alpha is 'much'"),
+        ("hcct", {"first_epoch": "some"}, "option first_epoch is 'some'"),
+        ("hcct", {"alpha.x": "1"}, "'alpha.x'"),
+        ("hcct", {"similarity": "red"}, "option similarity is 'red'"),
+        ("hcct", {"sketch_size": "0"}, "option sketch_size is '0'"),
+        ("maxfl", {"prior_epochs": "none"}, "option prior_epochs is 'none'"),
+        ("ifca", {"models": "0"}, "option models is '0'"),
+        ("flsc", {"soft": "5"}, "option soft is 5, and there are 4 models"),
+        ("flsc", {"models": "3", "soft": "4"}, "option soft is 4, and there are 3 models"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_accepted(scheme: str, option: dict[str, str], reason: str) -> None:
+    error = refused(scheme=scheme, grouping_option=option)
+    assert reason in error.what
+    assert error.remedy
+
+
+def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
+    config = RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:9", grouping_option={"colour": "red"})
+    assert choose(config).grouping == "grpc://127.0.0.1:9"
+    assert options(config, choose(config))["grouping"] == {"colour": "red"}

@@ -1,0 +1,61 @@
+"""Choices and options that do not go together are refused before anybody waits for nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedgsp.errors import ConfigError
+from top_server.choosing import choose
+from top_server.config import RunConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"scheme": "ifca", "merge": "soft-clusters"}, "merge soft-clusters needs grouping singletons"),
+        ({"scheme": "flsc", "grouping": "single"}, "merge soft-clusters needs grouping singletons"),
+        ({"scheme": "flsc", "merge": "clusters"}, "merge clusters needs grouping ifca"),
+        ({"scheme": "ifca", "grouping": "random"}, "merge clusters needs grouping ifca"),
+        ({"scheme": "fedgsp", "grouping": "hcct"}, "grouping hcct needs profile updates"),
+        ({"scheme": "hcct", "grouping": "icg"}, "grouping icg needs profile histograms"),
+    ],
+)
+def test_parts_that_need_others_are_refused(settings: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what) as caught:
+        choose(RunConfig(**settings))
+    assert caught.value.remedy.startswith("use scheme ")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "option", "value"),
+    [
+        ("hcct", "similarity", "colour"),
+        ("hcct", "sketch_size", "0"),
+        ("hcct", "sketch_size", "1000000000"),
+        ("hcct", "layer_score", "x"),
+        ("hcct", "newcomer_start", "x"),
+        ("ifca", "models", "0"),
+        ("ifca", "models", "abc"),
+        ("flsc", "soft", "9"),
+        ("flsc", "soft", "x"),
+        ("maxfl", "prior_epochs", "0"),
+        ("maxfl", "prior_epochs", "99999999999"),
+    ],
+)
+def test_options_of_every_part_are_judged_at_once(scheme: str, option: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"option {option} is '?{value}"):
+        choose(RunConfig(scheme=scheme, grouping_option={option: value}))
+
+
+def test_the_growths_alpha_is_not_taken_for_that_of_hcct() -> None:
+    with pytest.raises(ConfigError, match="--alpha says nothing in scheme hcct") as caught:
+        choose(RunConfig(scheme="hcct", alpha=100.0))
+    assert caught.value.remedy == "give --grouping-option alpha=..."
+    assert choose(RunConfig(scheme="fedgsp", alpha=100.0)).growth == "log"
+
+
+def test_a_learning_rate_that_vanishes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the learning rate is 0 before round 3"):
+        choose(RunConfig(rounds=3, learning_rate_decay=1e-300))
