@@ -9,7 +9,7 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from fedgsp_node.clients import OrderError
-from fedgsp_node.personal import HEAD, MODEL, Arrays, PersonalState
+from fedgsp_node.personal import HEAD, MODEL, PREVIOUS, Arrays, PersonalState
 
 
 def check_kept(arrays: Arrays, specs: Iterable[TensorSpec], client: int) -> None:
@@ -35,12 +35,19 @@ class OwnModels:
         self._tensors = tensors
         self._ids: dict[int, list[str]] = {}
 
-    def retain(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
-        """Keeps the result of a training, here and with the client's state; raises OrderError."""
+    def save(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
+        """Puts the result of a training on disk, beside the model that it started from; raises OrderError."""
+        if not self._personal.lasting:
+            return
         try:
-            self._personal.put(client, MODEL, weights.arrays, model_id)
-        except UserError as error:
+            if self._ids.get(client, [])[-1:] == [start_id]:
+                self._personal.rename(client, MODEL, PREVIOUS)
+            self._personal.save(client, MODEL, weights.arrays, model_id)
+        except (UserError, OSError) as error:
             raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
+
+    def hold(self, client: int, start_id: str, model_id: str) -> None:
+        """The result, which the store has or is about to get, stays; so does the model that it started from."""
         held = self._ids.get(client, [])
         self._store.release([other for other in held if other != start_id])
         self._ids[client] = [*(other for other in held if other == start_id), model_id]
@@ -52,10 +59,11 @@ class OwnModels:
             head = self._personal.get(client, HEAD)
             if head is not None:
                 check_kept(head[1], (spec for spec in self._tensors if spec.head), client)
-            found = self._personal.get(client, MODEL)
-            if found is not None:
-                model_id, arrays = found
-                specs = tuple(spec for spec in self._tensors if spec.name in arrays)
-                check_kept(arrays, specs, client)
-                self._store.put(model_id, Weights.of(arrays, specs))
-                self._ids[client] = [model_id]
+            for purpose in (PREVIOUS, MODEL):
+                found = self._personal.load(client, purpose)
+                if found is not None:
+                    model_id, arrays = found
+                    specs = tuple(spec for spec in self._tensors if spec.name in arrays)
+                    check_kept(arrays, specs, client)
+                    self._store.put(model_id, Weights.of(arrays, specs))
+                    self._ids.setdefault(client, []).append(model_id)

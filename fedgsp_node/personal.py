@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fedgsp.errors import DataError, RunError
 Arrays = Mapping[str, NDArray[Any]]
 
 #: Purposes, which are also parts of file names.
-HEAD, MODEL = "head", "model"
+HEAD, MODEL, PREVIOUS = "head", "model", "previous-model"
 
 
 class PersonalState:
@@ -30,11 +31,20 @@ class PersonalState:
         self._held: dict[tuple[int, str], tuple[str, Arrays]] = {}
         if directory is not None:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # Told now, and not when the first training is over.
+                with tempfile.TemporaryFile(dir=directory):
+                    pass
             except OSError as error:
                 raise DataError(
-                    f"--state-dir {directory} cannot be made: {error.strerror}", "give a directory that can be written"
+                    f"--state-dir {directory} cannot be used: {error.strerror}",
+                    "give a directory that can be written",
                 ) from None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether what is kept outlives the process."""
+        return self._directory is not None
 
     def open(self, run_id: str) -> None:
         """Turns to a run: what belongs to another one stays on disk, but is not used."""
@@ -44,19 +54,35 @@ class PersonalState:
 
     def get(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """The label and the tensors kept for a client, or None; DataError if its file is damaged."""
-        found = self._held.get((client, purpose))
-        path = self._path(client, purpose)
-        if found is None and path is not None and path.exists():
-            found = self._held[client, purpose] = _read(path)
-        return found
+        if (client, purpose) not in self._held:
+            found = self.load(client, purpose)
+            if found is None:
+                return None
+            self._held[client, purpose] = found
+        return self._held[client, purpose]
 
     def put(self, client: int, purpose: str, arrays: Arrays, label: str = "") -> None:
         """Keeps copies in place of what was kept before; RunError if the disk does not take them."""
         copies = {name: np.array(array, order="C") for name, array in arrays.items()}
+        self.save(client, purpose, copies, label)
+        self._held[client, purpose] = (label, copies)
+
+    def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
+        """What is on disk, or None; DataError if it is damaged."""
+        path = self._path(client, purpose)
+        return _read(path) if path is not None and path.exists() else None
+
+    def save(self, client: int, purpose: str, arrays: Arrays, label: str) -> None:
+        """Keeps tensors on disk only, if there is a directory; RunError if the disk does not take them."""
         path = self._path(client, purpose)
         if path is not None:
-            _write(path, copies, label)
-        self._held[client, purpose] = (label, copies)
+            _write(path, arrays, label)
+
+    def rename(self, client: int, purpose: str, other: str) -> None:
+        """Gives what is on disk another purpose, in place of what was kept for that."""
+        path, target = self._path(client, purpose), self._path(client, other)
+        if path is not None and target is not None and path.exists():
+            path.replace(target)
 
     def _path(self, client: int, purpose: str) -> Path | None:
         if self._directory is None:
@@ -76,7 +102,10 @@ def _read(path: Path) -> tuple[str, Arrays]:
 def _write(path: Path, arrays: Arrays, label: str) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     try:
-        aside.write_bytes(safetensors.numpy.save(dict(arrays), {"label": label}))
+        # Nobody else's business: personal layers are what their client does not share.
+        aside.touch(mode=0o600)
+        ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        aside.write_bytes(safetensors.numpy.save(ordered, {"label": label}))
         os.replace(aside, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -100,7 +100,8 @@ class Worker:
             if work.start.personal:
                 trained = await asyncio.to_thread(self._keep_head, order.client, learned.after)
             if work.retain:
-                await asyncio.to_thread(self._own.retain, order.client, work.start.model_id, work.produces, trained)
+                await asyncio.to_thread(self._own.save, order.client, work.start.model_id, work.produces, trained)
+                self._own.hold(order.client, work.start.model_id, work.produces)
             update = await self._reveal(work, learned)
         except (OrderError, WeightsError) as error:
             self._store.fail(work.produces, error.failure)

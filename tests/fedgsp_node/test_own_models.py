@@ -26,7 +26,8 @@ class Node:
 
     def train(self, client: int, start: str, produces: str, seed: int = 0) -> None:
         weights = some_weights(seed)
-        self.own.retain(client, start, produces, weights)
+        self.own.save(client, start, produces, weights)
+        self.own.hold(client, start, produces)
         self.store.put(produces, weights)
 
     def held(self, *model_ids: str) -> list[str]:
@@ -71,15 +72,15 @@ def test_at_most_two_models_of_each_client_are_held_whatever_is_heard(steps: lis
         assert node.held(*current.values()) == list(current.values())  # what may be asked for is there
 
 
-def test_a_restarted_node_has_the_newest_of_each_client_again(tmp_path: Path) -> None:
+def test_a_restarted_node_has_the_newest_of_each_client_and_what_it_started_from_again(tmp_path: Path) -> None:
     before = Node(tmp_path)
     before.train(0, "initial", "r1", seed=1)
     before.train(0, "r1", "r2", seed=2)
     before.train(3, "initial", "other", seed=3)
     after = Node(tmp_path)
     after.own.reopen([0, 1, 3])
-    assert len(after.store) == 2
-    assert after.held("r2", "other") == ["r2", "other"]
+    assert len(after.store) == 3
+    assert after.held("r1", "r2", "other") == ["r1", "r2", "other"]
     after.train(0, "r2", "r3")
     after.train(0, "r3", "r4")
     assert after.held("r2", "r3", "r4") == ["r3", "r4"]  # found again, they are let go again

@@ -71,7 +71,7 @@ def test_another_run_begins_with_nothing_and_the_same_run_goes_on(tmp_path: Path
 
 def test_a_directory_that_cannot_be_made_is_told_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"--state-dir .*file/state cannot be made.*give a directory"):
+    with pytest.raises(DataError, match=r"--state-dir .*file/state cannot be used.*give a directory"):
         PersonalState(tmp_path / "file" / "state")
 
 

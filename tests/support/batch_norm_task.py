@@ -14,7 +14,7 @@ class Task(BaseTask):
     num_clients = 4
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.2), nn.Linear(4, 2))
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
     def data(self, client: int) -> ClientData:
         rng = np.random.default_rng(client)

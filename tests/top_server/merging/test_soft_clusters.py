@@ -39,7 +39,7 @@ async def test_a_client_starts_from_the_plain_mean_of_its_clusters_and_counts_in
         await s.run.merging.begin(2, EVIDENCE)
         assert [await start_of(s, client) for client in range(4)] == [1.5, 1.5, 3.0, 3.0]
         # reported in another order than that of the clients, in which they are folded
-        n, w = (10, 11, 12, 13), (0.1, 0.7, 0.3, -0.9)
+        n, w = (10, 11, 12, 13), (0.1, 0.3, 0.7, -0.9)
         outcome = s.collected({client: w[client] for client in (3, 0, 2, 1)})
         assert await s.run.merging.take(2, outcome) is None
         await s.run.merging.finish(2)
