@@ -98,10 +98,9 @@ class Clients:
         head = kept[1] if kept is not None else self.initial_weights(derive(seed, "initial-weights")).arrays
         return Weights.of({**head, **weights.arrays}, self.tensors)
 
-    def keep_head(self, client: int, whole: Weights) -> Weights:
-        """Keeps the head of a client's model on this node; returns the rest, which travels."""
+    def keep_head(self, client: int, whole: Weights) -> None:
+        """Keeps the head of a client's model on this node."""
         self.personal.put(client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head})
-        return whole.part(self.shared)
 
     def train(
         self, client: int, start: Weights, settings: TrainingSettings, round_number: int, control: Control

@@ -98,7 +98,9 @@ class Worker:
             )
             trained = learned.after
             if work.start.personal:
-                trained = await asyncio.to_thread(self._keep_head, order.client, learned.after)
+                trained = learned.after.part(self._clients.shared)
+                if not work.trial:
+                    await asyncio.to_thread(self._keep_head, order.client, learned.after)
             if work.retain:
                 await asyncio.to_thread(self._own.save, order.client, work.start.model_id, work.produces, trained)
                 self._own.hold(order.client, work.start.model_id, work.produces)
@@ -121,9 +123,9 @@ class Worker:
             update=update,
         )
 
-    def _keep_head(self, client: int, whole: Weights) -> Weights:
+    def _keep_head(self, client: int, whole: Weights) -> None:
         try:
-            return self._clients.keep_head(client, whole)
+            self._clients.keep_head(client, whole)
         except UserError as error:
             raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
 

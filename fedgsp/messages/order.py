@@ -52,13 +52,17 @@ class Reveal:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train from `start`, keep the result as `produces`; a retained one is the client's own model."""
+    """Train from `start`, keep the result as `produces`.
+
+    A retained result is the client's own model; a trial leaves the client's head as it was.
+    """
 
     start: Start | None
     produces: str
     settings: TrainingSettings | None
     reveal: Reveal | None = None
     retain: bool = False
+    trial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

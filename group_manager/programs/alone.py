@@ -13,7 +13,8 @@ async def run(group: Group) -> GroupResult | Failure:
     request = group.request
     samples, trained = 0, 0
     reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
-    async for position, member, model_id, outcome in train_all(group, request.results is Results.RETAINED):
+    retain, trial = request.results is Results.RETAINED, request.results is Results.UNSPECIFIED
+    async for position, member, model_id, outcome in train_all(group, retain, trial):
         if isinstance(outcome, Failure):
             reason = outcome
             group.skipped(member, outcome)

@@ -13,7 +13,9 @@ from group_manager.members import Ticket
 AHEAD_PER_NODE = 4
 
 
-async def train_all(group: Group, retain: bool = False) -> AsyncIterator[tuple[int, Member, str, Trained | Failure]]:
+async def train_all(
+    group: Group, retain: bool = False, trial: bool = False
+) -> AsyncIterator[tuple[int, Member, str, Trained | Failure]]:
     """Every member trains from its start; yields (position, member, model id, outcome) in the order of the members."""
     request = group.request
     ahead = AHEAD_PER_NODE * len({member.node for member in request.members})
@@ -24,7 +26,8 @@ async def train_all(group: Group, retain: bool = False) -> AsyncIterator[tuple[i
             position, member = waiting.popleft()
             # What a profile lets clients train, and what the round does, may have the same group and position.
             model_id = f"{request.run_id}/{request.round}/{request.group}/{request.program}/{position}.0"
-            work = Train(group.start_of(member, keep=True), model_id, request.training, request.reveal, retain)
+            start = group.start_of(member, keep=True)
+            work = Train(start, model_id, request.training, request.reveal, retain, trial)
             window.append(
                 (position, member, model_id, group.submit(member, group.key(request.program, position), work))
             )

@@ -197,3 +197,14 @@ async def test_a_model_to_compare_with_that_is_not_there_is_named() -> None:
     async with node() as n:
         failure = await why_not(n.do(Evaluate(Start("start", HERE), compared_with="prior")))
         assert failure == Failure(FailureCode.NO_SUCH_MODEL, "client 0 has no model 'prior' to compare with")
+
+
+async def test_a_trial_reveals_and_leaves_the_head_as_it_was() -> None:
+    async with node() as n:
+        bare(n)
+        await n.do(personal("bare", "first"))
+        before = {name: array.copy() for name, array in head_of(n, 0).items()}
+        result = await n.do(personal("first", "second", trial=True, reveal=Reveal("exact")))
+        assert result.update is not None
+        for name, array in head_of(n, 0).items():
+            assert np.array_equal(array, before[name])

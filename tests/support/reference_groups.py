@@ -67,7 +67,6 @@ class GroupReference(Reference):
             start = self._mean_of_models(models, sorted(models)) if newcomers == "mean" else shared
             for client in new:
                 after = self.train({**start, **own}, client, number)
-                heads[client] = _split(after, head)[1]
                 updates[client] = self._update({**start, **own}, after, number, hidden)
                 models[client] = start
             gram = self._gram([updates[client] for client in there], layer) if number > 1 else None
