@@ -42,7 +42,8 @@ def draw(run_dir: Path, out: Path) -> None:
     axes[1].set(xlabel="round", ylabel="loss")
     if grouped:
         first, last = rows[0]["round"], rows[-1]["round"]
-        image = partition_image([row.get("partition") for row in rows])
+        clients, image = partition_image([row.get("partition") for row in rows])
+        names = dict(enumerate(map(str, clients)))
         extent = (first - 0.5, last + 0.5, image.shape[0] - 0.5, -0.5)
         axes[2].imshow(
             image % _COLOURS,
@@ -53,6 +54,8 @@ def draw(run_dir: Path, out: Path) -> None:
             vmin=0,
             vmax=_COLOURS - 1,
         )
+        axes[2].yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes[2].yaxis.set_major_formatter(lambda row, _: names.get(round(row), ""))
         axes[2].set(xlabel="round", ylabel="client", title="a colour is a group, that of its first member")
     for one in axes:
         one.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -65,15 +68,15 @@ def draw(run_dir: Path, out: Path) -> None:
         plt.close(figure)
 
 
-def partition_image(partitions: list[list[list[int]] | None]) -> NDArray[np.float64]:
-    """Shape (clients, rounds), clients by ascending id: the smallest member of each one's group; NaN if in none."""
+def partition_image(partitions: list[list[list[int]] | None]) -> tuple[list[int], NDArray[np.float64]]:
+    """The clients, ascending; shape (clients, rounds): the smallest member of each one's group, NaN if in none."""
     clients = sorted({client for found in partitions for group in found or [] for client in group})
     place = {client: row for row, client in enumerate(clients)}
     image = np.full((max(1, len(clients)), len(partitions)), np.nan)
     for column, found in enumerate(partitions):
         for group in found or []:
             image[[place[client] for client in group], column] = min(group)
-    return image
+    return clients, image
 
 
 def _per_client(rows: list[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:

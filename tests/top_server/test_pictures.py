@@ -23,7 +23,8 @@ def run_directory(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def test_a_group_has_the_number_of_its_smallest_member() -> None:
-    image = partition_image([[[0], [1, 2]], None, [[2, 0]]])
+    clients, image = partition_image([[[0], [1, 7]], None, [[7, 0]]])
+    assert clients == [0, 1, 7]
     np.testing.assert_array_equal(image, [[0, np.nan, 0], [1, np.nan, np.nan], [1, np.nan, 0]])
 
 
