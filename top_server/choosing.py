@@ -60,7 +60,7 @@ def _check_growth(config: RunConfig, scheme: Scheme) -> None:
                 raise ConfigError(
                     f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups", remedy
                 )
-    if not config.learning_rate * config.learning_rate_decay ** (config.rounds - 1) > 0:
+    if not config.learning_rate_in(config.rounds) > 0:
         raise ConfigError(
             f"the learning rate is 0 before round {config.rounds}", "give a --learning-rate-decay nearer to 1"
         )

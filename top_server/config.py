@@ -122,6 +122,10 @@ class RunConfig:
     )
     keep_models: str = _setting("last", RECORD, "the checkpoints that stay", choices=("last", "all"))
 
+    def learning_rate_in(self, round_number: int) -> float:
+        """Step size of a round, which counts from 1 (HCCT, section 3.3); before the first one that of the first."""
+        return self.learning_rate * self.learning_rate_decay ** max(0, round_number - 1)
+
     @property
     def nodes_to_wait_for(self) -> int:
         """Nodes that must have joined before the first round: all local ones are meant to take part."""

@@ -152,7 +152,7 @@ def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member
             run.scheme.training,
             task.local_epochs or config.local_epochs,
             config.batch_size,
-            config.learning_rate * config.learning_rate_decay ** max(0, round_number - 1),
+            config.learning_rate_in(round_number),
             config.seed,
         ),
         stall_timeout_s=config.stall_timeout,

@@ -181,3 +181,12 @@ def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "nowhere.toml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path)
+
+
+def test_the_learning_rate_decays_from_round_to_round_as_published() -> None:
+    """HCCT's 0.1 * 0.995^t, t from 0 (algorithms 3.3)."""
+    config = RunConfig(learning_rate=0.1, learning_rate_decay=0.995)
+    found = [config.learning_rate_in(number) for number in (1, 2, 20, 50)]
+    assert found == pytest.approx([0.1, 0.0995, 0.090916, 0.078222], abs=5e-7)
+    assert config.learning_rate_in(0) == 0.1
+    assert RunConfig(learning_rate=0.1).learning_rate_in(50) == 0.1
