@@ -84,7 +84,7 @@ async def run(config: RunConfig, journal: Journal) -> None:
                 scheme=config.scheme,
             )
             checkpoints = Checkpoints(directory.models, config.keep_models)
-            _check_head(scheme, membership)
+            check_head(scheme, membership)
             await play.initialise()
             await play.merging.prepare()
             for number in range(1, config.rounds + 1):
@@ -126,7 +126,7 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership) -> None:
         )
 
 
-def _check_head(scheme: Scheme, membership: Membership) -> None:
+def check_head(scheme: Scheme, membership: Membership) -> None:
     """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
     heads = sum(spec.head for spec in membership.tensors)
     if scheme.personal and not 0 < heads < len(membership.tensors):

@@ -99,3 +99,20 @@ def test_arrays_become_tensors_over_the_same_memory_unless_they_are_read_only() 
     array.flags.writeable = False
     as_tensor(array)[1] = 1
     assert array[1] == 0
+
+
+def heads(module: torch.nn.Module, head: tuple[str, ...] = ()) -> list[str]:
+    return [spec.name for spec in tensor_specs(module, head) if spec.head]
+
+
+def test_the_head_is_the_last_dense_layer_unless_the_task_names_another() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    assert heads(model) == ["2.weight", "2.bias"]
+    assert heads(model, ("0.",)) == ["0.weight", "0.bias"]
+    assert heads(torch.nn.Linear(3, 2)) == ["weight", "bias"]
+    assert heads(torch.nn.Conv2d(1, 2, 3)) == []
+
+
+def test_a_head_that_begins_no_tensors_name_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"head 'nosuch\.' begins no tensor's name"):
+        tensor_specs(torch.nn.Linear(3, 2), ("nosuch.",))

@@ -55,3 +55,8 @@ def test_a_single_group_costs_no_aggregation() -> None:
 def test_more_groups_than_clients_do_not_shorten_the_chain() -> None:
     free = CostModel(flop_per_aggregation=0)
     assert free.t_comp_s(1000) == free.t_comp_s(368)
+
+
+def test_a_round_whose_clients_have_all_gone_costs_nothing() -> None:
+    assert CostModel(clients=0).t_comp_s(1) == 0
+    assert CostModel(clients=0).t_comm_s() == 0

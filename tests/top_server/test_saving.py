@@ -1,0 +1,55 @@
+"""What of a run's models is on disk, whoever is still there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.staged import START, Stage, stage
+
+from top_server.checkpoint import Checkpoints, load
+from top_server.saving import save
+
+
+def saved(directory: Path) -> dict[str, tuple[float, tuple[int, ...]]]:
+    found = {}
+    for path in directory.glob("*.safetensors"):
+        tensors, origin = load(path)
+        found[path.stem] = (float(tensors["w"][0]), origin.clients)
+    return found
+
+
+async def everybody_leaves(play: Stage) -> None:
+    (node,) = play.run.membership._nodes.values()
+    await play.run.membership.leave(node, "gone")
+    assert not play.run.membership.clients
+
+
+async def test_a_model_per_group_names_its_clients_also_when_they_have_gone(tmp_path: Path) -> None:
+    async with stage("none", rounds=2) as play:
+        for number, (clients, value) in enumerate([((0, 1), 5.0), ((2, 3), 7.0)]):
+            await play.run.merging.take(1, await play.trained(clients, value, number))
+        checkpoints = Checkpoints(tmp_path, "last")
+        await save(play.run, checkpoints, 1)
+        assert saved(tmp_path) == {
+            "round-0001-group-0000": (5.0, (0, 1)),
+            "round-0001-group-0002": (7.0, (2, 3)),
+        }
+        await everybody_leaves(play)
+        await save(play.run, checkpoints, 2)
+        assert saved(tmp_path) == {"final-group-0000": (5.0, (0, 1)), "final-group-0002": (7.0, (2, 3))}
+
+
+async def test_a_model_that_all_groups_share_is_one_file_that_names_them(tmp_path: Path) -> None:
+    async with stage("none", rounds=1) as play:
+        await play.run.merging.take(1, await play.trained((0, 1, 2, 3), 5.0))
+        await save(play.run, Checkpoints(tmp_path, "last"), 1)
+        assert saved(tmp_path) == {"final": (5.0, (0, 1, 2, 3))}
+
+
+@pytest.mark.parametrize("merge", ["mean", "weighted-mean"])
+async def test_a_global_model_is_saved_when_all_clients_have_gone(tmp_path: Path, merge: str) -> None:
+    async with stage(merge, rounds=1) as play:
+        await everybody_leaves(play)
+        await save(play.run, Checkpoints(tmp_path, "last"), 1)
+        assert saved(tmp_path) == {"final": (START, ())}
