@@ -13,7 +13,8 @@ import numpy as np
 
 from fedgsp.messages import TensorSpec
 from fedgsp.seeds import stream
-from fedgsp.weights import DTYPES, Weights
+from fedgsp.updates import MOST_FLOATS, trainable, trainable_size
+from fedgsp.weights import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,14 +24,7 @@ if TYPE_CHECKING:
     #: Start, after, learning rate.
     Step = tuple[Weights, Weights, float]
 
-#: Floats of the longest sketch.
-MOST_FLOATS = 1 << 15
 _BLOCK = 1 << 16  # floats of g that exist at a time
-
-
-def trainable_size(tensors: Iterable[TensorSpec]) -> int:
-    """Floats of an update."""
-    return sum(math.prod(spec.shape) for spec in _trainable(tensors))
 
 
 def reveal(view: str, start: Weights, after: Weights, learning_rate: float, seed: int) -> Weights:
@@ -52,12 +46,12 @@ def reveal(view: str, start: Weights, after: Weights, learning_rate: float, seed
 def _exact(argument: str, step: Step, seed: int) -> Weights:
     if argument:
         raise ValueError(f"the view exact takes nothing after it, but got {argument!r}")
-    return _joined(_trainable(step[0].tensors), step)
+    return _joined(trainable(step[0].tensors), step)
 
 
 def _layer(prefix: str, step: Step, seed: int) -> Weights:
     names = [f"{prefix}.{part}" if prefix else part for part in ("weight", "bias")]
-    specs = [spec for spec in _trainable(step[0].tensors) if spec.name in names]
+    specs = [spec for spec in trainable(step[0].tensors) if spec.name in names]
     if not any(spec.name == names[0] for spec in specs):
         raise ValueError(f"the model has no layer {prefix!r} with a trainable weight")
     return _joined(specs, step)
@@ -74,7 +68,7 @@ def _sketch(argument: str, step: Step, seed: int) -> Weights:
         raise ValueError(f"a sketch has 1 to {MOST_FLOATS} floats, not {argument!r}")
     words = stream(seed, "sketch").bit_generator
     total = np.zeros(size)
-    for block in _blocks(_trainable(step[0].tensors), step, max(1, _BLOCK // size) * size):
+    for block in _blocks(trainable(step[0].tensors), step, max(1, _BLOCK // size) * size):
         rows = -(-len(block) // size)
         values = np.zeros((rows, size), np.float32)
         values.reshape(-1)[: len(block)] = block
@@ -86,10 +80,6 @@ def _sketch(argument: str, step: Step, seed: int) -> Weights:
 
 
 VIEWS: dict[str, Callable[[str, Step, int], Weights]] = {"exact": _exact, "layer": _layer, "sketch": _sketch}
-
-
-def _trainable(tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
-    return [spec for spec in tensors if spec.trainable and DTYPES[spec.dtype].kind == "f"]
 
 
 def _blocks(specs: Iterable[TensorSpec], step: Step, size: int) -> Iterator[NDArray[np.float32]]:

@@ -31,6 +31,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_store import ModelStore
 from fedgsp.seeds import derive
+from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients, Learned, OrderError
 from fedgsp_node.fetching import Fetcher
@@ -134,7 +135,7 @@ class Worker:
         if work.reveal is None or work.settings is None:
             return None
         shown = await asyncio.to_thread(_view, work.reveal, learned, work.settings)
-        model_id = f"{work.produces}.update"
+        model_id = update_of(work.produces)
         self._store.put(model_id, shown)
         return shown.ref(model_id)
 

@@ -37,6 +37,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
+from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError
 from group_manager.members import Members, Outcome, Ticket
 
@@ -44,11 +45,6 @@ from group_manager.members import Members, Outcome, Ticket
 COLLECT_TIMEOUT_S = 660.0
 #: Models that wait here for the top server at once; bounds memory whatever the number of members.
 MOST_HANDED = 4
-
-
-def update_of(model_id: str) -> str:
-    """The id of what a client reveals of the update that made a model."""
-    return f"{model_id}.update"
 
 
 class Group:

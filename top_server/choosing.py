@@ -15,15 +15,16 @@ from top_server.merging.soft_clusters import SoftClusters
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 
-#: What a choice needs of the others: (column, value) -> (column, value). What is not here goes with everything.
-_NEEDS = {
-    ("merge", "clusters"): ("grouping", "ifca"),
-    ("merge", "soft-clusters"): ("grouping", "singletons"),
-    ("grouping", "ifca"): ("profile", "losses"),
-    ("grouping", "hcct"): ("profile", "updates"),
-    ("grouping", "maxfl-hcct"): ("profile", "prior-distances"),
-    ("grouping", "icg"): ("profile", "histograms"),
-}
+#: What a choice needs of another: column, value, other column, its value. What is not here goes with everything.
+_NEEDS = (
+    ("merge", "clusters", "grouping", "ifca"),
+    ("merge", "soft-clusters", "grouping", "singletons"),
+    ("merge", "soft-clusters", "profile", "losses"),
+    ("grouping", "ifca", "profile", "losses"),
+    ("grouping", "hcct", "profile", "updates"),
+    ("grouping", "maxfl-hcct", "profile", "prior-distances"),
+    ("grouping", "icg", "profile", "histograms"),
+)
 
 
 def choose(config: RunConfig) -> Scheme:
@@ -35,7 +36,7 @@ def choose(config: RunConfig) -> Scheme:
         if (value := getattr(config, name)) is not None
     }
     scheme = dataclasses.replace(row, **chosen)
-    for (column, value), (other, needed) in _NEEDS.items():
+    for column, value, other, needed in _NEEDS:
         if getattr(scheme, column) == value and getattr(scheme, other) != needed:
             fitting = [
                 name for name, row in SCHEMES.items() if (getattr(row, column), getattr(row, other)) == (value, needed)
@@ -44,8 +45,6 @@ def choose(config: RunConfig) -> Scheme:
                 f"{column} {value} needs {other} {needed}, and scheme {config.scheme} has {getattr(scheme, other)}",
                 f"use scheme {' or '.join(fitting)}",
             )
-    if scheme.merge == "soft-clusters" and scheme.profile != "losses":
-        raise ConfigError(f"merge soft-clusters does not go with scheme {config.scheme}", "use scheme flsc")
     _check_growth(config, scheme)
     _check_options(config, scheme)
     return scheme

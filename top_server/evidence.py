@@ -41,6 +41,7 @@ class Evidence:
             newcomers=tuple(client for client in self.newcomers if client in set(clients)),
         )
 
-    def column(self, name: str) -> dict[int, float]:
-        """One figure per client, from a matrix of one column."""
-        return dict(zip(self.clients, self.matrices[name][:, 0].tolist(), strict=True))
+    def columns(self, clients: Sequence[int]) -> dict[str, NDArray[np.floating]]:
+        """What is one figure per client, of some of the clients; of losses under several models the first."""
+        about = replace(self, matrices={name: m for name, m in self.matrices.items() if name not in PAIRWISE})
+        return {name: matrix[:, 0] for name, matrix in about.of(clients).matrices.items()}

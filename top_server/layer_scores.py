@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedgsp.errors import TaskError
-from fedgsp.weights import DTYPES
+from fedgsp.updates import trainable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -120,9 +120,7 @@ def _parts(tensors: Iterable[TensorSpec]) -> dict[str, list[slice]]:
     where: dict[str, slice] = {}
     parts: dict[str, list[slice]] = {}
     position = 0
-    for spec in tensors:
-        if not spec.trainable or DTYPES[spec.dtype].kind != "f":
-            continue
+    for spec in trainable(tensors):
         where[spec.name] = slice(position, position + math.prod(spec.shape))
         position = where[spec.name].stop
         prefix, _, kind = spec.name.rpartition(".")

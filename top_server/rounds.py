@@ -126,9 +126,8 @@ def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
     scheme, merging = run.scheme, run.merging
     hosted = run.membership.clients
     known = [client for client in evidence.clients if client in hosted]
-    columns = {name: evidence.of(known).matrices[name][:, 0] for name in evidence.matrices if name != "gram"}
     sizes = np.array([hosted[client].train_samples for client in known])
-    weights = dict(zip(known, WEIGHINGS[scheme.weighing](sizes, columns).tolist(), strict=True))
+    weights = dict(zip(known, WEIGHINGS[scheme.weighing](sizes, evidence.columns(known)).tolist(), strict=True))
     tasks: list[GroupTask] = []
     alone: list[int] = []
     for index, group in enumerate(teams.sampled):

@@ -68,17 +68,20 @@ class Run:
         """Size of such a model."""
         return total_bytes(self.tensors)
 
-    async def take(self, outcome: GroupOutcome) -> Weights | Failure:
-        """A group's model, out of its manager's hands."""
+    async def take(self, outcome: GroupOutcome, tensors: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
+        """A group's model, out of its manager's hands; of these tensors, if it is not one that travels."""
         if isinstance(outcome.result, Failure):
             return outcome.result
         if outcome.result.ref is None or not outcome.result.ref.id:
             return Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a model")
-        return await self.take_model(outcome.manager, outcome.result.ref.id)
+        return await self.take_model(outcome.manager, outcome.result.ref.id, tensors)
 
-    async def take_model(self, manager: Manager, model_id: str) -> Weights | Failure:
+    async def take_model(
+        self, manager: Manager, model_id: str, tensors: tuple[TensorSpec, ...] = ()
+    ) -> Weights | Failure:
         """A model that a manager holds for this process."""
-        return await manager.client.take(model_id, self.tensors, self.model_bytes)
+        expected = tensors or self.tensors
+        return await manager.client.take(model_id, expected, total_bytes(expected))
 
     async def take_update(self, client: int, model_id: str, manager: Manager) -> None:
         """What a client revealed of its update, out of a manager's hands and into the profile's."""
@@ -112,16 +115,10 @@ class Run:
         """Fresh weights, other ones for every index; raises RunError if no node can make them."""
         clients = tuple(self.membership.clients)[:3]
         outcome = await self.survey(0, GroupTask(index, "initialise", clients))
-        made = outcome.result
-        if not isinstance(made, Failure):
-            assert made.ref is not None
-            tensors = self.membership.tensors
-            taken = await outcome.manager.client.take(made.ref.id, tensors, total_bytes(tensors))
-            made = taken if isinstance(taken, Failure) else made
+        made = await self.take(outcome, self.membership.tensors)
         if isinstance(made, Failure):
             raise RunError(f"no node could make the initial model: {made}", "see the nodes' logs")
-        assert isinstance(taken, Weights)
-        self.models.put([slot], f"{self.run_id}/{slot}", taken.part(self.tensors))
+        self.models.put([slot], f"{self.run_id}/{slot}", made.part(self.tensors))
 
     def histogram_rows(self, clients: Iterable[int]) -> NDArray[np.int64]:
         """Histograms of these clients, shape (N, classes)."""

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgsp.messages import TensorSpec
+from fedgsp.updates import MOST_FLOATS, trainable_size
 from fedgsp.weights import Weights
-from fedgsp_node.updates import MOST_FLOATS, reveal, trainable_size
+from fedgsp_node.updates import reveal
 
 SPECS = (
     TensorSpec("conv.weight", "float32", (3, 2, 2)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.messages import Failure, Reveal, TensorSpec
-from fedgsp.weights import DTYPES, Weights, total_bytes, without_head
+from fedgsp.updates import MOST_FLOATS, trainable_size
+from fedgsp.weights import Weights, total_bytes, without_head
 from top_server import layer_scores
 from top_server.evidence import Evidence
 from top_server.gram import UpdateSpool
@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 SIMILARITIES = ("exact", "layer", "sketch")
 DEFAULT_SKETCH = 4096
-#: Floats of the largest sketch that nodes make.
-LARGEST_SKETCH = 1 << 15
 
 
 class UpdateOptions(NamedTuple):
@@ -99,7 +97,7 @@ class UpdateProfile(Profile):
         self._newcomer_start = chosen.newcomer_start
         self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
         self._met: set[int] = set()
-        length = self._sketch if self._similarity == "sketch" else sum(map(_floats, self._tensors))
+        length = self._sketch if self._similarity == "sketch" else trainable_size(self._tensors)
         run.updates = self._fresh(length)
 
     @classmethod
@@ -110,7 +108,7 @@ class UpdateProfile(Profile):
             options.choice("similarity", SIMILARITIES),
             options.choice("similarity_of", ("all", "shared")),
             options.choice("layer_score", tuple(layer_scores.READINGS)),
-            options.integer("sketch_size", DEFAULT_SKETCH, most=LARGEST_SKETCH),
+            options.integer("sketch_size", DEFAULT_SKETCH, most=MOST_FLOATS),
             options.choice("newcomer_start", ("mean", "initial")),
         )
 
@@ -194,7 +192,3 @@ class UpdateProfile(Profile):
         held = run.models.put([f"start of round {round_number}"], f"{run.run_id}/{round_number}/newcomers", weights)
         merging.welcome(newcomers, held)
         run.models.drop(f"start of round {round_number}")
-
-
-def _floats(spec: TensorSpec) -> int:
-    return math.prod(spec.shape) if spec.trainable and DTYPES[spec.dtype].kind == "f" else 0
