@@ -9,9 +9,10 @@ import numpy as np
 from fedgsp.errors import TaskError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split
-from fedgsp_node.tasks.partitions import hold_out
+from fedgsp_node.tasks.partitions import hold_out, partition_indices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from numpy.typing import NDArray
@@ -43,6 +44,22 @@ class Dealt:
         return ClientData(
             Split(self._train.x[train], self._train.y[train]), Split(self._test.x[test], self._test.y[test])
         )
+
+
+def deal(
+    read: Callable[[Literal["train", "test"]], Split],
+    split: SplitName,
+    partition: str,
+    clients: int,
+    numbers: Mapping[str, float | None],
+    train_share: float,
+    seed: int,
+) -> Dealt:
+    """Reads the files that `split` needs, and deals the training file by the partition; raises UserError."""
+    train = read("train")
+    test = read("test") if split == "official" else None
+    parts = partition_indices(partition, train.y, clients, stream(seed, "partition"), numbers)
+    return Dealt(train, test, parts, train_share, seed)
 
 
 def _own(labels: NDArray[Any], parts: list[Indices], train_share: float, seed: int) -> list[tuple[Indices, Indices]]:

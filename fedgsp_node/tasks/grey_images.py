@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import nn
 
 from fedgsp.errors import DataError
-from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.dealing import Dealt, SplitName
-from fedgsp_node.tasks.partitions import partition_indices
+from fedgsp_node.tasks.dealing import SplitName, deal
 from fedgsp_node.tasks.reading import check_images, check_labels, read_idx, read_npz
 
 if TYPE_CHECKING:
@@ -50,11 +49,8 @@ class GreyImages(Task):
         numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
         if not data.exists():
             raise DataError(f"{data} does not exist", f"give {_FORM}")
-        read = _read_folder if data.is_dir() else _read_npz
-        train = read(data, "train")
-        test = read(data, "test") if split == "official" else None
-        parts = partition_indices(partition, train.y, clients, stream(seed, "partition"), numbers)
-        self._dealt = Dealt(train, test, parts, train_share, seed)
+        read = partial(_read_folder if data.is_dir() else _read_npz, data)
+        self._dealt = deal(read, split, partition, clients, numbers, train_share, seed)
 
     @property
     def num_clients(self) -> int:
