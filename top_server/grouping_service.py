@@ -69,6 +69,7 @@ async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[group
                 for name, matrix in matrices.items()
             ],
             newcomers=request.newcomers,
+            settled=[grouping_pb2.ClientGroup(clients=group) for group in request.settled],
         )
     )
     for name, matrix in matrices.items():
@@ -128,6 +129,7 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
         matrices=matrices,  # type: ignore[arg-type]
         options=dict(question.options),
         newcomers=tuple(question.newcomers),
+        settled=tuple(tuple(group.clients) for group in question.settled),
     )
     return question.grouping, request
 

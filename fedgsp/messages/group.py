@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import ModelRef
-from fedgsp.messages.order import Result, Reveal, TrainingSettings
+from fedgsp.messages.order import DiscriminatorSettings, Result, Reveal, TrainingSettings
 
 
 class RelayMode(IntEnum):
@@ -51,6 +51,20 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Discrimination:
+    """How long discriminators learn: exchanges at most, between two judgements, and judgements without improvement.
+
+    With newcomers, only pairs with one of these have discriminators.
+    """
+
+    settings: DiscriminatorSettings | None
+    rounds: int
+    judge_every: int
+    patience: int
+    newcomers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunGroupRequest:
     """One group's part of a round. `program` names what its members do; `start` is the mean of `parts` if any."""
 
@@ -70,6 +84,8 @@ class RunGroupRequest:
     personal: bool = False
     reveal: Reveal | None = None
     results: Results = Results.UNSPECIFIED
+    aggregation: str = ""
+    discrimination: Discrimination | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +122,15 @@ class PartLost:
 
 
 @dataclass(frozen=True, slots=True)
+class PairsLeft:
+    """Pairs of clients whose discriminators still learn after so many exchanges."""
+
+    exchanges: int
+    left: int
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupResult:
     """A group is done: its model as held by the manager (no id if none), and the weight bytes that moved for it."""
 
@@ -119,4 +144,4 @@ class GroupResult:
 class GroupEvent:
     """From a manager to the top server while a group runs; the last one is a result or a failure."""
 
-    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | PartLost | None
+    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | PartLost | PairsLeft | None

@@ -67,17 +67,45 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Evaluate a model on the client's test part, or on its training part; compare it with one that the node holds."""
+    """Evaluate a model on the client's test part, or on its training part; compare it with one that the node holds.
+
+    Personalised: evaluate what the training algorithm makes of the model for this client.
+    """
 
     start: Start | None
     training_part: bool = False
     compared_with: str = ""
-    seed: int = 0
+    settings: TrainingSettings | None = None
+    personalised: bool = False
+    only_compare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
     """Report the class histogram of the training part."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscriminatorSettings:
+    """How client discriminators train: samples of each client, and SGD steps between two exchanges."""
+
+    samples: int
+    steps: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Discriminate:
+    """Train networks that tell this client's samples from those of `others`; fresh ones without a start."""
+
+    start: Start | None
+    produces: str
+    others: tuple[int, ...]
+    settings: DiscriminatorSettings | None
+    judge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +136,7 @@ class Cancel:
     """Give up the order of this key."""
 
 
-Work = Train | Evaluate | Describe | Initialise | SendUp | Release | Cancel
+Work = Train | Evaluate | Describe | Discriminate | Initialise | SendUp | Release | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +173,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A training order is done: samples of the client, mean loss, seconds of training, bytes fetched."""
+    """A training order is done: samples of the client, mean loss, seconds of training, bytes fetched, local steps."""
 
     ref: ModelRef | None
     samples: int = 0
@@ -155,6 +183,7 @@ class Trained:
     bytes: int = 0
     tensors: tuple[TensorSpec, ...] = ()
     update: ModelRef | None = None
+    steps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +206,18 @@ class Described:
     class_counts: tuple[int, ...]
 
 
-Result = Trained | Evaluated | Described
+@dataclass(frozen=True, slots=True)
+class Discriminated:
+    """Networks after some steps; of `samples` of the validation part each start had `correct` right."""
+
+    ref: ModelRef | None
+    correct: tuple[int, ...] = ()
+    samples: int = 0
+    source: Source | None = None
+    bytes: int = 0
+
+
+Result = Trained | Evaluated | Described | Discriminated
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,8 @@ class RunGroupRequest(_message.Message):
     PERSONAL_FIELD_NUMBER: _builtins.int
     REVEAL_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    AGGREGATION_FIELD_NUMBER: _builtins.int
+    DISCRIMINATION_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
@@ -103,6 +105,8 @@ class RunGroupRequest(_message.Message):
     personal: _builtins.bool
     """models travel without their heads"""
     results: Global___Results.ValueType
+    aggregation: _builtins.str
+    """of what members trained in parallel"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
@@ -115,6 +119,8 @@ class RunGroupRequest(_message.Message):
 
     @_builtins.property
     def reveal(self) -> _order_pb2.Reveal: ...
+    @_builtins.property
+    def discrimination(self) -> Global___Discrimination: ...
     def __init__(
         self,
         *,
@@ -134,14 +140,56 @@ class RunGroupRequest(_message.Message):
         personal: _builtins.bool = ...,
         reveal: _order_pb2.Reveal | None = ...,
         results: Global___Results.ValueType = ...,
+        aggregation: _builtins.str = ...,
+        discrimination: Global___Discrimination | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "parts", b"parts", "personal", b"personal", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "discrimination", b"discrimination", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "parts", b"parts", "personal", b"personal", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunGroupRequest: _TypeAlias = RunGroupRequest  # noqa: Y015
+
+@_typing.final
+class Discrimination(_message.Message):
+    """How far apart the members' data are, by networks that try to tell them apart."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    JUDGE_EVERY_FIELD_NUMBER: _builtins.int
+    PATIENCE_FIELD_NUMBER: _builtins.int
+    NEWCOMERS_FIELD_NUMBER: _builtins.int
+    rounds: _builtins.int
+    """exchanges, at most"""
+    judge_every: _builtins.int
+    """exchanges between judgements"""
+    patience: _builtins.int
+    """judgements without improvement before a pair stops"""
+    @_builtins.property
+    def settings(self) -> _order_pb2.DiscriminatorSettings: ...
+    @_builtins.property
+    def newcomers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """if any, only pairs with one of these"""
+
+    def __init__(
+        self,
+        *,
+        settings: _order_pb2.DiscriminatorSettings | None = ...,
+        rounds: _builtins.int = ...,
+        judge_every: _builtins.int = ...,
+        patience: _builtins.int = ...,
+        newcomers: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["judge_every", b"judge_every", "newcomers", b"newcomers", "patience", b"patience", "rounds", b"rounds", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Discrimination: _TypeAlias = Discrimination  # noqa: Y015
 
 @_typing.final
 class Part(_message.Message):
@@ -238,6 +286,7 @@ class GroupEvent(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     PART_LOST_FIELD_NUMBER: _builtins.int
+    PAIRS_LEFT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def done(self) -> Global___MemberDone: ...
     @_builtins.property
@@ -250,6 +299,8 @@ class GroupEvent(_message.Message):
     def failed(self) -> _failure_pb2.Failure: ...
     @_builtins.property
     def part_lost(self) -> Global___PartLost: ...
+    @_builtins.property
+    def pairs_left(self) -> Global___PairsLeft: ...
     def __init__(
         self,
         *,
@@ -259,12 +310,13 @@ class GroupEvent(_message.Message):
         result: Global___GroupResult | None = ...,
         failed: _failure_pb2.Failure | None = ...,
         part_lost: Global___PartLost | None = ...,
+        pairs_left: Global___PairsLeft | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "pairs_left", b"pairs_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "pairs_left", b"pairs_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed", "part_lost"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed", "part_lost", "pairs_left"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -294,6 +346,33 @@ class PartLost(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartLost: _TypeAlias = PartLost  # noqa: Y015
+
+@_typing.final
+class PairsLeft(_message.Message):
+    """Pairs of clients whose discriminators still learn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXCHANGES_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    PAIRS_FIELD_NUMBER: _builtins.int
+    exchanges: _builtins.int
+    left: _builtins.int
+    pairs: _builtins.int
+    def __init__(
+        self,
+        *,
+        exchanges: _builtins.int = ...,
+        left: _builtins.int = ...,
+        pairs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchanges", b"exchanges", "left", b"left", "pairs", b"pairs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PairsLeft: _TypeAlias = PairsLeft  # noqa: Y015
 
 @_typing.final
 class MemberDone(_message.Message):

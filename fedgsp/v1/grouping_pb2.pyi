@@ -79,6 +79,7 @@ class AssignQuestion(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     MATRICES_FIELD_NUMBER: _builtins.int
     NEWCOMERS_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
     grouping: _builtins.str
     round: _builtins.int
     groups: _builtins.int
@@ -97,6 +98,10 @@ class AssignQuestion(_message.Message):
     def newcomers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of `clients`: to be placed after the others were grouped"""
 
+    @_builtins.property
+    def settled(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientGroup]:
+        """the groups of the round before"""
+
     def __init__(
         self,
         *,
@@ -109,10 +114,11 @@ class AssignQuestion(_message.Message):
         options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         matrices: _abc.Iterable[Global___MatrixSpec] | None = ...,
         newcomers: _abc.Iterable[_builtins.int] | None = ...,
+        settled: _abc.Iterable[Global___ClientGroup] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "grouping", b"grouping", "groups", b"groups", "matrices", b"matrices", "newcomers", b"newcomers", "options", b"options", "round", b"round", "seed", b"seed", "sizes", b"sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "grouping", b"grouping", "groups", b"groups", "matrices", b"matrices", "newcomers", b"newcomers", "options", b"options", "round", b"round", "seed", b"seed", "settled", b"settled", "sizes", b"sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,6 +67,7 @@ class Order(_message.Message):
     SEND_UP_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    DISCRIMINATE_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
@@ -84,6 +85,8 @@ class Order(_message.Message):
     def release(self) -> Global___Release: ...
     @_builtins.property
     def cancel(self) -> Global___Cancel: ...
+    @_builtins.property
+    def discriminate(self) -> Global___Discriminate: ...
     def __init__(
         self,
         *,
@@ -96,12 +99,13 @@ class Order(_message.Message):
         send_up: Global___SendUp | None = ...,
         release: Global___Release | None = ...,
         cancel: Global___Cancel | None = ...,
+        discriminate: Global___Discriminate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "describe", b"describe", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "describe", b"describe", "discriminate", b"discriminate", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "client", b"client", "describe", b"describe", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "client", b"client", "describe", b"describe", "discriminate", b"discriminate", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate", "describe", "initialise", "send_up", "release", "cancel"]  # noqa: Y015
+    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate", "describe", "initialise", "send_up", "release", "cancel", "discriminate"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_work) -> _WhichOneofReturnType_work | None: ...
 
@@ -271,26 +275,34 @@ class Evaluate(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     TRAINING_PART_FIELD_NUMBER: _builtins.int
     COMPARED_WITH_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    PERSONALISED_FIELD_NUMBER: _builtins.int
+    ONLY_COMPARE_FIELD_NUMBER: _builtins.int
     training_part: _builtins.bool
     """on what the client trains on, not on its test part"""
     compared_with: _builtins.str
     """a model that this node holds, for `squared_distance`"""
-    seed: _builtins.int
-    """root seed of the run, for a head that the client does not have yet"""
+    personalised: _builtins.bool
+    """what the training algorithm makes of the model for this client, not the model itself"""
+    only_compare: _builtins.bool
+    """nothing but `squared_distance`"""
     @_builtins.property
     def start(self) -> Global___Start: ...
+    @_builtins.property
+    def settings(self) -> Global___TrainingSettings: ...
     def __init__(
         self,
         *,
         start: Global___Start | None = ...,
         training_part: _builtins.bool = ...,
         compared_with: _builtins.str = ...,
-        seed: _builtins.int = ...,
+        settings: Global___TrainingSettings | None = ...,
+        personalised: _builtins.bool = ...,
+        only_compare: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_with", b"compared_with", "seed", b"seed", "start", b"start", "training_part", b"training_part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_with", b"compared_with", "only_compare", b"only_compare", "personalised", b"personalised", "settings", b"settings", "start", b"start", "training_part", b"training_part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -310,6 +322,86 @@ class Describe(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Describe: _TypeAlias = Describe  # noqa: Y015
+
+@_typing.final
+class Discriminate(_message.Message):
+    """Train networks that tell the samples of this client from those of others (FedCollab)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    PRODUCES_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    JUDGE_FIELD_NUMBER: _builtins.int
+    produces: _builtins.str
+    """none: only judge the start"""
+    judge: _builtins.bool
+    """count how often the start is right on the validation part"""
+    @_builtins.property
+    def start(self) -> Global___Start:
+        """none: fresh networks, the same on every node"""
+
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """one network for each, in this order; if shared all clients, this one too"""
+
+    @_builtins.property
+    def settings(self) -> Global___DiscriminatorSettings: ...
+    def __init__(
+        self,
+        *,
+        start: Global___Start | None = ...,
+        produces: _builtins.str = ...,
+        others: _abc.Iterable[_builtins.int] | None = ...,
+        settings: Global___DiscriminatorSettings | None = ...,
+        judge: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["judge", b"judge", "others", b"others", "produces", b"produces", "settings", b"settings", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Discriminate: _TypeAlias = Discriminate  # noqa: Y015
+
+@_typing.final
+class DiscriminatorSettings(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    samples: _builtins.int
+    """of the training part that are trained on; the rest is the validation part"""
+    steps: _builtins.int
+    """of SGD, between two exchanges"""
+    batch_size: _builtins.int
+    learning_rate: _builtins.float
+    seed: _builtins.int
+    """root seed of the run"""
+    shared: _builtins.bool
+    """one network with an output per client, in place of one per pair"""
+    def __init__(
+        self,
+        *,
+        samples: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        batch_size: _builtins.int = ...,
+        learning_rate: _builtins.float = ...,
+        seed: _builtins.int = ...,
+        shared: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "learning_rate", b"learning_rate", "samples", b"samples", "seed", b"seed", "shared", b"shared", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiscriminatorSettings: _TypeAlias = DiscriminatorSettings  # noqa: Y015
 
 @_typing.final
 class Initialise(_message.Message):
@@ -504,6 +596,7 @@ class Done(_message.Message):
     TRAINED_FIELD_NUMBER: _builtins.int
     EVALUATED_FIELD_NUMBER: _builtins.int
     DESCRIBED_FIELD_NUMBER: _builtins.int
+    DISCRIMINATED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
     @_builtins.property
@@ -512,6 +605,8 @@ class Done(_message.Message):
     def evaluated(self) -> Global___Evaluated: ...
     @_builtins.property
     def described(self) -> Global___Described: ...
+    @_builtins.property
+    def discriminated(self) -> Global___Discriminated: ...
     def __init__(
         self,
         *,
@@ -519,12 +614,13 @@ class Done(_message.Message):
         trained: Global___Trained | None = ...,
         evaluated: Global___Evaluated | None = ...,
         described: Global___Described | None = ...,
+        discriminated: Global___Discriminated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -542,12 +638,15 @@ class Trained(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     loss: _builtins.float
     """mean over the samples seen"""
     seconds: _builtins.float
     bytes: _builtins.int
     """fetched for this order"""
+    steps: _builtins.float
+    """normalising sum of the local steps (FedNova); their number for plain SGD"""
     @_builtins.property
     def ref(self) -> _model_pb2.ModelRef: ...
     @_builtins.property
@@ -569,10 +668,11 @@ class Trained(_message.Message):
         bytes: _builtins.int = ...,
         tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
         update: _model_pb2.ModelRef | None = ...,
+        steps: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "tensors", b"tensors", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "tensors", b"tensors", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -659,6 +759,43 @@ class Described(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Described: _TypeAlias = Described  # noqa: Y015
+
+@_typing.final
+class Discriminated(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REF_FIELD_NUMBER: _builtins.int
+    CORRECT_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    samples: _builtins.int
+    """of the validation part"""
+    bytes: _builtins.int
+    @_builtins.property
+    def ref(self) -> _model_pb2.ModelRef: ...
+    @_builtins.property
+    def correct(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """per network, of `samples`, judged before training"""
+
+    @_builtins.property
+    def source(self) -> _model_pb2.Source: ...
+    def __init__(
+        self,
+        *,
+        ref: _model_pb2.ModelRef | None = ...,
+        correct: _abc.Iterable[_builtins.int] | None = ...,
+        samples: _builtins.int = ...,
+        source: _model_pb2.Source | None = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "correct", b"correct", "ref", b"ref", "samples", b"samples", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Discriminated: _TypeAlias = Discriminated  # noqa: Y015
 
 @_typing.final
 class Failed(_message.Message):

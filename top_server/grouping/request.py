@@ -30,6 +30,8 @@ class GroupingRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     #: Those of `clients` that came while training went on, to be placed one by one after the others were grouped.
     newcomers: tuple[int, ...] = ()
+    #: The groups of the round before, of those clients that are still there.
+    settled: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.clients)
@@ -49,6 +51,9 @@ class GroupingRequest:
                 raise ValueError(f"matrix {name!r} has shape {matrix.shape} for {count} clients")
         if strangers := set(self.newcomers) - set(self.clients):
             raise ValueError(f"newcomers that are not among the clients: {_listed(strangers)}")
+        settled = [client for group in self.settled for client in group]
+        if len(set(settled)) != len(settled) or not set(settled) <= set(self.clients) or not all(self.settled):
+            raise ValueError("the settled groups must be disjoint, not empty, and of these clients")
 
 
 @dataclass(frozen=True, slots=True)

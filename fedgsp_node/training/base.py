@@ -1,0 +1,54 @@
+"""What a local training algorithm is given and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedgsp.messages import TrainingSettings
+from fedgsp.task import Task
+from fedgsp.weights import Weights
+from fedgsp_node.training.control import Control
+
+
+@dataclass(slots=True)
+class LocalWork:
+    """One client's local work; the module's tensors are views of the weights that it changes in place."""
+
+    module: torch.nn.Module
+    task: Task
+    x: torch.Tensor
+    y: torch.Tensor
+    settings: TrainingSettings
+    #: Numbers of `fedgsp.local_training.training_options`.
+    options: Mapping[str, int | float]
+    #: Decides the order of the batches.
+    rng: np.random.Generator
+    control: Control
+    #: The model as it came; not to be changed.
+    received: Weights
+    #: For algorithms that keep a personal model: that of the last time, at first a copy of what came; changed in place.
+    personal: Weights | None = None
+
+
+class Result(NamedTuple):
+    """Mean loss over the samples seen, and the normalising sum of the local steps (FedNova)."""
+
+    loss: float
+    steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """How a client trains, and what it is evaluated with."""
+
+    #: Trains the bound module in place.
+    train: Callable[[LocalWork], Result]
+    #: Steps on the model before it is evaluated for this client, in place; None if it is evaluated as it is.
+    adapt: Callable[[LocalWork], None] | None = None
+    #: Whether each client keeps a personal model, which is what is evaluated.
+    keeps_personal: bool = False
