@@ -76,3 +76,7 @@ class Task(abc.ABC):
     def class_counts(self, train: Split) -> NDArray[np.int64]:
         """Class histogram of a training part, shape (num_classes,): raw counts."""
         return np.bincount(train.y.astype(np.int64), minlength=self.num_classes)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """What client discriminators see of inputs (n, ...): shape (n, d); raw and flat unless a frozen encoder's."""
+        return x.flatten(1).float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -12,15 +12,17 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from fedgsp.errors import TaskError, UserError
+from fedgsp.errors import ConfigError, TaskError, UserError
+from fedgsp.local_training import training_options
 from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
-from fedgsp_node.personal import HEAD, PersonalState
+from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
 from fedgsp_node.training import ALGORITHMS
+from fedgsp_node.training.base import Algorithm, LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
 
@@ -39,12 +41,15 @@ class OrderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One client's local training: the whole model before and after it, mean loss, seconds."""
+    """One client's local training: the whole model before and after it, mean loss, seconds, local steps (FedNova)."""
 
     before: Weights
     after: Weights
     loss: float
     seconds: float
+    steps: float
+    #: What the client keeps beside the model, if the algorithm has it keep one.
+    personal: Weights | None = None
 
 
 class Clients:
@@ -80,15 +85,19 @@ class Clients:
         """Size of a client's training part."""
         return len(self._of(client).train)
 
+    def training_part(self, client: int) -> Split:
+        """What a client trains on."""
+        return self._of(client).train
+
     def class_counts(self, client: int) -> tuple[int, ...]:
         """The class histogram of a client's training part."""
         part = self._of(client).train
-        return self._call(lambda: tuple(int(count) for count in self.task.class_counts(part)))
+        return self.call(lambda: tuple(int(count) for count in self.task.class_counts(part)))
 
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
         torch.manual_seed(seed)
-        return weights_of(self._call(self.task.model), tuple(self.task.head))
+        return weights_of(self.call(self.task.model), tuple(self.task.head))
 
     def whole(self, client: int, weights: Weights, seed: int) -> Weights:
         """The client's whole model: weights that came without a head get the client's own, at first a fresh one."""
@@ -102,48 +111,96 @@ class Clients:
         """Keeps the head of a client's model on this node."""
         self.personal.put(client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head})
 
+    def keep_personal(self, client: int, model: Weights) -> None:
+        """Keeps a client's personal model on this node."""
+        self.personal.put(client, PERSONAL_MODEL, model.arrays)
+
     def train(
         self, client: int, start: Weights, settings: TrainingSettings, round_number: int, control: Control
     ) -> Learned:
-        """Local training from `start`; one without a head goes on from the client's own, but does not keep it yet."""
-        algorithm = ALGORITHMS.get(settings.algorithm)
-        if algorithm is None:
-            detail = f"unknown training algorithm {settings.algorithm!r}; this node knows {', '.join(ALGORITHMS)}"
-            raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
-        part = self._of(client).train
+        """Local training from `start`; one without a head goes on from the client's own. Keeps nothing yet."""
+        algorithm, options = _algorithm(settings)
         before = self.whole(client, start, settings.seed)
         result = before.copy()
+        personal = (self._personal_model(client) or before).copy() if algorithm.keeps_personal else None
         bind(self._module, result)
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
+        work = self._work(client, settings, options, order, control, before, personal)
         begin = time.perf_counter()
-        x, y = as_tensor(part.x), as_tensor(part.y)
-        loss = self._call(lambda: algorithm(self._module, self.task, x, y, settings, order, control))
+        loss, steps = self.call(lambda: algorithm.train(work))
         seconds = time.perf_counter() - begin
         try:
-            check_finite(result)
+            for trained in (result, personal) if personal is not None else (result,):
+                check_finite(trained)
         except WeightsError as error:
             detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
             raise OrderError(Failure(FailureCode.NOT_FINITE, detail)) from error
-        return Learned(before, result, loss, seconds)
+        return Learned(before, result, loss, seconds, steps, personal)
 
     def evaluate(
-        self, client: int, weights: Weights, control: Control, training_part: bool = False, seed: int = 0
+        self,
+        client: int,
+        weights: Weights,
+        control: Control,
+        settings: TrainingSettings | None = None,
+        training_part: bool = False,
+        personalised_in: int | None = None,
     ) -> Evaluated:
-        """Counts and figures of a model on the client's test part, or on its training part."""
+        """Counts and figures of a model on the client's test part, or on its training part.
+
+        With a round in `personalised_in`: of what the training algorithm makes of the model for this client.
+        """
         data = self._of(client)
         part = data.train if training_part else data.test
-        bind(self._module, self.whole(client, weights, seed))
+        model = self.whole(client, weights, settings.seed if settings else 0)
+        if settings is not None and personalised_in is not None:
+            model = self._personalised(client, model, settings, personalised_in, control)
+        bind(self._module, model)
         x, y = as_tensor(part.x), as_tensor(part.y)
-        correct, loss_sum, figures = self._call(lambda: evaluate(self._module, self.task, x, y, control))
+        correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
         return Evaluated(correct, len(part), loss_sum, metrics=figures)
+
+    def _personalised(
+        self, client: int, model: Weights, settings: TrainingSettings, round_number: int, control: Control
+    ) -> Weights:
+        algorithm, options = _algorithm(settings)
+        if algorithm.keeps_personal:
+            return self._personal_model(client) or model  # a client that has not trained yet has none
+        if algorithm.adapt is None:
+            return model
+        adapted, adapt = model.copy(), algorithm.adapt
+        bind(self._module, adapted)
+        torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
+        order = stream(settings.seed, "adaptation-order", round_number, client)
+        work = self._work(client, settings, options, order, control, model)
+        self.call(lambda: adapt(work))
+        return adapted
+
+    def _work(
+        self,
+        client: int,
+        settings: TrainingSettings,
+        options: Mapping[str, int | float],
+        order: np.random.Generator,
+        control: Control,
+        received: Weights,
+        personal: Weights | None = None,
+    ) -> LocalWork:
+        part = self._of(client).train
+        x, y = as_tensor(part.x), as_tensor(part.y)
+        return LocalWork(self._module, self.task, x, y, settings, options, order, control, received, personal)
+
+    def _personal_model(self, client: int) -> Weights | None:
+        kept = self.personal.get(client, PERSONAL_MODEL)
+        return Weights.of(kept[1], self.tensors) if kept is not None else None
 
     def _of(self, client: int) -> ClientData:
         if client not in self._data:
             raise OrderError(Failure(FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"))
         return self._data[client]
 
-    def _call(self, call: Callable[[], T]) -> T:
+    def call(self, call: Callable[[], T]) -> T:
         """Runs the user's code; what it raises is a failure of the order, not of the node."""
         try:
             return call()
@@ -151,6 +208,17 @@ class Clients:
             raise OrderError(Failure(FailureCode.CANCELLED, "the order was called off")) from None
         except (Exception, SystemExit) as error:
             raise OrderError(Failure(FailureCode.TASK_RAISED, _where(error))) from error
+
+
+def _algorithm(settings: TrainingSettings) -> tuple[Algorithm, Mapping[str, int | float]]:
+    algorithm = ALGORITHMS.get(settings.algorithm)
+    if algorithm is None:
+        detail = f"unknown training algorithm {settings.algorithm!r}; this node knows {', '.join(ALGORITHMS)}"
+        raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
+    try:
+        return algorithm, training_options(settings.algorithm, settings.options)
+    except ConfigError as error:
+        raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
 
 
 def _load(task: Task, client: int) -> ClientData:

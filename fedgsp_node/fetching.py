@@ -36,24 +36,27 @@ class Fetcher:
         self._channels = channels
         self._tensors = tensors
         self._host = top_server_host
-        self._max_bytes = total_bytes(tensors)
         self._shared: dict[str, _SharedFetch] = {}
         self._unreachable: set[str] = set()
         self.mark = 0  # chunks received so far
 
-    def _expected(self, start: Start) -> tuple[TensorSpec, ...]:
-        return without_head(self._tensors) if start.personal else self._tensors
+    async def get(self, start: Start, expected: tuple[TensorSpec, ...] | None = None) -> Fetched:
+        """Weights, the source that delivered them, and the bytes that this order moved; raises WeightsError.
 
-    async def get(self, start: Start) -> Fetched:
-        """Weights, the source that delivered them, and the bytes that this order moved; raises WeightsError."""
+        They must be of the `expected` tensors, or else of the model's.
+        """
+        if expected is None:
+            expected = without_head(self._tensors) if start.personal else self._tensors
         if not start.keep:
-            return await self._try_all(start)
+            return await self._try_all(start, expected)
         if start.model_id in self._store:
             return await self._store.get(start.model_id), _HERE, 0
         shared = self._shared.get(start.model_id)
         first = shared is None
         if shared is None:
-            shared = self._shared[start.model_id] = _SharedFetch(asyncio.create_task(self._fetch_and_keep(start)))
+            shared = self._shared[start.model_id] = _SharedFetch(
+                asyncio.create_task(self._fetch_and_keep(start, expected))
+            )
         shared.waiting += 1
         try:
             weights, source, size = await asyncio.shield(shared.task)
@@ -65,16 +68,16 @@ class Fetcher:
                 del self._shared[start.model_id]
         return weights, source, size if first else 0
 
-    async def _fetch_and_keep(self, start: Start) -> Fetched:
-        fetched = await self._try_all(start)
+    async def _fetch_and_keep(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
+        fetched = await self._try_all(start, expected)
         self._store.put(start.model_id, fetched[0])
         return fetched
 
-    async def _try_all(self, start: Start) -> Fetched:
+    async def _try_all(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")
         for source in self._in_order(start.sources):
             try:
-                return await self._from(source, start.model_id, self._expected(start))
+                return await self._from(source, start.model_id, expected)
             except WeightsError as failed:
                 error = failed
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
@@ -93,7 +96,7 @@ class Fetcher:
         if source.kind in (SourceKind.LOCAL, SourceKind.OWN):
             return await self._store.get(model_id), source, 0
         channel = self._channels.to(resolve(source.address, self._host))
-        weights = await fetch(channel, model_id, expected, self._max_bytes, self._chunk_came)
+        weights = await fetch(channel, model_id, expected, total_bytes(expected), self._chunk_came)
         return weights, source, weights.buffer.nbytes
 
     def _chunk_came(self) -> None:

@@ -9,7 +9,7 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from fedgsp_node.clients import OrderError
-from fedgsp_node.personal import HEAD, MODEL, PREVIOUS, Arrays, PersonalState
+from fedgsp_node.personal import HEAD, MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
 
 
 def check_kept(arrays: Arrays, specs: Iterable[TensorSpec], client: int) -> None:
@@ -59,6 +59,9 @@ class OwnModels:
             head = self._personal.get(client, HEAD)
             if head is not None:
                 check_kept(head[1], (spec for spec in self._tensors if spec.head), client)
+            personal = self._personal.get(client, PERSONAL_MODEL)
+            if personal is not None:
+                check_kept(personal[1], self._tensors, client)
             for purpose in (PREVIOUS, MODEL):
                 found = self._personal.load(client, purpose)
                 if found is not None:

@@ -19,7 +19,7 @@ from fedgsp.errors import DataError, RunError
 Arrays = Mapping[str, NDArray[Any]]
 
 #: Purposes, which are also parts of file names.
-HEAD, MODEL, PREVIOUS = "head", "model", "previous-model"
+HEAD, MODEL, PREVIOUS, PERSONAL_MODEL = "head", "model", "previous-model", "personal-model"
 
 
 class PersonalState:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -51,6 +54,18 @@ def bind(module: torch.nn.Module, weights: Weights) -> None:
     """Makes the module's tensors views of the buffer: what one changes, the other shows."""
     for name, tensor in _tensors(module).items():
         tensor.data = torch.from_numpy(weights.arrays[name])
+
+
+@contextlib.contextmanager
+def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
+    """Within, the module's tensors are views of these weights; afterwards of what they were before."""
+    before = {name: tensor.data for name, tensor in _tensors(module).items()}
+    bind(module, weights)
+    try:
+        yield
+    finally:
+        for name, tensor in _tensors(module).items():
+            tensor.data = before[name]
 
 
 def weights_of(module: torch.nn.Module, head: tuple[str, ...] = ()) -> Weights:

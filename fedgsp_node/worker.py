@@ -12,6 +12,8 @@ from fedgsp.errors import UserError
 from fedgsp.messages import (
     Describe,
     Described,
+    Discriminate,
+    Discriminated,
     Evaluate,
     Evaluated,
     Failure,
@@ -34,6 +36,7 @@ from fedgsp.seeds import derive
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients, Learned, OrderError
+from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.slot import Slot
@@ -52,10 +55,12 @@ class Worker:
         self._fetcher = fetcher
         self._slot = slot
         self._own = OwnModels(store, clients.personal, clients.tensors)
+        self._discriminating = Discriminating(clients, fetcher, slot)
 
     def open(self, run_id: str) -> None:
         """Turns to a run: nothing of the last one is used, and what was kept on disk for this one is there again."""
         self._clients.personal.open(run_id)
+        self._discriminating.forget()
         self._own.reopen(hosted.client for hosted in self._clients.hosted)
 
     @property
@@ -70,6 +75,8 @@ class Worker:
                 return await self._train(order, order.work)
             case Evaluate():
                 return await self._evaluate(order, order.work)
+            case Discriminate():
+                return await self._discriminate(order, order.work)
             case Describe():
                 return Described(await self._slot.run(lambda _: self._clients.class_counts(order.client)))
             case Initialise():
@@ -100,8 +107,8 @@ class Worker:
             trained = learned.after
             if work.start.personal:
                 trained = learned.after.part(self._clients.shared)
-                if not work.trial:
-                    await asyncio.to_thread(self._keep_head, order.client, learned.after)
+            if not work.trial:
+                await asyncio.to_thread(self._keep, order.client, learned, work.start.personal)
             if work.retain:
                 await asyncio.to_thread(self._own.save, order.client, work.start.model_id, work.produces, trained)
                 self._own.hold(order.client, work.start.model_id, work.produces)
@@ -113,7 +120,7 @@ class Worker:
             self._store.fail(work.produces, Failure(FailureCode.CANCELLED, "called off"))
             raise
         samples = self._clients.train_samples(order.client)
-        result = await self._keep(work.produces, trained)
+        result = await self._publish(work.produces, trained)
         return dataclasses.replace(
             result,
             samples=samples,
@@ -122,11 +129,16 @@ class Worker:
             source=source,
             bytes=size,
             update=update,
+            steps=learned.steps,
         )
 
-    def _keep_head(self, client: int, whole: Weights) -> None:
+    def _keep(self, client: int, learned: Learned, head: bool) -> None:
+        """Keeps what the client does not share."""
         try:
-            self._clients.keep_head(client, whole)
+            if head:
+                self._clients.keep_head(client, learned.after)
+            if learned.personal is not None:
+                self._clients.keep_personal(client, learned.personal)
         except UserError as error:
             raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
 
@@ -143,10 +155,14 @@ class Worker:
         if work.start is None:
             raise OrderError(Failure(FailureCode.BAD_ORDER, "an evaluation order without start"))
         weights, source, size = await self._fetcher.get(work.start)
-        counts = await self._slot.run(
-            lambda control: self._clients.evaluate(order.client, weights, control, work.training_part, work.seed)
-        )
-        distance = 0.0
+        counts, distance = Evaluated(0, 0, 0.0), 0.0
+        if not work.only_compare:
+            personalised_in = order.key.round if work.personalised and order.key is not None else None
+            counts = await self._slot.run(
+                lambda control: self._clients.evaluate(
+                    order.client, weights, control, work.settings, work.training_part, personalised_in
+                )
+            )
         if work.compared_with:
             if work.compared_with not in self._store:
                 detail = f"client {order.client} has no model {work.compared_with!r} to compare with"
@@ -155,12 +171,22 @@ class Worker:
             distance = await asyncio.to_thread(_squared_distance, weights, other)
         return dataclasses.replace(counts, source=source, bytes=size, squared_distance=distance)
 
+    async def _discriminate(self, order: Order, work: Discriminate) -> Discriminated:
+        try:
+            answer, networks = await self._discriminating.carry_out(order, work)
+        except (OrderError, WeightsError) as error:
+            self._store.fail(work.produces, error.failure)
+            raise
+        if networks is None:
+            return answer
+        return dataclasses.replace(answer, ref=(await self._publish(work.produces, networks)).ref)
+
     async def _initialise(self, work: Initialise) -> Trained:
         weights = await self._slot.run(lambda _: self._clients.initial_weights(work.seed))
-        result = await self._keep(work.produces, weights)
+        result = await self._publish(work.produces, weights)
         return dataclasses.replace(result, source=Source(SourceKind.LOCAL, ""), tensors=self._clients.tensors)
 
-    async def _keep(self, model_id: str, weights: Weights) -> Trained:
+    async def _publish(self, model_id: str, weights: Weights) -> Trained:
         # Kept before it is hashed: the next client of this node can begin at once.
         self._store.put(model_id, weights)
         await asyncio.to_thread(lambda: weights.digest)

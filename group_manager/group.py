@@ -10,6 +10,7 @@ from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
 from fedgsp.messages import (
     Cancel,
+    Discriminated,
     Evaluated,
     Failure,
     FailureCode,
@@ -20,6 +21,7 @@ from fedgsp.messages import (
     ModelRef,
     Order,
     OrderKey,
+    PairsLeft,
     Part,
     PartLost,
     RelayMode,
@@ -74,6 +76,7 @@ class Group:
             self._earlier[request.start.id] = ""
         self._carrying: dict[str, asyncio.Task[None]] = {}
         self._carried: set[str] = set()  # models that this process asked for
+        self._made: set[str] = set()  # models that it made itself
         self._handed: set[str] = set()  # models that stay here until the top server forgets them
         self._kept_starts: set[tuple[str, str]] = set()  # (node, model id) of starts that nodes keep for a while
         self._sent_up = 0
@@ -192,6 +195,20 @@ class Group:
             sources.append(self._me)
         return Start(model_id, tuple(sources), personal=self.request.personal)
 
+    def start_here(self, model_id: str, member: Member, shared: bool) -> Start:
+        """How a member gets what this manager made, for it alone or for several."""
+        if shared:
+            self._kept_starts.add((member.node, model_id))
+        return Start(model_id, (self._me,), keep=shared)
+
+    def drop_start(self, model_id: str) -> None:
+        """Lets this process, and the nodes that keep it, forget what it made."""
+        self._store.release([model_id])
+        self._made.discard(model_id)
+        for kept in [kept for kept in self._kept_starts if kept[1] == model_id]:
+            self._kept_starts.remove(kept)
+            self._tell_release(kept[0], (model_id,))
+
     async def wanted(self, model_id: str) -> None:
         """Somebody asks this manager for a model that it lacks: get it, once."""
         if model_id not in self._carrying:
@@ -214,6 +231,7 @@ class Group:
     def keep(self, model_id: str, weights: Weights) -> ModelRef:
         """Keeps a model that this manager made until the top server has fetched it."""
         self._store.put(model_id, weights)
+        self._made.add(model_id)
         return weights.ref(model_id)
 
     async def _carry(self, model_id: str) -> None:
@@ -280,18 +298,26 @@ class Group:
             self._tell_release(node, (model_id,))
         for task in self._carrying.values():
             task.cancel()
-        self._store.release(self._carried - self._handed - {result_id})
+        self._store.release((self._carried | self._made) - self._handed - {result_id})
 
     # --- what the top server hears
 
     def done(self, member: Member, position: int, result: Result) -> None:
         """A member finished."""
-        if isinstance(result, Trained | Evaluated) and result.source is not None:
+        self.count(result)
+        self._tell(GroupEvent(MemberDone(member.client, position, result)))
+
+    def count(self, result: Result) -> None:
+        """Adds the bytes that a member fetched."""
+        if isinstance(result, Trained | Evaluated | Discriminated) and result.source is not None:
             if result.source.kind is SourceKind.NODE:
                 self.bytes_direct += result.bytes
             else:
                 self.bytes_relayed += result.bytes
-        self._tell(GroupEvent(MemberDone(member.client, position, result)))
+
+    def pairs_left(self, exchanges: int, left: int, pairs: int) -> None:
+        """Discriminators have come so far."""
+        self._tell(GroupEvent(PairsLeft(exchanges, left, pairs)))
 
     def skipped(self, member: Member, failure: Failure) -> None:
         """A member takes no part."""

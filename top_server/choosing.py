@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedgsp.errors import ConfigError
+from fedgsp.local_training import training_options
 from top_server.config import FIELDS, RunConfig, flag
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.merging import MERGE_OPTIONS
@@ -15,15 +16,20 @@ from top_server.merging.soft_clusters import SoftClusters
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 
-#: What a choice needs of another: column, value, other column, its value. What is not here goes with everything.
+#: What a choice needs of another: column, value, other column, its values. What is not here goes with everything.
 _NEEDS = (
-    ("merge", "clusters", "grouping", "ifca"),
-    ("merge", "soft-clusters", "grouping", "singletons"),
-    ("merge", "soft-clusters", "profile", "losses"),
-    ("grouping", "ifca", "profile", "losses"),
-    ("grouping", "hcct", "profile", "updates"),
-    ("grouping", "maxfl-hcct", "profile", "prior-distances"),
-    ("grouping", "icg", "profile", "histograms"),
+    ("merge", "clusters", "grouping", ("ifca", "fesem")),
+    ("merge", "soft-clusters", "grouping", ("singletons",)),
+    ("merge", "soft-clusters", "profile", ("losses",)),
+    ("grouping", "ifca", "profile", ("losses",)),
+    ("grouping", "fesem", "profile", ("model-distances",)),
+    ("grouping", "hcct", "profile", ("updates",)),
+    ("grouping", "fedcluster", "profile", ("updates",)),
+    ("grouping", "maxfl-hcct", "profile", ("prior-distances",)),
+    ("grouping", "kmeans", "profile", ("prior-models",)),
+    ("grouping", "fedcollab", "profile", ("distances",)),
+    ("grouping", "icg", "profile", ("histograms",)),
+    ("aggregation", "fednova", "program", ("parallel",)),
 )
 
 
@@ -32,21 +38,25 @@ def choose(config: RunConfig) -> Scheme:
     row = SCHEMES[config.scheme]
     chosen = {
         name: value
-        for name in ("growth", "grouping", "program", "merge")
+        for name in ("growth", "grouping", "program", "training", "aggregation", "merge")
         if (value := getattr(config, name)) is not None
     }
     scheme = dataclasses.replace(row, **chosen)
     for column, value, other, needed in _NEEDS:
-        if getattr(scheme, column) == value and getattr(scheme, other) != needed:
+        if getattr(scheme, column) == value and getattr(scheme, other) not in needed:
             fitting = [
-                name for name, row in SCHEMES.items() if (getattr(row, column), getattr(row, other)) == (value, needed)
+                name
+                for name, row in SCHEMES.items()
+                if getattr(row, column) == value and getattr(row, other) in needed
             ]
+            needs = f"{column} {value} needs {other} {' or '.join(needed)}"
             raise ConfigError(
-                f"{column} {value} needs {other} {needed}, and scheme {config.scheme} has {getattr(scheme, other)}",
+                f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}",
                 f"use scheme {' or '.join(fitting)}",
             )
     _check_growth(config, scheme)
     _check_options(config, scheme)
+    training_options(scheme.training, config.training_option)
     return scheme
 
 
@@ -105,7 +115,13 @@ def _try_options(grouping: str, options: Mapping[str, str]) -> None:
             (0, 1, 2, 3),
             sizes=four,
             histograms=np.stack([four, four[::-1]], axis=1),
-            matrices={"gram": np.eye(4), "losses": column, "train_loss": column, "prior_distance": column},
+            matrices={
+                "gram": np.eye(4),
+                "distances": 1 - np.eye(4),
+                "costs": column,
+                "train_loss": column,
+                "prior_distance": column,
+            },
             options=options,
         )
     )

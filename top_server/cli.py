@@ -73,11 +73,12 @@ def run(
 
 def _run(settings: config.RunConfig, json: bool) -> int:
     # What --help and a bad flag can do without, most of all gRPC.
-    from top_server import choosing, server, view
+    from top_server import choosing, local_run, server, view
     from top_server.journal import Journal
     from top_server.run_directory import prepare
 
     choosing.choose(settings)  # refuses what cannot work together before a directory is taken
+    local_run.check(settings)
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
     with Journal(directory) as journal, view.watching(journal, directory, json):

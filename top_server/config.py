@@ -40,6 +40,12 @@ def _groupings() -> Iterable[str]:
     return GROUPINGS
 
 
+def _trainings() -> Iterable[str]:
+    from fedgsp.local_training import TRAININGS
+
+    return TRAININGS
+
+
 def _merges() -> Iterable[str]:
     from top_server.merging import MERGES
 
@@ -77,6 +83,13 @@ class RunConfig:
     )
     program: str | None = _setting(
         None, METHOD, "how the clients of a group train: in turn, or at once", choices=("relay", "parallel")
+    )
+    training: str | None = _setting(None, METHOD, "how a client trains on its data", choices=_trainings)
+    training_option: dict[str, str] = _setting(
+        {}, METHOD, "an option of the training; repeatable", options_of="training"
+    )
+    aggregation: str | None = _setting(
+        None, METHOD, "what becomes of models trained in parallel", choices=("mean", "fednova")
     )
     merge: str | None = _setting(
         None, METHOD, "what the groups' results become: one model, or one per group or cluster", choices=_merges
@@ -119,6 +132,12 @@ class RunConfig:
 
     run_dir: Path | None = _setting(
         None, RECORD, "where the run is recorded; runs/TIME-SCHEME if not given", metavar="DIRECTORY"
+    )
+    local_run: Path | None = _setting(
+        None,
+        RECORD,
+        "compare every client with a run of each alone, recorded there; made first if there is none",
+        metavar="DIRECTORY",
     )
     keep_models: str = _setting("last", RECORD, "the checkpoints that stay", choices=("last", "all"))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedgsp.messages import Reveal
 
 #: Matrices with a column per client too.
-PAIRWISE = ("gram",)
+PAIRWISE = ("gram", "distances")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +25,8 @@ class Evidence:
     newcomers: tuple[int, ...] = ()
     #: What the clients are to show of their updates in this round.
     reveal: Reveal | None = None
+    #: Whether clients keep what they trained, beside what it was merged into.
+    retain: bool = False
 
     def of(self, clients: Sequence[int]) -> Evidence:
         """The part about some of the clients."""

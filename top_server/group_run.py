@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import (
+    Discrimination,
     Failure,
     FailureCode,
     GroupEvent,
@@ -16,6 +17,7 @@ from fedgsp.messages import (
     MemberDone,
     MemberSkipped,
     ModelRef,
+    PairsLeft,
     Part,
     PartLost,
     RelayMode,
@@ -53,6 +55,11 @@ class GroupTask:
     results: Results = Results.UNSPECIFIED
     reveal: Reveal | None = None
     local_epochs: int | None = None
+    #: In place of the scheme's training, with its options.
+    training: str | None = None
+    discrimination: Discrimination | None = None
+    #: The largest model that the manager may take from a node, if larger than the task's.
+    max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,15 @@ class GroupOutcome:
     def took_part(self) -> set[int]:
         """Clients that are; one that had to train again counts once."""
         return {done.client for done in self.done} - self.left_out
+
+    @property
+    def own_models(self) -> dict[int, Held]:
+        """What the members trained, where it stays with them."""
+        return {
+            done.client: Held(done.result.ref, done.client)
+            for done in self.done
+            if isinstance(done.result, Trained) and done.result.ref is not None
+        }
 
     @property
     def manager_lost(self) -> bool:
@@ -149,18 +165,23 @@ def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member
         relay=RelayMode[config.relay.upper()],
         shuffle=run.scheme.shuffle,
         training=TrainingSettings(
-            run.scheme.training,
+            task.training or run.scheme.training,
             task.local_epochs or config.local_epochs,
             config.batch_size,
             config.learning_rate_in(round_number),
             config.seed,
+            {} if task.training else config.training_option,
         ),
         stall_timeout_s=config.stall_timeout,
-        max_model_bytes=max(total_bytes(run.membership.tensors), run.updates.max_bytes if run.updates else 0),
+        max_model_bytes=max(
+            total_bytes(run.membership.tensors), run.updates.max_bytes if run.updates else 0, task.max_bytes
+        ),
         parts=parts,
         personal=run.scheme.personal,
         reveal=task.reveal,
         results=task.results,
+        aggregation=run.scheme.aggregation,
+        discrimination=task.discrimination,
     )
 
 
@@ -200,6 +221,8 @@ class _Watcher:
                 )
             case PartLost(client, _):
                 self.lost.add(client)
+            case PairsLeft(exchanges, left, pairs):
+                self._run.journal.record("discriminators", exchanges=exchanges, left=left, pairs=pairs)
             case Rerouted(client, reason):
                 self._run.journal.record("rerouted", **self._where, client=client, reason=reason)
 

@@ -62,6 +62,11 @@ class Models:
         self._slots.update(slots)
         self._store.release(before - {held.ref.id for held in self._slots.values()})
 
+    def clear(self) -> None:
+        """Forgets all."""
+        self._store.release(held.ref.id for held in self._slots.values())
+        self._slots.clear()
+
     def drop(self, slot: str) -> None:
         """Forgets a slot."""
         held = self._slots.pop(slot, None)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
+from fedgsp.messages import Results
 from fedgsp.seeds import stream
 from top_server.costs import CostModel
 from top_server.evaluation import evaluate
@@ -21,6 +22,7 @@ from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
 from top_server.latecomers import with_latecomers
+from top_server.local_run import gains
 from top_server.run import Run
 from top_server.sampling import sample
 from top_server.weighing import WEIGHINGS
@@ -87,6 +89,10 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
         row["partition"] = [list(group) for group in teams.plan.groups]
         if evaluated is not None:
             row["accuracy_per_client"] = evaluated.per_client
+    if evaluated is not None and run.alone is not None:
+        better = gains(evaluated.per_client, run.alone)
+        if better is not None:
+            row["ipr"], row["rsd"] = better
     if evaluated is not None and evaluated.metrics:
         row["metrics_per_client"] = evaluated.metrics
     row = run.journal.row(row)
@@ -101,7 +107,7 @@ async def wait_for_clients(run: Run) -> None:
 
 
 async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
-    """Grouping and sampling among the clients that are known. Static schemes keep the first round's groups."""
+    """Grouping and sampling among the clients that are known."""
     config, scheme = run.config, run.scheme
     if not evidence.clients:
         raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
@@ -109,9 +115,10 @@ async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
     rng = stream(config.seed, "sampling", number)
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
-    if run.plan is None or scheme.regroup:
+    arrived = run.plan is not None and not run.plan.names(evidence.clients)
+    if run.plan is None or scheme.regroup == "always" or (scheme.regroup == "arrivals" and arrived):
         run.plan = await run.assign(_request(run, number, wanted, evidence))
-    else:
+    elif arrived:
         run.plan, placed = with_latecomers(run.plan, evidence.clients)
         for client, group in placed.items():
             run.journal.record("client_placed", round=number, client=client, group=group)
@@ -135,13 +142,16 @@ def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
             alone += group
         else:
             starts = merging.start(group)
-            tasks.append(GroupTask(index, scheme.program, group, starts, {}, weights, reveal=evidence.reveal))
+            results = Results.RETAINED if evidence.retain else Results.UNSPECIFIED
+            task = GroupTask(index, scheme.program, group, starts, {}, weights, results, evidence.reveal)
+            tasks.append(task)
     if alone:
         own = {client: merging.start((client,))[0][0] for client in alone if client in hosted}
         number = len(teams.sampled)
-        results = merging.alone
-        assert results is not None
-        tasks.append(GroupTask(number, "alone", tuple(alone), own_starts=own, results=results, reveal=evidence.reveal))
+        assert merging.alone is not None
+        tasks.append(
+            GroupTask(number, "alone", tuple(alone), own_starts=own, results=merging.alone, reveal=evidence.reveal)
+        )
     return tasks
 
 
@@ -159,6 +169,7 @@ def _request(run: Run, number: int, wanted: int, evidence: Evidence) -> Grouping
         matrices=evidence.matrices,
         options=run.options["grouping"],
         newcomers=evidence.newcomers,
+        settled=run.plan.among(evidence.clients) if run.plan is not None else (),
     )
 
 
@@ -175,6 +186,8 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
             run.journal.record("group_failed", round=number, group=outcome.task.number, reason=reason)
             continue
         taken += 1
+        if outcome.task.results is Results.RETAINED:
+            run.local_models.update(outcome.own_models)
         run.journal.record("group_finished", round=number, group=outcome.task.number)
     if not taken and run.merging.afresh:
         return outcomes  # whose models were lost start afresh in the next round

@@ -19,7 +19,7 @@ from top_server.grouping import GroupingRequest, Plan
 from top_server.journal import Journal
 from top_server.manager_pool import Manager, ManagerPool
 from top_server.membership import Membership
-from top_server.models import INITIAL, Models
+from top_server.models import INITIAL, Held, Models
 from top_server.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class Run:
     histograms: dict[int, tuple[int, ...]] = field(default_factory=dict)
     updates: Updates | None = None
     plan: Plan | None = None
+    #: Accuracy of each client in the run that this one is compared with, in which all trained alone.
+    alone: dict[int, float] | None = None
+    #: What each client trained last, where it is retained, and who holds it.
+    local_models: dict[int, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.models = Models(self.store)

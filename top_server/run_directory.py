@@ -41,6 +41,11 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def distances(self) -> Path:
+        """How far the clients' data were found to be apart, in runs that measure it."""
+        return self.path / "distances.json"
+
+    @property
     def models(self) -> Path:
         """The checkpoints."""
         return self.path / "models"

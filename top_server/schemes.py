@@ -13,8 +13,9 @@ class Scheme:
     #: What clients reveal before each round; see `top_server.profiles`.
     profile: str
     grouping: str
-    #: Whether every round is grouped anew, or the first round's groups stay.
-    regroup: bool
+    #: When clients are grouped anew: "always", in every round; "arrivals", when some are in no group; or "never": the
+    #: first round's groups stay, and who comes later joins the smallest.
+    regroup: str
     #: How many groups, by round; see `top_server.growth`.
     growth: str
     #: What the sampling rate is a share of: "groups", "clients", or "none" where everybody trains in every round.
@@ -23,44 +24,61 @@ class Scheme:
     program: str
     #: Whether the relay order is drawn anew every round.
     shuffle: bool
-    #: Local training algorithm; see `fedgsp_node.training`.
+    #: Local training algorithm; see `fedgsp.local_training` and `fedgsp_node.training`.
     training: str
     #: Which models groups start from and what their results become; see `top_server.merging`.
     merge: str
     #: How members count in a group's mean; see `top_server.weighing`.
     weighing: str = "samples"
+    #: What becomes of models trained in parallel; see `group_manager.aggregations`.
+    aggregation: str = "mean"
     #: Whether the classifier heads stay with the clients.
     personal: bool = False
     #: What --grouping-option would say unless given.
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def _every_round(profile: str, grouping: str, merge: str, **others: object) -> Scheme:
-    """A row of section 3 or 4: all clients train in every round, in parallel within groups made anew."""
-    return Scheme(profile, grouping, True, "constant", "none", "parallel", False, "sgd", merge, **others)  # type: ignore[arg-type]
+def _all(
+    profile: str, grouping: str, merge: str, *, regroup: str = "always", training: str = "sgd", **others: object
+) -> Scheme:
+    """A row of sections 3 to 6: all clients train in every round, in parallel within their groups."""
+    return Scheme(profile, grouping, regroup, "constant", "none", "parallel", False, training, merge, **others)  # type: ignore[arg-type]
 
 
 SCHEMES: dict[str, Scheme] = {
     # FedGSP: alike groups of unlike clients, relay inside, more groups as rounds go by (section 1)
-    "fedgsp": Scheme("histograms", "icg", True, "log", "groups", "relay", True, "sgd", "mean"),
+    "fedgsp": Scheme("histograms", "icg", "always", "log", "groups", "relay", True, "sgd", "mean"),
     # its ablations: a fixed number (beta) of static groups, order fixed too (section 1.5)
-    "naive-gsp": Scheme("histograms", "random", False, "constant", "groups", "relay", False, "sgd", "mean"),
-    "naive-gsp-icg": Scheme("histograms", "icg", False, "constant", "groups", "relay", False, "sgd", "mean"),
+    "naive-gsp": Scheme("histograms", "random", "never", "constant", "groups", "relay", False, "sgd", "mean"),
+    "naive-gsp-icg": Scheme("histograms", "icg", "never", "constant", "groups", "relay", False, "sgd", "mean"),
     # FedAvg: a share of the clients in parallel, sample-weighted mean
-    "fedavg": Scheme("none", "single", True, "constant", "clients", "parallel", False, "sgd", "weighted-mean"),
+    "fedavg": Scheme("none", "single", "always", "constant", "clients", "parallel", False, "sgd", "weighted-mean"),
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
-    "hcct": _every_round("updates", "hcct", "none"),
-    "hcct-e": _every_round("updates", "hcct", "none", options={"similarity": "layer"}),
-    "hcct-p": _every_round("updates", "hcct", "none", personal=True, options={"similarity_of": "shared"}),
+    "hcct": _all("updates", "hcct", "none"),
+    "hcct-e": _all("updates", "hcct", "none", options={"similarity": "layer"}),
+    "hcct-p": _all("updates", "hcct", "none", personal=True, options={"similarity_of": "shared"}),
     # what it is compared with (section 4): nobody together, everybody together,
-    "independent": _every_round("none", "singletons", "none"),
-    "global": _every_round("none", "single", "weighted-mean"),
+    "independent": _all("none", "singletons", "none"),
+    "global": _all("none", "single", "weighted-mean"),
     # those together who gain by it: as in its paper, and as HCCT's authors ran it,
-    "maxfl": _every_round("prior-losses", "single", "weighted-mean", weighing="maxfl"),
-    "maxfl-hcct": _every_round("prior-distances", "maxfl-hcct", "none"),
+    "maxfl": _all("prior-losses", "single", "weighted-mean", weighing="maxfl"),
+    "maxfl-hcct": _all("prior-distances", "maxfl-hcct", "none"),
     # those who are served badly count more,
-    "fedfa": _every_round("training-accuracy", "single", "weighted-mean", weighing="fedfa"),
+    "fedfa": _all("training-accuracy", "single", "weighted-mean", weighing="fedfa"),
     # clusters that clients choose by loss, one each or several
-    "ifca": _every_round("losses", "ifca", "clusters"),
-    "flsc": _every_round("losses", "singletons", "soft-clusters"),
+    "ifca": _all("losses", "ifca", "clusters"),
+    "flsc": _all("losses", "singletons", "soft-clusters"),
+    # FedCollab: coalitions that lower a bound on the members' errors, from how far their data are apart (section 5),
+    "fedcollab": _all("distances", "fedcollab", "none", regroup="arrivals"),
+    # and what it is compared with (section 6): one model, trained and personalised in several ways,
+    "fedprox": _all("none", "single", "weighted-mean", training="fedprox"),
+    "fednova": _all("none", "single", "weighted-mean", aggregation="fednova"),
+    "finetune": _all("none", "single", "weighted-mean", training="finetune"),
+    "per-fedavg": _all("none", "single", "weighted-mean", training="per-fedavg"),
+    "pfedme": _all("none", "single", "weighted-mean", training="pfedme"),
+    "ditto": _all("none", "single", "weighted-mean", training="ditto"),
+    # clusters split when their members' updates disagree, by nearest model, or once by what clients learn alone
+    "fedcluster": _all("updates", "fedcluster", "none", weighing="uniform"),
+    "fesem": _all("model-distances", "fesem", "clusters", weighing="uniform"),
+    "kmeans": _all("prior-models", "kmeans", "none", regroup="arrivals"),
 }

@@ -7,8 +7,9 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import grpc.aio
 
@@ -18,21 +19,21 @@ from fedgsp.messages import Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import membership_pb2_grpc, model_pb2_grpc
-from top_server import grouping_service, local_nodes, rounds
+from top_server import grouping_service, local_nodes, local_run, rounds
 from top_server.checkpoint import Checkpoints
 from top_server.choosing import choose, options
 from top_server.config import RunConfig
 from top_server.grouping import GROUPINGS
 from top_server.growth import group_count
 from top_server.history import read_lines
-from top_server.journal import Journal
+from top_server.journal import Event, Journal
 from top_server.manager_pool import manager_pool
 from top_server.membership import Membership
 from top_server.membership_servicer import MembershipServicer
 from top_server.merging import MERGES
 from top_server.profiles import PROFILES
 from top_server.run import Assign, Run, in_thread
-from top_server.run_directory import RunDirectory
+from top_server.run_directory import RunDirectory, prepare
 from top_server.sampling import sample_size
 from top_server.saving import save
 from top_server.schemes import SCHEMES, Scheme
@@ -51,7 +52,6 @@ async def run(config: RunConfig, journal: Journal) -> None:
     directory.logs.mkdir(exist_ok=True)
     begin = time.monotonic()
     scheme = choose(config)
-    given = options(config, scheme)
     run_id = secrets.token_hex(4)
     async with AsyncExitStack() as stack:
         channels = await stack.enter_async_context(Channels())
@@ -70,35 +70,77 @@ async def run(config: RunConfig, journal: Journal) -> None:
         try:
             await _wait_for_nodes(config, membership)
             _check_manager_ports(config, scheme, len(membership.clients))
-            assign = _assign(config, scheme, channels)
-            play = Run(run_id, config, scheme, address, membership, managers, assign, store, journal, given)
-            play.merging = MERGES[scheme.merge](play)
-            play.profile = PROFILES[scheme.profile](play)
-            stack.callback(play.profile.close)
-            journal.record(
-                "run_started",
-                run=run_id,
-                clients=len(membership.clients),
-                nodes=membership.nodes,
-                rounds=config.rounds,
-                scheme=config.scheme,
-            )
-            checkpoints = Checkpoints(directory.models, config.keep_models)
-            check_head(scheme, membership)
-            await play.initialise()
-            await play.merging.prepare()
-            for number in range(1, config.rounds + 1):
-                row = await rounds.play(play, number, config.rounds)
-                await save(play, checkpoints, number)
+
+            def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
+                assign = _assign(config, scheme, channels)
+                given = options(config, scheme)
+                return Run(run_id, config, scheme, address, membership, managers, assign, store, journal, given)
+
+            alone = None
+            if config.local_run is not None:
+                alone = local_run.recorded(config) or await _play_alone(config, new_run, run_id, journal)
+            run = new_run(config, scheme, run_id, journal)
+            run.alone = alone
+            row = await _play(run, directory)
             leave = Leave(True, "the run is finished")
         except UserError as error:
             leave = Leave(False, str(error))
             raise
         finally:
             await membership.dismiss(leave, DISMISS_TIMEOUT_S)
-        _summarise(directory, journal)
         seconds = round(time.monotonic() - begin, 1)
         journal.record("run_finished", rounds=config.rounds, accuracy=row["accuracy"], seconds=seconds)
+
+
+async def _play(run: Run, directory: RunDirectory) -> dict[str, Any]:
+    """All rounds of a run, recorded; returns the last row of its history."""
+    config, scheme, membership = run.config, run.scheme, run.membership
+    run.merging = MERGES[scheme.merge](run)
+    run.profile = PROFILES[scheme.profile](run)
+    try:
+        run.journal.record(
+            "run_started",
+            run=run.run_id,
+            clients=len(membership.clients),
+            nodes=membership.nodes,
+            rounds=config.rounds,
+            scheme=config.scheme,
+        )
+        checkpoints = Checkpoints(directory.models, config.keep_models)
+        check_head(scheme, membership)
+        await run.initialise()
+        await run.merging.prepare()
+        for number in range(1, config.rounds + 1):
+            row = await rounds.play(run, number, config.rounds)
+            await save(run, checkpoints, number)
+    finally:
+        run.profile.close()
+    _summarise(directory, run.journal)
+    return row
+
+
+async def _play_alone(
+    config: RunConfig, new_run: Callable[[RunConfig, Scheme, str, Journal], Run], run_id: str, journal: Journal
+) -> dict[int, float]:
+    """What every client reaches alone, by a run of its own on the same nodes, before the run that it is for."""
+    settings = local_run.settings(config)
+    directory = prepare(settings)
+    journal.record("local_run_started", directory=str(directory.path), rounds=settings.rounds)
+
+    def tell(event: Event) -> None:
+        if event["event"] == "round_finished":
+            told = {name: event[name] for name in ("round", "accuracy", "seconds")}
+            journal.record("local_round_finished", rounds=settings.rounds, **told)
+
+    with Journal(directory) as own_journal:
+        own_journal.subscribe(tell)
+        # Models of both runs are in the same stores at the same time.
+        run = new_run(settings, SCHEMES["independent"], f"{run_id}.alone", own_journal)
+        await _play(run, directory)
+        run.models.clear()
+    found = local_run.recorded(config)
+    assert found is not None
+    return found
 
 
 @asynccontextmanager

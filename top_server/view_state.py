@@ -161,7 +161,8 @@ def describe(event: Mapping[str, Any]) -> str | None:
         return None
     fields = defaultdict(lambda: "-", {name: _shown(name, value) for name, value in event.items()})
     fields["hosted"] = str(count(event.get("clients")))
-    fields["bytes"] = size(count(event.get("bytes_direct")) + count(event.get("bytes_relayed")))
+    moved = (event.get(name) for name in ("bytes", "bytes_direct", "bytes_relayed"))
+    fields["bytes"] = size(sum(count(one) for one in moved))
     return template.format_map(fields)
 
 
@@ -196,6 +197,10 @@ _LINES: dict[str, str] = {
     "newcomers": "round {round}: clients {clients} came while training goes on",
     "client_placed": "round {round}: client {client} came while training goes on, and joined group {group}",
     "layer_chosen": "updates are compared by layer {layer}",
+    "discriminators": "telling the clients' data apart: {exchanges} exchanges, {left} of {pairs} pairs left",
+    "distances_found": "round {round}: told the data of {hosted} clients apart in {seconds} s, {bytes}",
+    "local_run_started": "every client trains alone for {rounds} rounds first, recorded in {directory}",
+    "local_round_finished": "alone: round {round} of {rounds}, accuracy {accuracy}, {seconds} s",
     "update_missing": "the update of client {client} is missing: {reason}",
     "model_lost": "the model of client {client} is lost: {reason}",
     "model_not_saved": "the model of client {client} was not saved: {reason}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 @dataclass(frozen=True, slots=True)

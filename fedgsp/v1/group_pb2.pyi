@@ -383,6 +383,7 @@ class MemberDone(_message.Message):
     TRAINED_FIELD_NUMBER: _builtins.int
     EVALUATED_FIELD_NUMBER: _builtins.int
     DESCRIBED_FIELD_NUMBER: _builtins.int
+    DISCRIMINATED_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     position: _builtins.int
     @_builtins.property
@@ -391,6 +392,8 @@ class MemberDone(_message.Message):
     def evaluated(self) -> _order_pb2.Evaluated: ...
     @_builtins.property
     def described(self) -> _order_pb2.Described: ...
+    @_builtins.property
+    def discriminated(self) -> _order_pb2.Discriminated: ...
     def __init__(
         self,
         *,
@@ -399,12 +402,13 @@ class MemberDone(_message.Message):
         trained: _order_pb2.Trained | None = ...,
         evaluated: _order_pb2.Evaluated | None = ...,
         described: _order_pb2.Described | None = ...,
+        discriminated: _order_pb2.Discriminated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "evaluated", b"evaluated", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "described", b"described", "evaluated", b"evaluated", "position", b"position", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "position", b"position", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

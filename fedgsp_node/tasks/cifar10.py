@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ from torch import nn
 
 from fedgsp.errors import DataError
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.dealing import SplitName, deal
+from fedgsp_node.tasks.dealing import SplitName, Usual, deal
+from fedgsp_node.tasks.gradients import gradients_and_colours
 from fedgsp_node.tasks.reading import check_images, check_labels, read_npz, reading
 
 if TYPE_CHECKING:
@@ -38,23 +39,31 @@ class Cifar10(Task):
     def __init__(
         self,
         data: Path,
-        clients: int = 10,
+        clients: int | None = None,
         partition: str = "half_normal_shards",
         alpha: float | None = None,
         min_size: int | None = None,
         shards_per_client: int | None = None,
         shards: int | None = None,
-        split: SplitName = "own",
-        train_share: float = 0.2,
-        augment: bool = True,
+        test_share: float | None = None,
+        decay: float | None = None,
+        split: SplitName | None = None,
+        train_share: float | None = None,
+        model: Literal["hcct", "fedcollab"] = "hcct",
+        augment: bool | None = None,
         seed: int = 0,
     ) -> None:
-        self._augment = augment
-        numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
+        self._model = model
+        self._augment = model == "hcct" if augment is None else augment
+        numbers = {
+            **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
+            **{"test_share": test_share, "decay": decay},
+        }
         if not data.exists():
             raise DataError(f"{data} does not exist", f"give {_FORM}")
         read = partial(_read_folder if data.is_dir() else _read_npz, data)
-        self._dealt = deal(read, split, partition, clients, numbers, train_share, seed)
+        usual = Usual(clients=10, split="own", train_share=0.2)
+        self._dealt = deal(read, self.num_classes, usual, partition, clients, split, train_share, numbers, seed)
 
     @property
     def num_clients(self) -> int:
@@ -62,32 +71,59 @@ class Cifar10(Task):
         return len(self._dealt)
 
     def model(self) -> nn.Module:
-        """HCCT's CNN, 1,126,950 parameters; in training its first layer crops and flips at random."""
-        return nn.Sequential(
-            # In its place when there is nothing to augment, so that the layers keep their names.
-            CropAndFlip(-_MEAN / _DEVIATION) if self._augment else nn.Identity(),
-            nn.Conv2d(3, 16, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(64, 128, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(2048, 500),
-            nn.ReLU(),
-            nn.Dropout(0.25),
-            nn.Linear(500, 10),
-        )
+        """HCCT's CNN (1,126,950 parameters) or FedCollab's (122,570); the first layer is what crops and flips."""
+        # In its place when there is nothing to augment, so that the layers keep their names.
+        first = CropAndFlip(-_MEAN / _DEVIATION) if self._augment else nn.Identity()
+        return nn.Sequential(first, *_MODELS[self._model]())
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 3, 32, 32), mean 0 and deviation 1 by channel; labels as int64."""
-        own = self._dealt.client(client)
-        return ClientData(_normalised(own.train), _normalised(own.test))
+        return self._dealt.client(client, _normalised)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Brightness gradients and colours by cell, shape (n, 252): an encoder with nothing to train or download."""
+        return gradients_and_colours(x)
+
+
+def _hcct() -> list[nn.Module]:
+    return [
+        nn.Conv2d(3, 16, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(2048, 500),
+        nn.ReLU(),
+        nn.Dropout(0.25),
+        nn.Linear(500, 10),
+    ]
+
+
+def _fedcollab() -> list[nn.Module]:
+    return [
+        nn.Conv2d(3, 32, kernel_size=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, kernel_size=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, kernel_size=3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(1024, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    ]
+
+
+_MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
 
 
 class CropAndFlip(nn.Module):
@@ -117,9 +153,9 @@ class CropAndFlip(nn.Module):
         ]
 
 
-def _normalised(images: Split) -> Split:
-    x = (images.x.astype(np.float32) / 255 - _MEAN) / _DEVIATION
-    return Split(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), images.y)
+def _normalised(images: NDArray[Any]) -> NDArray[np.float32]:
+    x = (images.astype(np.float32) / 255 - _MEAN) / _DEVIATION
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
 def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:

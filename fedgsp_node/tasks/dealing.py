@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from fedgsp.errors import TaskError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split
-from fedgsp_node.tasks.partitions import hold_out, partition_indices
+from fedgsp_node.tasks.partitions import accepted_options, hold_out, partition_indices
+from fedgsp_node.tasks.shifts import SHIFTS, client_type, shifted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,55 +24,104 @@ if TYPE_CHECKING:
 #: Where a client's test part comes from: the official test file, or its own samples of the training file.
 SplitName: TypeAlias = Literal["official", "own"]
 
+SHIFT_CLIENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What options of a task that are left out stand for, unless the partition is a shift."""
+
+    clients: int
+    split: SplitName
+    train_share: float
+
 
 class Dealt:
     """The rows of each client; samples stay as they were read until a client is asked for."""
 
-    def __init__(self, train: Split, test: Split | None, parts: list[Indices], train_share: float, seed: int) -> None:
-        """`train_share` of each part is trained on. Tested on: `test`, dealt alike, or else the rest of the part."""
+    def __init__(
+        self,
+        train: Split,
+        test: Split,
+        rows: list[tuple[Indices, Indices]],
+        change: Callable[[int, Split], Split] | None = None,
+    ) -> None:
+        """`rows` are those of `train` and `test` that each client has; `change` is what a shift makes of them."""
         self._train = train
-        self._test = train if test is None else test
-        if test is None:
-            self._rows = _own(train.y, parts, train_share, seed)
-        else:
-            self._rows = _official(train.y, test.y, parts, train_share, seed)
+        self._test = test
+        self._rows = rows
+        self._change = change
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def client(self, client: int) -> ClientData:
-        """The samples of one client, as they were read."""
-        train, test = self._rows[client]
-        return ClientData(
-            Split(self._train.x[train], self._train.y[train]), Split(self._test.x[test], self._test.y[test])
-        )
+    def client(self, client: int, scaled: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
+        """The samples of one client, their inputs as `scaled` makes them for the model, then shifted."""
+        parts = []
+        for samples, rows in zip((self._train, self._test), self._rows[client], strict=True):
+            own = Split(scaled(samples.x[rows]), samples.y[rows])
+            parts.append(own if self._change is None else self._change(client, own))
+        return ClientData(*parts)
 
 
 def deal(
     read: Callable[[Literal["train", "test"]], Split],
-    split: SplitName,
+    classes: int,
+    usual: Usual,
     partition: str,
-    clients: int,
+    clients: int | None,
+    split: SplitName | None,
+    train_share: float | None,
     numbers: Mapping[str, float | None],
-    train_share: float,
     seed: int,
 ) -> Dealt:
-    """Reads the files that `split` needs, and deals the training file by the partition; raises UserError."""
+    """Reads the files that `split` needs, and deals the training file by the partition; raises UserError.
+
+    A shift deals both files together, and takes no `split` and no `train_share`.
+    """
+    if partition in SHIFTS:
+        options = {"split": split, "train_share": train_share, **numbers}
+        files = read("train"), read("test")
+        both = Split(np.concatenate([file.x for file in files]), np.concatenate([file.y for file in files]))
+        return deal_shifted(both, classes, partition, clients, options, seed)
     train = read("train")
-    test = read("test") if split == "official" else None
-    parts = partition_indices(partition, train.y, clients, stream(seed, "partition"), numbers)
-    return Dealt(train, test, parts, train_share, seed)
+    parts = partition_indices(
+        partition, train.y, usual.clients if clients is None else clients, stream(seed, "partition"), numbers
+    )
+    train_share = usual.train_share if train_share is None else train_share
+    if (split or usual.split) == "own":
+        if not 0 < train_share < 1:
+            raise TaskError(
+                f"train_share is {train_share}, of samples that are tested on too",
+                "with split=own give a number between 0 and 1, for example 0.2",
+            )
+        return Dealt(train, train, own_rows(train.y, parts, 1 - train_share, seed))
+    test = read("test")
+    return Dealt(train, test, _official(train.y, test.y, parts, train_share, seed))
 
 
-def _own(labels: NDArray[Any], parts: list[Indices], train_share: float, seed: int) -> list[tuple[Indices, Indices]]:
-    if not 0 < train_share < 1:
-        raise TaskError(
-            f"train_share is {train_share}, of samples that are tested on too",
-            "with split=own give a number between 0 and 1, for example 0.2",
-        )
+def deal_shifted(
+    samples: Split, classes: int, partition: str, clients: int | None, options: Mapping[str, Any], seed: int
+) -> Dealt:
+    """All samples of a data set, dealt by a shift to 20 clients if not told how many; raises TaskError."""
+    shift = SHIFTS[partition]
+    clients = SHIFT_CLIENTS if clients is None else clients
+    numbers = accepted_options(partition, ("test_share", "decay"), options)
+    rows = shifted_rows(shift, samples.y, classes, clients, stream(seed, "partition"), **numbers)
+
+    def change(client: int, own: Split) -> Split:
+        return shift.change(client_type(client, clients), own, classes)
+
+    return Dealt(samples, samples, rows, change)
+
+
+def own_rows(
+    labels: NDArray[Any], parts: list[Indices], test_share: float, seed: int
+) -> list[tuple[Indices, Indices]]:
+    """The rows that each client trains and tests on: `test_share` of its part is tested on, in its own label mix."""
     rows = []
     for client, part in enumerate(parts):
-        train, test = hold_out(labels[part], 1 - train_share, stream(seed, "test-part", client))
+        train, test = hold_out(labels[part], test_share, stream(seed, "test-part", client))
         rows.append((part[train], part[test]))
     return rows
 

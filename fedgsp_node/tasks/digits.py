@@ -8,7 +8,9 @@ from torch import nn
 
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.partitions import hold_out, partition_indices
+from fedgsp_node.tasks.dealing import Dealt, deal_shifted, own_rows
+from fedgsp_node.tasks.partitions import partition_indices
+from fedgsp_node.tasks.shifts import SHIFTS
 
 
 class Digits(Task):
@@ -18,29 +20,34 @@ class Digits(Task):
 
     def __init__(
         self,
-        clients: int = 24,
+        clients: int | None = None,
         partition: str = "dirichlet",
         alpha: float | None = None,
         min_size: int | None = None,
         shards_per_client: int | None = None,
         shards: int | None = None,
-        test_share: float = 0.2,
+        test_share: float | None = None,
+        decay: float | None = None,
         seed: int = 0,
     ) -> None:
         numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
         images, labels = load_digits(return_X_y=True)
-        self._x = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-        self._y = labels.astype(np.int64)
-        parts = partition_indices(partition, self._y, clients, stream(seed, "partition"), numbers)
-        self._rows = []
-        for client, part in enumerate(parts):
-            train, test = hold_out(self._y[part], test_share, stream(seed, "test-part", client))
-            self._rows.append((part[train], part[test]))
+        samples = Split((images / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels.astype(np.int64))
+        if partition in SHIFTS:
+            # The papers' decays would leave small clients with none of so few digits.
+            options = {**numbers, "test_share": test_share, "decay": 2.0 if decay is None else decay}
+            self._dealt = deal_shifted(samples, self.num_classes, partition, clients, options, seed)
+        else:
+            numbers["decay"] = decay
+            rng = stream(seed, "partition")
+            parts = partition_indices(partition, samples.y, 24 if clients is None else clients, rng, numbers)
+            test_share = 0.2 if test_share is None else test_share
+            self._dealt = Dealt(samples, samples, own_rows(samples.y, parts, test_share, seed))
 
     @property
     def num_clients(self) -> int:
         """As many as were asked for."""
-        return len(self._rows)
+        return len(self._dealt)
 
     def model(self) -> nn.Module:
         """Two convolutions, 10,026 parameters."""
@@ -59,5 +66,4 @@ class Digits(Task):
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 1, 8, 8) in 0..1, labels as int64."""
-        train, test = self._rows[client]
-        return ClientData(Split(self._x[train], self._y[train]), Split(self._x[test], self._y[test]))
+        return self._dealt.client(client, lambda images: images)

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedgsp.errors import DataError
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.dealing import SplitName, deal
+from fedgsp_node.tasks.dealing import SplitName, Usual, deal
 from fedgsp_node.tasks.reading import check_images, check_labels, read_idx, read_npz
 
 if TYPE_CHECKING:
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 _SIDE = 28
 _FORM = "a folder with the four .gz files as published, or an .npz of uint8 x_train, y_train, x_test, y_test"
+#: Mean and deviation by the option `normalise`: HCCT's, and those of Fashion-MNIST's training images (FedCollab).
+_SCALES: dict[bool | str, tuple[np.float32, np.float32]] = {
+    False: (np.float32(0), np.float32(1)),
+    True: (np.float32(0.5), np.float32(0.5)),
+    "standard": (np.float32(0.2860), np.float32(0.3530)),
+}
 
 
 class GreyImages(Task):
@@ -30,27 +36,33 @@ class GreyImages(Task):
     def __init__(
         self,
         data: Path,
-        clients: int = 20,
+        clients: int | None = None,
         partition: str = "dirichlet",
         alpha: float | None = None,
         min_size: int | None = None,
         shards_per_client: int | None = None,
         shards: int | None = None,
-        split: SplitName = "official",
-        train_share: float = 1.0,
+        test_share: float | None = None,
+        decay: float | None = None,
+        split: SplitName | None = None,
+        train_share: float | None = None,
         model: Literal["perceptron", "hcct"] = "perceptron",
         double_softmax: bool = False,
-        normalise: bool = False,
+        normalise: bool | Literal["standard"] = False,
         seed: int = 0,
     ) -> None:
         self._model = model
         self._double_softmax = double_softmax
-        self._normalise = normalise
-        numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
+        self._mean, self._deviation = _SCALES[normalise]
+        numbers = {
+            **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
+            **{"test_share": test_share, "decay": decay},
+        }
         if not data.exists():
             raise DataError(f"{data} does not exist", f"give {_FORM}")
         read = partial(_read_folder if data.is_dir() else _read_npz, data)
-        self._dealt = deal(read, split, partition, clients, numbers, train_share, seed)
+        usual = Usual(clients=20, split="official", train_share=1.0)
+        self._dealt = deal(read, self.num_classes, usual, partition, clients, split, train_share, numbers, seed)
 
     @property
     def num_clients(self) -> int:
@@ -74,13 +86,12 @@ class GreyImages(Task):
         return nn.Sequential(*layers, nn.Softmax(dim=1)) if self._double_softmax else nn.Sequential(*layers)
 
     def data(self, client: int) -> ClientData:
-        """Images as float32 of shape (n, 1, 28, 28) in 0..1, in -1..1 if normalised; labels as int64."""
-        own = self._dealt.client(client)
-        return ClientData(self._scaled(own.train), self._scaled(own.test))
+        """Images as float32 of shape (n, 1, 28, 28), in 0..1 unless normalised; labels as int64."""
+        return self._dealt.client(client, self._scaled)
 
-    def _scaled(self, images: Split) -> Split:
-        x = (images.x.astype(np.float32) / 255).reshape(-1, 1, _SIDE, _SIDE)
-        return Split((x - 0.5) / 0.5 if self._normalise else x, images.y)
+    def _scaled(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        x = (images.astype(np.float32) / np.float32(255)).reshape(-1, 1, _SIDE, _SIDE)
+        return (x - self._mean) / self._deviation
 
 
 def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fedgsp.errors import TaskError
+from fedgsp_node.tasks.shifts import SHIFTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -132,19 +133,25 @@ def partition_indices(
     Raises TaskError for an unknown name, for an option the partition does not take, and for numbers that cannot work.
     """
     if name not in PARTITIONS:
-        raise TaskError(f"there is no partition {name!r}", f"take one of {', '.join(PARTITIONS)}")
-    given = {key: value for key, value in options.items() if value is not None}
+        raise TaskError(f"there is no partition {name!r}", f"take one of {', '.join(sorted({*PARTITIONS, *SHIFTS}))}")
     accepted = [
         key
         for key, parameter in inspect.signature(PARTITIONS[name]).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
+    given = accepted_options(name, accepted, options)
+    return PARTITIONS[name](labels, clients, rng, **given)
+
+
+def accepted_options(name: str, accepted: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a partition's options that are not None; raises TaskError for one that it does not take."""
+    given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in accepted:
             raise TaskError(
                 f"partition {name!r} has no {key}", f"it takes {', '.join(accepted) or 'no numbers'}; leave {key} out"
             )
-    return PARTITIONS[name](labels, clients, rng, **given)
+    return given
 
 
 def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:

@@ -1,11 +1,15 @@
-"""Local training algorithms: one file each, one line here."""
+"""Local training algorithms: one file each, one line here; `fedgsp.local_training` has their options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from fedgsp_node.training import ditto, fedprox, finetune, per_fedavg, pfedme, sgd
+from fedgsp_node.training.base import Algorithm
 
-from fedgsp_node.training import sgd
-
-ALGORITHMS: dict[str, Callable[..., float]] = {
-    "sgd": sgd.train,
+ALGORITHMS: dict[str, Algorithm] = {
+    "sgd": Algorithm(sgd.train),
+    "fedprox": Algorithm(fedprox.train),
+    "finetune": Algorithm(sgd.train, adapt=finetune.adapt),
+    "per-fedavg": Algorithm(per_fedavg.train, adapt=finetune.adapt),
+    "pfedme": Algorithm(pfedme.train, keeps_personal=True),
+    "ditto": Algorithm(ditto.train, keeps_personal=True),
 }

@@ -31,7 +31,7 @@ class LocalWork:
     control: Control
     #: The model as it came; not to be changed.
     received: Weights
-    #: For algorithms that keep a personal model: that of the last time, at first a copy of what came; changed in place.
+    #: For algorithms that keep one: the personal model of last time, at first a copy of what came; changed in place.
     personal: Weights | None = None
 
 

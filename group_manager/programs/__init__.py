@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from fedgsp.messages import Failure, GroupResult
 from group_manager.group import Group
-from group_manager.programs import alone, parallel, relay, survey
+from group_manager.programs import alone, discriminate, parallel, relay, survey
 
 Program = Callable[[Group], Awaitable[GroupResult | Failure]]
 
@@ -17,6 +17,8 @@ PROGRAMS: dict[str, Program] = {
     "collect": survey.collect,
     "compare": survey.compare,
     "describe": survey.describe,
+    "discriminate": discriminate.run,
+    "distance": survey.distance,
     "evaluate": survey.evaluate,
     "evaluate-training": survey.evaluate_training,
     "initialise": survey.initialise,

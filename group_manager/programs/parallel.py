@@ -1,39 +1,59 @@
-"""Parallel: all members train from the same start; the result is their mean by the members' weights (FedAvg)."""
+"""Parallel: all members train from the same start, and their models are aggregated (FedAvg, FedNova)."""
 
 from __future__ import annotations
 
 import asyncio
 
-from fedgsp.aggregation import Mean
-from fedgsp.messages import Failure, FailureCode, GroupResult
+from fedgsp.messages import Failure, FailureCode, GroupResult, Results
 from fedgsp.weights import Weights
+from group_manager.aggregations import AGGREGATIONS, Aggregation
 from group_manager.group import Group
 from group_manager.programs.window import train_all
 
 
 async def run(group: Group) -> GroupResult | Failure:
-    """Folds the members' models in the order of the members, so that the mean has the same bits whoever is first."""
+    """Folds the members' models in the order of the members, so that the result has the same bits whoever is first."""
     request = group.request
-    mean, samples = Mean(weighted=True), 0
-    like: Weights | None = None
+    name = request.aggregation or "mean"
+    if name not in AGGREGATIONS:
+        return Failure(FailureCode.BAD_ORDER, f"unknown aggregation {name!r}; known: {', '.join(AGGREGATIONS)}")
+    aggregation, samples = AGGREGATIONS[name](), 0
+    retain = request.results is Results.RETAINED
     reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
-    async for position, member, model_id, outcome in train_all(group):
+    async for position, member, model_id, outcome in train_all(group, retain):
         if isinstance(outcome, Failure):
             reason = outcome
             group.skipped(member, outcome)
             continue
         if member.weight > 0:
             weights = await group.collect(model_id)
+            if not isinstance(weights, Failure):
+                weights = await asyncio.to_thread(_folded, aggregation, weights, member.weight, outcome.steps)
             if isinstance(weights, Failure):
                 reason = weights
                 group.skipped(member, weights)
                 continue
-            await asyncio.to_thread(mean.fold, weights.arrays, member.weight)
-            like, samples = weights, samples + outcome.samples
+            samples += outcome.samples
         group.done(member, position, await group.with_update(outcome))
+        if retain:
+            group.leave_with_client(model_id)
         group.release([model_id])
-    if like is None:
+    if aggregation.empty:
         return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
-    result = Weights.of(mean.result(), like.tensors)
+    start: Weights | Failure | None = None
+    if aggregation.needs_start:
+        assert request.start is not None
+        start = await group.collect(request.start.id)
+    if isinstance(start, Failure):
+        return start
+    result = await asyncio.to_thread(aggregation.result, start)
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
     return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
+
+
+def _folded(aggregation: Aggregation, weights: Weights, weight: float, steps: float) -> Weights | Failure:
+    try:
+        aggregation.fold(weights, weight, steps)
+    except ValueError as error:
+        return Failure(FailureCode.WRONG_SHAPES, str(error))
+    return weights

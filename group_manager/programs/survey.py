@@ -28,24 +28,27 @@ async def describe(group: Group) -> GroupResult | Failure:
 
 
 async def evaluate(group: Group) -> GroupResult | Failure:
-    """Evaluates every member's start, or the group's, on the member's test part."""
-    return await _ask(group, "evaluate", lambda member: _evaluation(group, member, False))
+    """Evaluates what training makes of every member's start, or of the group's, on the member's test part."""
+    return await _ask(
+        group, "evaluate", lambda member: dataclasses.replace(_evaluation(group, member, False), personalised=True)
+    )
 
 
 async def evaluate_training(group: Group) -> GroupResult | Failure:
-    """The same on the member's training part."""
+    """Evaluates the start itself on the member's training part."""
     return await _ask(group, "evaluate", lambda member: _evaluation(group, member, True))
 
 
 async def compare(group: Group) -> GroupResult | Failure:
     """Evaluates the group's start on every member's training part, and how far it is from the member's own start."""
+    return await _ask(group, "compare", lambda member: _comparison(group, member))
 
-    def work(member: Member) -> Work:
-        own = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
-        everyones = dataclasses.replace(member, start=None)
-        return _evaluation(group, everyones, True, own)
 
-    return await _ask(group, "compare", work)
+async def distance(group: Group) -> GroupResult | Failure:
+    """How far the group's start is from every member's own start, and nothing else."""
+    return await _ask(
+        group, "distance", lambda member: dataclasses.replace(_comparison(group, member), only_compare=True)
+    )
 
 
 async def collect(group: Group) -> GroupResult | Failure:
@@ -83,8 +86,12 @@ async def initialise(group: Group) -> GroupResult | Failure:
 
 
 def _evaluation(group: Group, member: Member, training_part: bool, compared_with: str = "") -> Evaluate:
-    seed = group.request.training.seed if group.request.training is not None else 0
-    return Evaluate(group.start_of(member, keep=True), training_part, compared_with, seed)
+    return Evaluate(group.start_of(member, keep=True), training_part, compared_with, group.request.training)
+
+
+def _comparison(group: Group, member: Member) -> Evaluate:
+    own = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
+    return _evaluation(group, dataclasses.replace(member, start=None), True, own)
 
 
 async def _ask(group: Group, task: str, work: Callable[[Member], Work]) -> GroupResult | Failure:

@@ -151,7 +151,9 @@ def test_further_figures_are_those_of_the_task_over_all_outputs_at_once() -> Non
         def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
             return {"rows": len(outputs), "ones": int((targets == 1).sum())}
 
-    evaluated = Clients(Counting(), None).evaluate(2, Clients(Blobs(), None).initial_weights(0), Control(), True)
+    evaluated = Clients(Counting(), None).evaluate(
+        2, Clients(Blobs(), None).initial_weights(0), Control(), training_part=True
+    )
     assert evaluated.metrics == {"rows": 12.0, "ones": float((Blobs().data(2).train.y == 1).sum())}
     assert Clients(Blobs(), None).evaluate(2, Clients(Blobs(), None).initial_weights(0), Control()).metrics == {}
 

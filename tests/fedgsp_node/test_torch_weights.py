@@ -11,7 +11,7 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
-from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
+from fedgsp_node.torch_weights import as_tensor, bind, bound, tensor_specs, weights_of
 
 
 class _Everything(nn.Module):
@@ -45,6 +45,27 @@ def test_weights_are_a_copy_and_binding_them_restores_the_module() -> None:
     bind(module, weights)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in module.state_dict().items())
     assert weights.tensors == tensor_specs(module)
+
+
+def test_a_module_bound_for_a_while_goes_back_to_what_it_was_bound_to_even_after_an_error() -> None:
+    module = Blobs().model()
+    own, other = weights_of(module), weights_of(Blobs().model())
+    bind(module, own)
+    before = own.copy()
+
+    def change() -> None:
+        with bound(module, other):
+            module[0].weight.data.fill_(3)
+            module.train()(torch.randn(4, 6))  # counts a batch
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change()
+    assert np.array_equal(own.buffer, before.buffer)
+    assert (other.arrays["0.weight"] == 3).all()
+    assert other.arrays["1.num_batches_tracked"] == 1
+    for name, tensor in module.state_dict().items():
+        assert np.shares_memory(tensor.numpy(), own.arrays[name]), name
 
 
 def test_what_a_bound_module_changes_the_buffer_shows() -> None:

@@ -70,12 +70,12 @@ async def test_a_head_stays_with_its_client_and_is_what_the_next_training_goes_o
 async def test_a_client_is_evaluated_with_its_own_head_and_before_it_has_one_with_that_of_the_runs_seed() -> None:
     async with node() as n:
         start = Start(bare(n), HERE, personal=True)
-        before = await n.do(Evaluate(start, seed=3))
+        before = await n.do(Evaluate(start, settings=SETTINGS))
         fresh = n.clients.initial_weights(derive(3, "initial-weights"))
         whole = Weights.of({**fresh.arrays, **(await n.store.get("bare")).arrays}, n.clients.tensors)
         assert before.loss_sum == n.clients.evaluate(0, whole, Control()).loss_sum
         await n.do(personal("bare", "a"))
-        after = await n.do(Evaluate(start, seed=3))
+        after = await n.do(Evaluate(start, settings=SETTINGS))
         own = n.clients.personal.get(0, HEAD)
         assert own is not None
         whole = Weights.of({**whole.arrays, **own[1]}, n.clients.tensors)

@@ -17,7 +17,13 @@ from fedgsp import messages
 #: All kinds of values, by name.
 KINDS: dict[str, type] = {name: kind for name, kind in vars(messages).items() if dataclasses.is_dataclass(kind)}
 #: Fields that are 32 bits wide on the wire.
-_NARROW = {"round", "group", "position", "attempt", "protocol", "num_classes", "local_epochs", "batch_size"}
+_NARROW = {"round", "group", "position", "attempt", "protocol", "num_classes", "local_epochs", "batch_size"} | {
+    "steps",
+    "rounds",
+    "judge_every",
+    "patience",
+    "exchanges",
+}
 
 
 @functools.cache

@@ -26,7 +26,8 @@ Spec = grouping_pb2.MatrixSpec
 def evidence(rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
     updates = rng.normal(size=(count, 3))
     columns = {name: rng.random((count, 1)) for name in ("train_loss", "prior_distance")}
-    return {"gram": updates @ updates.T, "losses": rng.random((count, 2)), **columns}
+    pairwise = {"gram": updates @ updates.T, "distances": rng.random((count, count))}
+    return {**pairwise, "costs": rng.random((count, 2)), **columns}
 
 
 def request(count: int = 12, **changes: Any) -> GroupingRequest:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from top_server.grouping.cheapest_model import fesem, ifca
+from top_server.grouping.fedcluster import fedcluster
+from top_server.grouping.fedcollab import fedcollab
 from top_server.grouping.fixed import fixed
 from top_server.grouping.hcct import hcct
 from top_server.grouping.icg import icg
-from top_server.grouping.ifca import ifca
+from top_server.grouping.kmeans import kmeans
 from top_server.grouping.maxfl_hcct import maxfl_hcct
 from top_server.grouping.random_groups import random_groups
 from top_server.grouping.request import GroupingRequest, Plan
@@ -20,10 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["GROUPINGS", "GroupingRequest", "Plan"]
 
 GROUPINGS: dict[str, Callable[[GroupingRequest], Plan]] = {
+    "fedcluster": fedcluster,
+    "fedcollab": fedcollab,
+    "fesem": fesem,
     "fixed": fixed,
     "hcct": hcct,
     "icg": icg,
     "ifca": ifca,
+    "kmeans": kmeans,
     "maxfl-hcct": maxfl_hcct,
     "random": random_groups,
     "single": single_group,

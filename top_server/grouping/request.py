@@ -25,7 +25,7 @@ class GroupingRequest:
     sizes: NDArray[np.int64]
     #: Training samples per class, raw counts, shape (N, F).
     histograms: NDArray[np.int64] | None = None
-    #: Named evidence with a row per client: pairwise ones ("gram") of shape (N, N), "losses" of shape (N, models).
+    #: Named evidence with a row per client: pairwise ones ("gram") of shape (N, N), "costs" of shape (N, models).
     matrices: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     #: Those of `clients` that came while training went on, to be placed one by one after the others were grouped.
@@ -72,6 +72,16 @@ class Plan:
             groups=tuple(tuple(request.clients[row] for row in group) for group in rows),
             idle=tuple(client for row, client in enumerate(request.clients) if row not in busy),
         )
+
+    def names(self, clients: Iterable[int]) -> bool:
+        """Whether all these clients have a place."""
+        return {client for group in (*self.groups, self.idle) for client in group}.issuperset(clients)
+
+    def among(self, clients: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """The groups of these clients; those of whom none is left are gone."""
+        there = set(clients)
+        groups = (tuple(client for client in group if client in there) for group in self.groups)
+        return tuple(group for group in groups if group)
 
     def check(self, request: GroupingRequest) -> None:
         """Raise ValueError unless every client of the request is in exactly one group or idle."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedgsp.messages import Failure
 from top_server.evidence import Evidence
-from top_server.grouping.ifca import choices
+from top_server.grouping.cheapest_model import choices
 from top_server.merging.base import Merging, Starts
 from top_server.models import Held, cluster_slot
 
@@ -25,7 +25,7 @@ class Clusters(Merging):
 
     async def begin(self, round_number: int, evidence: Evidence) -> None:
         """Notes each client's choice."""
-        chosen = choices(evidence.matrices["losses"]).tolist()
+        chosen = choices(evidence.matrices["costs"]).tolist()
         self._chosen.update(zip(evidence.clients, chosen, strict=True))
 
     def start(self, group: Iterable[int]) -> Starts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from fedgsp.messages import Failure, FailureCode, ModelRef, Results, Trained
+from fedgsp.messages import Failure, FailureCode, ModelRef, Results
 from top_server.merging.base import Merging, Starts
 from top_server.models import INITIAL, Held, client_slot
 
@@ -32,11 +32,7 @@ class ModelPerGroup(Merging):
         """Those who took part have the group's model now; the others keep theirs."""
         self._start_afresh(outcome)
         if outcome.task.program == "alone":
-            held = {
-                client_slot(done.client): Held(done.result.ref, done.client)
-                for done in outcome.done
-                if isinstance(done.result, Trained) and done.result.ref is not None
-            }
+            held = {client_slot(client): model for client, model in outcome.own_models.items()}
             self.run.models.point(held)
             return outcome.result if isinstance(outcome.result, Failure) and not held else None
         weights = await self.run.take(outcome)

@@ -13,7 +13,7 @@ from fedgsp.messages import Failure, Results, Trained
 from fedgsp.seeds import stream
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.grouping.ifca import soft_choices
+from top_server.grouping.cheapest_model import soft_choices
 from top_server.grouping.options import Options
 from top_server.merging.base import Merging, Starts
 from top_server.models import Held, client_slot, cluster_slot
@@ -35,7 +35,7 @@ class SoftClusters(Merging):
 
     async def begin(self, round_number: int, evidence: Evidence) -> None:
         """Each client's clusters: those of smallest loss, drawn at random in the first round; and their means."""
-        losses = evidence.matrices["losses"]
+        losses = evidence.matrices["costs"]
         count = self.read(self.run.options["merge"])
         chosen = soft_choices(losses, count)
         if round_number == 1:

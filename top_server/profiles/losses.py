@@ -39,4 +39,4 @@ class Losses(Profile):
             losses.append({c: answer.loss_sum / answer.samples for c, answer in answers.items() if answer.samples})
         clients = tuple(client for client in everyone if all(client in column for column in losses))
         rows = [[column[client] for column in losses] for client in clients]
-        return Evidence(clients, matrices={"losses": np.array(rows).reshape(-1, count)})
+        return Evidence(clients, matrices={"costs": np.array(rows).reshape(-1, count)})

@@ -15,14 +15,14 @@ from top_server.profiles.base import Profile, evaluate
 from top_server.run import Run
 
 
-class _Priors(Profile):
+class Priors(Profile):
     """Every client trains a model alone, once, which stays on its node until the run is over."""
 
     options = ("prior_epochs",)
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._priors: dict[int, Held] = {}
+        self.priors: dict[int, Held] = {}
         self._initial: Held | None = None
 
     @classmethod
@@ -30,26 +30,26 @@ class _Priors(Profile):
         """Epochs of the prior training; 0 if not given."""
         return Options("priors", given, cls.options, "profile").integer("prior_epochs", 0)
 
-    async def _train_priors(self, round_number: int) -> tuple[int, ...]:
+    async def train_priors(self, round_number: int) -> tuple[int, ...]:
         """The clients that have a prior model."""
         run = self.run
         if self._initial is None:
             # Kept for clients that come later: the global model moves on.
             weights = await run.models.weights(run.merging.start(tuple(run.membership.clients))[0][0])
             self._initial = run.models.put([INITIAL], f"{run.run_id}/{INITIAL}", weights)
-        missing = tuple(client for client in run.membership.clients if client not in self._priors)
+        missing = tuple(client for client in run.membership.clients if client not in self.priors)
         if missing:
             epochs = self.read(run.options["profile"]) or run.config.rounds * run.config.local_epochs
             start = ((self._initial, 1.0),)
-            task = GroupTask(0, "alone", missing, start, results=Results.KEPT, local_epochs=epochs)
+            task = GroupTask(0, "alone", missing, start, results=Results.KEPT, local_epochs=epochs, training="sgd")
             outcome = await run.survey(round_number, task)
             for done in outcome.done:
                 if isinstance(done.result, Trained) and done.result.ref is not None:
-                    self._priors[done.client] = Held(done.result.ref, done.client)
-        return tuple(client for client in run.membership.clients if client in self._priors)
+                    self.priors[done.client] = Held(done.result.ref, done.client)
+        return tuple(client for client in run.membership.clients if client in self.priors)
 
 
-class PriorLosses(_Priors):
+class PriorLosses(Priors):
     """Training losses of the global model and of the client's own prior model (MaxFL proper)."""
 
     def __init__(self, run: Run) -> None:
@@ -58,12 +58,12 @@ class PriorLosses(_Priors):
 
     async def gather(self, round_number: int) -> Evidence:
         """Columns `train_loss` and `prior_loss`."""
-        clients = await self._train_priors(round_number)
-        unknown = {client: self._priors[client] for client in clients if client not in self._losses}
+        clients = await self.train_priors(round_number)
+        unknown = {client: self.priors[client] for client in clients if client not in self._losses}
         if unknown:
             answers = await evaluate(self.run, round_number, "evaluate-training", unknown, (), unknown)
             for client in set(unknown) - set(answers):
-                self._priors.pop(client)  # lost with its node, perhaps: the client trains one again
+                self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
             self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
         start = self.run.merging.start(clients)
         answers = await evaluate(self.run, round_number, "evaluate-training", clients, start)
@@ -77,19 +77,19 @@ class PriorLosses(_Priors):
         )
 
 
-class PriorDistances(_Priors):
+class PriorDistances(Priors):
     """Training loss of the mean of all clients' models, and how far that mean is from the prior one (HCCT's MAXFL)."""
 
     async def gather(self, round_number: int) -> Evidence:
         """Columns `train_loss` and `prior_distance`; none before the first round, whose models are all the same."""
-        clients = await self._train_priors(round_number)
+        clients = await self.train_priors(round_number)
         if round_number == 1:
             return Evidence(clients)
         start = self.run.merging.start(clients)
-        own = {client: self._priors[client] for client in clients}
+        own = {client: self.priors[client] for client in clients}
         answers = await evaluate(self.run, round_number, "compare", clients, start, own)
         for client in set(clients) - set(answers):
-            self._priors.pop(client)  # lost with its node, perhaps: the client trains one again
+            self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
         known = tuple(client for client in clients if client in answers)
         return Evidence(
             known,

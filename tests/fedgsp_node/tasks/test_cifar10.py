@@ -84,6 +84,34 @@ def test_the_model_has_1126950_parameters_and_no_buffers(cifar_npz, augment):
     assert model(torch.from_numpy(test.x)).shape == (len(test), 10)
 
 
+def test_fedcollabs_model_has_122570_parameters_and_augments_only_if_asked(cifar_npz):
+    task = Cifar10(cifar_npz, model="fedcollab")
+    model = task.model()
+    assert sum(weights.numel() for weights in model.parameters()) == 122_570
+    assert [tuple(weights.shape) for weights in model.parameters() if weights.ndim > 1] == [
+        *[(32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3)],
+        *[(64, 1024), (10, 64)],
+    ]
+    test = task.data(0).test
+    assert model(torch.from_numpy(test.x)).shape == (len(test), 10)
+    assert isinstance(model[0], torch.nn.Identity)
+    assert isinstance(Cifar10(cifar_npz, model="fedcollab", augment=True).model()[0], CropAndFlip)
+
+
+def test_a_shift_deals_training_and_test_file_together(cifar_npz, cifar_arrays):
+    held = parts(Cifar10(cifar_npz, 4, "concept_shift", decay=0))
+    images = [image.tobytes() for own in held for part in (own.train, own.test) for image in pixels(part.x)]
+    both = [image.tobytes() for part in ("x_train", "x_test") for image in cifar_arrays[part]]
+    assert sorted(images) == sorted(both)
+
+
+def test_a_shift_needs_both_files(tmp_path, cifar_arrays):
+    path = tmp_path / "train_only.npz"
+    np.savez(path, **{key: cifar_arrays[key] for key in ("x_train", "y_train")})
+    with pytest.raises(DataError, match="no array 'x_test'"):
+        Cifar10(path, partition="feature_shift")
+
+
 def test_augmented_images_are_crops_of_the_padded_image_or_its_mirror_image():
     torch.manual_seed(0)
     image = torch.arange(1.0, 1 + 2 * 6 * 5).reshape(2, 6, 5)

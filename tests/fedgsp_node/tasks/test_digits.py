@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
+from sklearn.datasets import load_digits
 
 from fedgsp.errors import TaskError
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_node.tasks.partitions import PARTITIONS
+from fedgsp_node.tasks.shifts import DEGREES, SHIFTS, permutation, rotated
 
 
 def parts(task):
@@ -86,3 +89,48 @@ def test_plain_sgd_learns_the_digits_within_two_passes():
 def test_more_clients_than_digits_are_refused():
     with pytest.raises(TaskError, match=r"set clients to 1 \.\. 1797"):
         Digits(clients=1798)
+
+
+@pytest.mark.parametrize("partition", sorted(SHIFTS))
+def test_every_shift_is_dealt_to_20_clients_half_of_them_small(partition):
+    held = parts(Digits(partition=partition))
+    sizes = [len(own.train) for own in held]
+    assert len(held) == 20
+    assert min(sizes[10:]) >= 6
+    assert max(sizes[10:]) < 0.25 * min(sizes[:10])
+    assert all(len(own.test) for own in held)
+
+
+def test_shifts_need_no_decay_to_be_given_but_take_one():
+    weak, strong = (sum(len(own.train) for own in parts(Digits(partition="feature_shift", decay=d))) for d in (0, 1.5))
+    assert strong < 0.7 * weak
+
+
+def whole(task, client):
+    own = task.data(client)
+    return np.concatenate([own.train.x, own.test.x]), np.concatenate([own.train.y, own.test.y])
+
+
+def test_a_client_sees_the_digits_turned_as_its_type_is():
+    digits = (load_digits().images / 16).astype(np.float32)[:, None]
+    task = Digits(clients=8, partition="feature_shift")
+    for client in range(8):
+        turned = rotated(digits, DEGREES[client // 2]).reshape(-1, 64)
+        assert cdist(whole(task, client)[0].reshape(-1, 64), turned).min(axis=1).max() < 1e-5
+
+
+def test_a_client_calls_the_digits_as_its_type_does():
+    images, labels = load_digits(return_X_y=True)
+    true = {image.tobytes(): label for image, label in zip((images / 16).astype(np.float32), labels, strict=True)}
+    task = Digits(clients=8, partition="concept_shift")
+    for client in range(8):
+        x, y = whole(task, client)
+        called = permutation(client // 2, 10)
+        assert y.tolist() == [called[true[image.tobytes()]] for image in x]
+
+
+def test_options_of_shifts_and_of_others_are_not_mixed():
+    with pytest.raises(TaskError, match="'iid' has no decay; it takes no numbers; leave decay out"):
+        Digits(partition="iid", decay=2)
+    with pytest.raises(TaskError, match="'label_shift' has no alpha; it takes test_share, decay; leave alpha out"):
+        Digits(partition="label_shift", alpha=1)

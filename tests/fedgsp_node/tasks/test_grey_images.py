@@ -163,6 +163,52 @@ def test_a_missing_path_is_refused(tmp_path):
         GreyImages(tmp_path / "nowhere")
 
 
+def test_pixels_may_have_the_mean_and_deviation_of_fashion_mnist(grey_npz):
+    plain, standard = (
+        load_task("fashion_mnist", {"data": str(grey_npz), "normalise": name}) for name in ("false", "standard")
+    )
+    expected = (plain.data(0).train.x - 0.2860) / 0.3530
+    assert standard.data(0).train.x.dtype == np.float32
+    assert np.allclose(standard.data(0).train.x, expected, atol=1e-6)
+    assert np.allclose(standard.data(0).test.x, (plain.data(0).test.x - 0.2860) / 0.3530, atol=1e-6)
+
+
+def test_another_scale_is_refused(grey_npz):
+    with pytest.raises(TaskError, match="give true or false or one of standard"):
+        load_task("mnist", {"data": str(grey_npz), "normalise": "minmax"})
+
+
+def test_a_shift_deals_training_and_test_file_together(grey_npz, grey_arrays):
+    held = parts(GreyImages(grey_npz, 4, "concept_shift", decay=0))
+    pixels = np.concatenate([part.x for own in held for part in (own.train, own.test)])
+    images = [np.rint(image * 255).astype(np.uint8).tobytes() for image in pixels]
+    both = [image.tobytes() for part in ("x_train", "x_test") for image in grey_arrays[part]]
+    assert sorted(images) == sorted(both)
+
+
+def test_a_shift_turns_images_after_they_are_scaled(grey_npz):
+    plain, standard = (
+        GreyImages(grey_npz, 4, "feature_shift", decay=0, normalise=scale) for scale in (False, "standard")
+    )
+    assert np.allclose(standard.data(1).train.x, (plain.data(1).train.x - 0.2860) / 0.3530, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"partition": "label_shift", "split": "own"}, "has no split; it takes test_share, decay; leave split out"),
+        ({"partition": "label_shift", "train_share": "0.5"}, "leave train_share out"),
+        ({"partition": "label_shift", "alpha": "1"}, "leave alpha out"),
+        ({"partition": "label_shift", "clients": "10"}, "set clients to a multiple of 4"),
+        ({"partition": "iid", "test_share": "0.5"}, "leave test_share out"),
+        ({"partition": "shift"}, "concept_shift, dirichlet, feature_shift"),
+    ],
+)
+def test_options_that_a_partition_does_not_take_are_refused(grey_npz, options, what):
+    with pytest.raises(TaskError, match=what):
+        load_task("mnist", {"data": str(grey_npz), **options})
+
+
 @pytest.mark.parametrize(("name", "tested"), [("mnist", 10_000), ("fashion_mnist", 5_000)])
 def test_the_real_images_are_all_dealt(real_data, name, tested):
     held = parts(load_task(name, {"data": str(real_data / f"{name}.npz"), "clients": "10"}))

@@ -157,7 +157,7 @@ def test_a_partition_is_found_by_name_and_keeps_its_defaults():
 
 
 def test_an_unknown_partition_is_refused_with_the_known_ones():
-    with pytest.raises(TaskError, match=r"no partition 'shard'.*half_normal_shards, iid, shards"):
+    with pytest.raises(TaskError, match=r"no partition 'shard'.*half_normal_shards, iid, label_shift, shards"):
         partition_indices("shard", LABELS, 5, stream(0, "partition"), {})
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from support.local_work import local_work
 from torch import nn
 
 from fedgsp import Task
 from fedgsp.messages import TrainingSettings
 from fedgsp_node.training import factored, sgd
-from fedgsp_node.training.control import Control
 from fedgsp_node.training.factored import factored_gradients
 
 torch.set_num_threads(1)
@@ -120,7 +120,7 @@ def both_ways(
     torch.manual_seed(0)
     theirs = make()
     settings = TrainingSettings("sgd", steps, len(x), 0.1, seed=0)
-    sgd.train(ours, task, x, y, settings, np.random.default_rng(0), Control())
+    sgd.train(local_work(ours, task, (x, y), settings, seed=0)[0])
     optimiser = torch.optim.SGD((p for p in theirs.parameters() if p.requires_grad), lr=0.1)
     rng = np.random.default_rng(0)
     for _ in range(steps):

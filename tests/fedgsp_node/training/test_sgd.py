@@ -3,83 +3,22 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
 from support.toy_task import SAMPLES, TARGETS, Toy
 from torch import nn
 
-from fedgsp import Task
 from fedgsp.messages import TrainingSettings
 from fedgsp_node.training import sgd
 from fedgsp_node.training.control import Control, StoppedError
 
-
-class _CrossEntropy(Task):
-    num_classes = 4
-    num_clients = 1
-
-    def model(self) -> nn.Module:
-        raise AssertionError("never asked for")
-
-    def data(self, client: int) -> object:  # type: ignore[override]
-        raise AssertionError("never asked for")
-
-
-def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
-def _norm_and_dropout() -> nn.Module:
-    return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 4))
-
-
-def _convolutions() -> nn.Module:
-    layers = [nn.Unflatten(1, (1, 10)), nn.Conv1d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 4)]
-    return nn.Sequential(*layers)
-
-
-class _Tied(nn.Module):
-    """One matrix, used twice, in two ways."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.again, self.last = nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 4)
-        self.again.weight = self.first.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.again(torch.relu(self.first(x))) + x @ self.first.weight)
-
-
-def _partly_frozen() -> nn.Module:
-    module = _mlp()
-    module[0].weight.requires_grad_(False)  # type: ignore[index]
-    return module
-
-
-class _PartlyUnused(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = nn.Linear(10, 4), nn.Linear(10, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.used(x)
-
-
 torch.set_num_threads(1)
-MODELS = [_mlp, _norm_and_dropout, _convolutions, _Tied, _partly_frozen, _PartlyUnused]
-
-
-def data(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(count)
-    return torch.randn(count, 10, generator=generator), torch.randint(0, 4, (count,), generator=generator)
-
-
-def settings(epochs: int = 1, batch_size: int = 5, learning_rate: float = 0.05) -> TrainingSettings:
-    return TrainingSettings("sgd", epochs, batch_size, learning_rate, seed=0)
 
 
 def by_torch(module: nn.Module, x: torch.Tensor, y: torch.Tensor, how: TrainingSettings, seed: int) -> float:
@@ -107,25 +46,28 @@ def test_small_models_get_the_bits_of_torchs_own_optimiser(
     torch.manual_seed(1)
     ours = make()
     theirs = copy.deepcopy(ours)
-    x, y = data(count)
+    x, y = samples(count)
+    work, trained = local_work(ours, CrossEntropy(), (x, y), how)
     torch.manual_seed(2)
-    loss = sgd.train(ours, _CrossEntropy(), x, y, how, np.random.default_rng(3), Control())
+    loss, steps = sgd.train(work)
     torch.manual_seed(2)
     expected = by_torch(theirs, x, y, how, 3)
-    for name, tensor in theirs.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], tensor), name
+    state = theirs.state_dict()
+    for name, array in trained.arrays.items():
+        assert np.array_equal(array, state[name].numpy()), name
     assert loss == pytest.approx(expected, rel=1e-6)
+    assert steps == how.local_epochs * math.ceil(count / how.batch_size)
 
 
 def toy(client: int, epochs: int, batch_size: int = 10, learning_rate: float = 0.1) -> tuple[float, float, int]:
     """w after training from 1, mean loss, batches."""
     task, control = Toy(), Control()
-    module = task.model()
     part = task.data(client).train
-    x, y = torch.from_numpy(part.x), torch.from_numpy(part.y)
-    how = settings(epochs, batch_size, learning_rate)
-    loss = sgd.train(module, task, x, y, how, np.random.default_rng(0), control)
-    return module.state_dict()["w"].item(), loss, control.mark
+    data = torch.from_numpy(part.x), torch.from_numpy(part.y)
+    work, trained = local_work(task.model(), task, data, settings(epochs, batch_size, learning_rate), control=control)
+    loss, steps = sgd.train(work)
+    assert steps == control.mark
+    return trained.arrays["w"].item(), loss, control.mark
 
 
 @pytest.mark.parametrize(("client", "expected"), [(0, 0.81), (1, 1.57)])
@@ -155,34 +97,24 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
             return super().loss(outputs, targets)
 
     task = Watching()
-    x, y = torch.zeros(50, 1, dtype=torch.float64), torch.arange(50, dtype=torch.float64)
-    sgd.train(task.model(), task, x, y, settings(2, 50), np.random.default_rng(0), Control())
+    data = torch.zeros(50, 1, dtype=torch.float64), torch.arange(50, dtype=torch.float64)
+    sgd.train(local_work(task.model(), task, data, settings(2, 50))[0])
     first, second = seen
     assert sorted(first) == sorted(second) == list(range(50))
     assert len({tuple(first), tuple(second), tuple(range(50))}) == 3
 
 
 def test_it_trains_in_training_mode_whatever_the_mode_was() -> None:
-    module = _norm_and_dropout().eval()
-    x, y = data(10)
-    sgd.train(module, _CrossEntropy(), x, y, settings(), np.random.default_rng(0), Control())
+    module = norm_and_dropout().eval()
+    sgd.train(local_work(module, CrossEntropy(), samples(10), settings())[0])
     assert int(module.state_dict()["1.num_batches_tracked"]) == 2
 
 
 def test_it_stops_at_the_end_of_the_batch_when_told_to() -> None:
     control = Control(stop=threading.Event())
     control.stop.set()
-    module = _mlp()
-    before = module.state_dict()["0.weight"].clone()
-    x, y = data(50)
+    work, trained = local_work(mlp(), CrossEntropy(), samples(50), settings(), control=control)
     with pytest.raises(StoppedError):
-        sgd.train(module, _CrossEntropy(), x, y, settings(), np.random.default_rng(0), control)
+        sgd.train(work)
     assert control.mark == 1
-    assert not torch.equal(module.state_dict()["0.weight"], before)
-
-
-def test_no_gradients_are_left_on_the_parameters() -> None:
-    module = _mlp()
-    x, y = data(10)
-    sgd.train(module, _CrossEntropy(), x, y, settings(), np.random.default_rng(0), Control())
-    assert all(parameter.grad is None for parameter in module.parameters())
+    assert not np.array_equal(trained.arrays["0.weight"], work.received.arrays["0.weight"])

@@ -27,7 +27,8 @@ def request_for(clients: int, groups: int, seed: int = 0, **options: str) -> Gro
         histograms=histograms,
         matrices={
             "gram": updates @ updates.T,
-            "losses": rng.random((clients, 3)),
+            "costs": rng.random((clients, 3)),
+            "distances": rng.random((clients, clients)),
             "train_loss": rng.random((clients, 1)),
             "prior_distance": rng.random((clients, 1)),
         },

@@ -11,7 +11,7 @@ from top_server.models import cluster_slot
 
 
 def losses(*rows: tuple[float, ...]) -> Evidence:
-    return Evidence(tuple(range(len(rows))), matrices={"losses": np.array(rows)})
+    return Evidence(tuple(range(len(rows))), matrices={"costs": np.array(rows)})
 
 
 def with_clusters(s: Stage, *values: float) -> None:

@@ -6,14 +6,14 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from top_server.grouping import GroupingRequest
-from top_server.grouping.ifca import choices, ifca, soft_choices
+from top_server.grouping.cheapest_model import choices, ifca, soft_choices
 
 NAN = float("nan")
 
 
 def request(losses: object = None, **options: str) -> GroupingRequest:
-    matrices = {} if losses is None else {"losses": np.array(losses, np.float64)}
-    count = len(matrices["losses"]) if matrices else 2
+    matrices = {} if losses is None else {"costs": np.array(losses, np.float64)}
+    count = len(matrices["costs"]) if matrices else 2
     clients = tuple(range(10, 10 + count))
     return GroupingRequest(1, 2, 0, clients, np.full(count, 5), matrices=matrices, options=options)
 
@@ -63,10 +63,10 @@ def test_no_more_models_are_chosen_than_there_are(count: int) -> None:
 
 @pytest.mark.parametrize("losses", [None, np.empty((2, 0))])
 def test_missing_losses_are_refused(losses: object) -> None:
-    with pytest.raises(ConfigError, match=r"needs each client's loss .*; let clients report them"):
+    with pytest.raises(ConfigError, match=r"needs what each model costs each client .*; let clients report it"):
         ifca(request(losses))
 
 
 def test_losses_that_say_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no client has a finite loss"):
+    with pytest.raises(ConfigError, match="no client has a finite cost"):
         ifca(request([(NAN, np.inf)]))

@@ -1,0 +1,176 @@
+"""Samples per second of every training algorithm beside plain torch loops: `python benchmarks/training.py`.
+
+The plain loops keep to `loss.backward()` and `torch.optim.SGD`, with the proximal terms added to the gradients instead
+of the loss, which is quicker. Both take turns in one process on one thread, whose own time is taken, since other
+processes take turns too; medians count. A sample is one of the client's, however many gradients the algorithm takes on
+it. The models are LEAF's CNN for FEMNIST and an MLP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedgsp import ClientData, Task
+from fedgsp.local_training import training_options
+from fedgsp.messages import TrainingSettings
+from fedgsp_node.torch_weights import bind, weights_of
+from fedgsp_node.training import ALGORITHMS
+from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training.control import Control
+
+RATE = 0.01
+Options = dict[str, int | float]
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class CharacterCnn(Task):
+    num_classes, num_clients = 62, 1
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            *(nn.Conv2d(1, 32, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(64 * 7 * 7, 2048), nn.ReLU(), nn.Linear(2048, 62)),
+        )
+
+    def data(self, client: int) -> ClientData:
+        raise AssertionError("never asked for")
+
+
+class Mlp(CharacterCnn):
+    num_classes = 10
+
+    def model(self) -> nn.Module:
+        layers = (nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
+        return nn.Sequential(nn.Flatten(), *layers)
+
+
+def plain_sgd(
+    module: nn.Module, batches: Batches, towards: list[torch.Tensor] | None = None, strength: float = 0.0
+) -> None:
+    optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+    for x, y in batches:
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(module(x), y)
+        loss.backward()
+        if towards is not None:
+            for parameter, anchor in zip(module.parameters(), towards, strict=True):
+                parameter.grad.add_(parameter.detach() - anchor, alpha=strength)
+        optimiser.step()
+        loss.item()
+
+
+def plain_fedprox(module: nn.Module, batches: Batches, options: Options) -> None:
+    plain_sgd(module, batches, [parameter.detach().clone() for parameter in module.parameters()], options["mu"])
+
+
+def plain_per_fedavg(module: nn.Module, batches: Batches, options: Options) -> None:
+    optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+    before = [torch.empty_like(parameter) for parameter in module.parameters()]
+    for x, y in batches:
+        half = len(x) // 2
+        with torch.no_grad():
+            torch._foreach_copy_(before, list(module.parameters()))
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(module(x[:half]), y[:half])
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(x[half:]), y[half:]).backward()
+        with torch.no_grad():
+            torch._foreach_copy_(list(module.parameters()), before)
+        optimiser.step()
+        loss.item()
+
+
+def plain_pfedme(module: nn.Module, batches: Batches, options: Options) -> None:
+    optimiser = torch.optim.SGD(module.parameters(), lr=options["personal_rate"])
+    shared = [parameter.detach().clone() for parameter in module.parameters()]
+    for x, y in batches:
+        with torch.no_grad():
+            torch._foreach_copy_(list(module.parameters()), shared)
+        for _ in range(int(options["personal_steps"])):
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(module(x), y)
+            loss.backward()
+            for parameter, anchor in zip(module.parameters(), shared, strict=True):
+                parameter.grad.add_(parameter.detach() - anchor, alpha=options["lambda"])
+            optimiser.step()
+            loss.item()
+        for parameter, anchor in zip(module.parameters(), shared, strict=True):
+            anchor.sub_(anchor - parameter.detach(), alpha=RATE * options["lambda"])
+    with torch.no_grad():
+        torch._foreach_copy_(list(module.parameters()), shared)
+
+
+def plain_ditto(module: nn.Module, batches: Batches, options: Options) -> None:
+    received = [parameter.detach().clone() for parameter in module.parameters()]
+    personal = copy.deepcopy(module)
+    plain_sgd(module, batches)
+    plain_sgd(personal, batches, received, options["lambda"])
+
+
+PLAIN: dict[str, Callable[[nn.Module, Batches, Options], None]] = {
+    "sgd": lambda module, batches, _: plain_sgd(module, batches),
+    "fedprox": plain_fedprox,
+    "per-fedavg": plain_per_fedavg,
+    "pfedme": plain_pfedme,
+    "ditto": plain_ditto,
+}
+
+
+def seconds(algorithm: str, task: Task, x: torch.Tensor, y: torch.Tensor, batch_size: int) -> tuple[float, float]:
+    """Of one local epoch, ours and plain."""
+    settings, options = TrainingSettings(algorithm, 1, batch_size, RATE, seed=0), training_options(algorithm, {})
+    torch.manual_seed(0)
+    module = task.model()
+    received = weights_of(module)
+    personal = received.copy() if ALGORITHMS[algorithm].keeps_personal else None
+    trained = received.copy()
+    bind(module, trained)
+    rng = np.random.default_rng(0)
+    work = LocalWork(module, task, x, y, settings, options, rng, Control(), received, personal)
+    begin = time.process_time()
+    ALGORITHMS[algorithm].train(work)
+    ours = time.process_time() - begin
+    torch.manual_seed(0)
+    module = task.model().train()
+    begin = time.process_time()
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(x)))
+    PLAIN[algorithm](module, [(x[rows], y[rows]) for rows in torch.split(order, batch_size)], options)
+    plain = time.process_time() - begin
+    for parameter, array in zip(module.parameters(), trained.arrays.values(), strict=True):
+        assert np.allclose(array, parameter.detach().numpy(), rtol=1e-3, atol=1e-5), "not the same training"
+    return ours, plain
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--algorithms", nargs="+", choices=PLAIN, default=list(PLAIN))
+    flags = parser.parse_args()
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    print(f"{'model':>6} {'batch':>6} {'algorithm':>12} {'ours/s':>9} {'plain/s':>9} {'ratio':>6} {'of pairs':>14}")
+    for model, task, batch_size, count in [("cnn", CharacterCnn(), 5, 100), ("mlp", Mlp(), 32, 3200)]:
+        x = torch.randn(count, 1, 28, 28, generator=generator)
+        y = torch.randint(0, task.num_classes, (count,), generator=generator)
+        for algorithm in flags.algorithms:
+            seconds(algorithm, task, x, y, batch_size)  # warms up
+            pairs = [seconds(algorithm, task, x, y, batch_size) for _ in range(flags.repeats)]
+            ours, plain = (count / statistics.median(side) for side in zip(*pairs, strict=True))
+            ratios = sorted(theirs / own for own, theirs in pairs)
+            head = f"{model:>6} {batch_size:>6} {algorithm:>12} {ours:>9.0f} {plain:>9.0f} {ours / plain:>6.2f}"
+            print(f"{head}  {ratios[0]:>6.2f}..{ratios[-1]:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

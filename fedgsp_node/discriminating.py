@@ -1,0 +1,68 @@
+"""Carries out orders for client discriminators, with what each client's discriminators see encoded once."""
+
+from __future__ import annotations
+
+from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, Order
+from fedgsp.weights import Weights
+from fedgsp_node import discriminators
+from fedgsp_node.clients import Clients, OrderError
+from fedgsp_node.discriminators import Samples
+from fedgsp_node.fetching import Fetcher
+from fedgsp_node.slot import Slot
+from fedgsp_node.training.control import Control, StoppedError
+
+
+class Discriminating:
+    """Only networks and counts leave it."""
+
+    def __init__(self, clients: Clients, fetcher: Fetcher, slot: Slot) -> None:
+        self._clients = clients
+        self._fetcher = fetcher
+        self._slot = slot
+        self._samples: dict[int, Samples] = {}
+
+    def forget(self) -> None:
+        """Gives back the memory of what was encoded."""
+        self._samples.clear()
+
+    async def carry_out(self, order: Order, work: Discriminate) -> tuple[Discriminated, Weights | None]:
+        """The answer and, if it is to be kept, what was trained; raises OrderError or WeightsError."""
+        settings = work.settings
+        if order.key is None or settings is None:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, "a discriminator order without key or settings"))
+        client, exchange = order.client, order.key.attempt
+        try:
+            size = discriminators.sizes(client, work.others, settings.shared)
+            samples = await self._slot.run(lambda control: self._encoded(client, control))
+            expected = discriminators.tensors(*size, samples.x.shape[1], samples.classes)
+            if work.start is None:
+                networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
+                source, moved = None, 0
+            else:
+                fetched, source, moved = await self._fetcher.get(work.start, expected)
+                # What other clients of this node start from too must stay as it is; and weights remember their digest.
+                networks = fetched.copy() if work.start.keep else Weights(fetched.tensors, fetched.buffer)
+
+            def learn(control: Control) -> tuple[int, ...]:
+                found: tuple[int, ...] = ()
+                if work.judge:
+                    found = discriminators.judge(networks, samples, client, work.others, settings, control)
+                if work.produces:
+                    discriminators.step(networks, samples, client, work.others, settings, exchange, control)
+                return found
+
+            correct = await self._slot.run(learn)
+        except ValueError as error:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
+        except StoppedError:
+            raise OrderError(Failure(FailureCode.CANCELLED, "the order was called off")) from None
+        answer = Discriminated(None, correct, len(samples) - settings.samples, source, moved)
+        return answer, networks if work.produces else None
+
+    def _encoded(self, client: int, control: Control) -> Samples:
+        if client not in self._samples:
+            part = self._clients.training_part(client)
+            self._samples[client] = self._clients.call(
+                lambda: discriminators.samples_of(self._clients.task, part, control)
+            )
+        return self._samples[client]

@@ -1,0 +1,251 @@
+"""Client discriminators: small networks that tell the samples of clients apart (FedCollab; algorithms: section 5.1).
+
+All networks of one client are held and trained as one stack. A network of a pair has one output, below zero for the
+client with the smaller id; a shared one has an output per client.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedgsp.errors import TaskError
+from fedgsp.messages import DiscriminatorSettings, TensorSpec
+from fedgsp.seeds import derive, stream
+from fedgsp.task import Split, Task
+from fedgsp.weights import Weights, check_finite, check_same_tensors
+from fedgsp_node.torch_weights import as_tensor
+from fedgsp_node.training.control import Control
+
+HIDDEN = 200
+#: The label's part of the hidden layer, against that of the features.
+LABEL_STRESS = 2.0
+#: Rows that go through the encoder, or are judged, at once.
+BLOCK = 256
+Rows: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What discriminators see of a client's training part: features (n, d) float32, labels (n,) int64."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def samples_of(task: Task, part: Split, control: Control) -> Samples:
+    """Encodes a training part, once; raises TaskError for one whose samples or labels cannot be told apart."""
+    if part.y.ndim != 1 or part.y.dtype.kind not in "iub" or task.num_classes < 2:
+        found = f"{task.num_classes} classes, and labels of dtype {part.y.dtype} and shape {part.y.shape}"
+        raise TaskError(f"discriminators need one class label a sample; there are {found}", "use another grouping")
+    x, blocks = as_tensor(part.x), []
+    with torch.no_grad():
+        for block in torch.split(x, BLOCK):
+            features = task.features(block)
+            if features.ndim != 2 or len(features) != len(block):
+                raise TaskError(
+                    f"the task's features() made {tuple(features.shape)} of {len(block)} samples",
+                    "return one row of numbers a sample",
+                )
+            blocks.append(features.float())
+            control.tick()
+        encoded = torch.cat(blocks)
+    if not torch.isfinite(encoded).all():
+        raise TaskError("the task's features() returned NaN or infinite values", "mend the task's encoder")
+    return Samples(encoded, torch.from_numpy(part.y.astype(np.int64)), task.num_classes)
+
+
+def sizes(client: int, others: tuple[int, ...], shared: bool) -> tuple[int, int]:
+    """Networks in a client's stack, and outputs of each; raises ValueError for clients that cannot be told apart."""
+    if len(set(others)) != len(others) or len(others) < (2 if shared else 1) or (client in others) != shared:
+        kind = "a shared network" if shared else "pairs"
+        raise ValueError(f"client {client} cannot train {kind} with {list(others)}")
+    return (1, len(others)) if shared else (len(others), 1)
+
+
+def tensors(networks: int, outputs: int, features: int, labels: int, hidden: int = HIDDEN) -> tuple[TensorSpec, ...]:
+    """What a stack of networks looks like."""
+    shapes = {
+        "features.weight": (networks, hidden, features),
+        "features.bias": (networks, hidden),
+        "labels.weight": (networks, hidden, labels),
+        "labels.bias": (networks, hidden),
+        "output.weight": (networks, outputs, hidden),
+        "output.bias": (networks, outputs),
+    }
+    return tuple(TensorSpec(name, "float32", shape) for name, shape in shapes.items())
+
+
+def fresh(seed: int, networks: int, outputs: int, features: int, labels: int) -> Weights:
+    """Networks that all start alike; the same seed gives the same bits on every node."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "discriminator"))
+        layers = {
+            "features": torch.nn.Linear(features, HIDDEN),
+            "labels": torch.nn.Linear(labels, HIDDEN),
+            "output": torch.nn.Linear(HIDDEN, outputs),
+        }
+    arrays = {
+        f"{name}.{tensor}": value.detach().numpy()
+        for name, layer in layers.items()
+        for tensor, value in layer.named_parameters()
+    }
+    return Weights.of(arrays, tensors(networks, outputs, features, labels))
+
+
+def split(labels: NDArray[np.int64], samples: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Rows to train on, `samples` of them in the label mix of all, and the rest to validate on, each sorted."""
+    if not 1 <= samples < len(labels):
+        raise ValueError(f"{samples} of {len(labels)} samples cannot be trained on and leave some to validate on")
+    shuffled = rng.permutation(len(labels))
+    line = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    counts = np.unique(labels, return_counts=True)[1]
+    ends = np.cumsum(counts)
+    # Rounded along the labels, so that the rounding errors of single labels do not add up.
+    quotas = np.diff(np.rint(ends * samples / len(labels)).astype(np.int64), prepend=0)
+    chosen = np.zeros(len(labels), bool)
+    for begin, quota in zip(ends - counts, quotas, strict=True):
+        chosen[line[begin : begin + quota]] = True
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+
+def logits(weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Outputs of all networks for features (n, d) and labels (n,), shape (networks, n, outputs)."""
+    stack = _Stack.of(weights)
+    with torch.no_grad():
+        return stack.logits(stack.hidden(x, stack.scaled(y)))
+
+
+def step(
+    weights: Weights,
+    samples: Samples,
+    client: int,
+    others: tuple[int, ...],
+    settings: DiscriminatorSettings,
+    exchange: int,
+    control: Control,
+) -> None:
+    """SGD steps of one exchange, in place, each on one random batch that all networks see.
+
+    Raises ValueError for a bad order, WeightsError for weights of other shapes or that diverged.
+    """
+    rows, _ = _rows(weights, samples, client, others, settings)
+    if settings.batch_size < 1:
+        raise ValueError(f"batches of {settings.batch_size} samples cannot be trained on")
+    if not weights.buffer.flags.writeable:
+        raise ValueError("weights that cannot be written to cannot be trained")
+    stack = _Stack.of(weights)
+    rng = stream(settings.seed, "discriminator-batches", exchange, client)
+    with torch.no_grad():
+        for _ in range(settings.steps):
+            batch = torch.from_numpy(rng.choice(rows, min(settings.batch_size, len(rows)), replace=False))
+            x, labels = samples.x[batch], stack.scaled(samples.y[batch])
+            hidden = stack.hidden(x, labels)
+            outputs = stack.logits(hidden)
+            if settings.shared:
+                gradient = outputs.softmax(dim=2)
+                gradient[:, :, others.index(client)] -= 1
+            else:
+                # (networks, 1, 1) against (networks, batch, 1): with an axis less it would spread over the batch.
+                gradient = outputs.sigmoid() - _targets(client, others)[:, None, None]
+            stack.descend(x, labels, hidden, gradient / len(batch), settings.learning_rate)
+            control.tick()
+    check_finite(weights)
+
+
+def judge(
+    weights: Weights,
+    samples: Samples,
+    client: int,
+    others: tuple[int, ...],
+    settings: DiscriminatorSettings,
+    control: Control,
+) -> tuple[int, ...]:
+    """How many of the `len(samples) - settings.samples` validation samples are told from those of each of `others`.
+
+    Between two outputs of a shared network the larger decides, in a tie the earlier of `others`; the client against
+    itself counts as 0. Raises ValueError and WeightsError as `step` does.
+    """
+    _, rows = _rows(weights, samples, client, others, settings)
+    stack = _Stack.of(weights)
+    correct = torch.zeros(len(others), dtype=torch.int64)
+    with torch.no_grad():
+        for block in torch.split(torch.from_numpy(rows), BLOCK):
+            outputs = stack.logits(stack.hidden(samples.x[block], stack.scaled(samples.y[block])))
+            if settings.shared:
+                place = others.index(client)
+                every, own = outputs[0], outputs[0, :, place, None]
+                correct[:place] += (own > every)[:, :place].sum(dim=0)
+                correct[place + 1 :] += (own >= every)[:, place + 1 :].sum(dim=0)
+            else:
+                correct += ((outputs[:, :, 0] >= 0) == (_targets(client, others)[:, None] == 1)).sum(dim=1)
+            control.tick()
+    return tuple(correct.tolist())
+
+
+def _targets(client: int, others: tuple[int, ...]) -> torch.Tensor:
+    return torch.tensor([float(client > other) for other in others])
+
+
+def _rows(
+    weights: Weights, samples: Samples, client: int, others: tuple[int, ...], settings: DiscriminatorSettings
+) -> tuple[Rows, Rows]:
+    """Training and validation rows, the same in every exchange; raises for an order that does not fit them."""
+    expected = tensors(*sizes(client, others, settings.shared), samples.x.shape[1], samples.classes)
+    check_same_tensors(weights.tensors, expected, "a stack of discriminators")
+    return split(samples.y.numpy(), settings.samples, stream(settings.seed, "discriminator-split", client))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Views of P networks with hidden layers of H; activations have shape (n, P * H), logits (P, n, outputs)."""
+
+    features: torch.Tensor  # (P * H, d)
+    features_bias: torch.Tensor  # (P * H,)
+    labels: torch.Tensor  # (P * H, labels)
+    labels_bias: torch.Tensor  # (P * H,)
+    output: torch.Tensor  # (P, outputs, H)
+    output_bias: torch.Tensor  # (P, outputs)
+
+    @classmethod
+    def of(cls, weights: Weights) -> _Stack:
+        a, a_bias, b, b_bias, output, output_bias = (as_tensor(array) for array in weights.arrays.values())
+        rows = a_bias.numel()
+        return cls(a.view(rows, -1), a_bias.view(rows), b.view(rows, -1), b_bias.view(rows), output, output_bias)
+
+    def scaled(self, y: torch.Tensor) -> torch.Tensor:
+        """Labels as one-hot rows whose entries have unit standard deviation."""
+        classes = self.labels.shape[1]
+        return torch.nn.functional.one_hot(y, classes) * (classes / math.sqrt(classes - 1))
+
+    def hidden(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        bias = self.features_bias + LABEL_STRESS * self.labels_bias
+        return torch.addmm(bias, x, self.features.t()).addmm_(labels, self.labels.t(), alpha=LABEL_STRESS).relu_()
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(self.output_bias[:, None], self._by_network(hidden), self.output.mT)
+
+    def descend(
+        self, x: torch.Tensor, labels: torch.Tensor, hidden: torch.Tensor, gradient: torch.Tensor, learning_rate: float
+    ) -> None:
+        """One SGD step, given the loss's gradient in the logits; no gradient of the size of the weights is made."""
+        slope = torch.bmm(gradient, self.output).transpose(0, 1).reshape(hidden.shape).mul_(hidden > 0)
+        self.output.baddbmm_(gradient.mT, self._by_network(hidden), alpha=-learning_rate)
+        self.output_bias.sub_(gradient.sum(dim=1), alpha=learning_rate)
+        self.features.addmm_(slope.t(), x, alpha=-learning_rate)
+        self.features_bias.sub_(slope.sum(dim=0), alpha=learning_rate)
+        self.labels.addmm_(slope.t(), labels, alpha=-LABEL_STRESS * learning_rate)
+        self.labels_bias.sub_(slope.sum(dim=0), alpha=LABEL_STRESS * learning_rate)
+
+    def _by_network(self, hidden: torch.Tensor) -> torch.Tensor:
+        networks, _, width = self.output.shape
+        return hidden.view(len(hidden), networks, width).transpose(0, 1)

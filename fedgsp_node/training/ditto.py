@@ -1,0 +1,16 @@
+"""Ditto (Li et al., 2021): the shared model as by SGD, and beside it a personal one that is drawn to it."""
+
+from __future__ import annotations
+
+from fedgsp_node.torch_weights import bound
+from fedgsp_node.training.base import LocalWork, Result
+from fedgsp_node.training.steps import descend
+
+
+def train(work: LocalWork) -> Result:
+    """Local epochs of SGD; then as many of the personal model v on the loss + lambda/2 ||v - received||^2."""
+    assert work.personal is not None
+    result = descend(work)
+    with bound(work.module, work.personal):
+        descend(work, work.options["lambda"])
+    return result

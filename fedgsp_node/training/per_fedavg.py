@@ -1,0 +1,36 @@
+"""Per-FedAvg, first order (Fallah et al., 2020): trains a model from which one step leads to a good one."""
+
+from __future__ import annotations
+
+import torch
+
+from fedgsp_node.training.base import LocalWork, Result
+from fedgsp_node.training.steps import batches, copy, descent
+
+#: A batch has two halves of at least two samples; smaller ones are left out.
+SMALLEST_BATCH = 4
+
+
+def train(work: LocalWork) -> Result:
+    """Local epochs of u = w - rate grad(w; first half), w = w - rate grad(u; second half).
+
+    Where every batch is too small the model stays as it came: its loss, and one step, by which FedNova may divide.
+    """
+    rate, count = work.settings.learning_rate, 0
+    with descent(work) as steps:
+        ahead = [torch.empty_like(parameter) for parameter in steps.parameters]
+        for x, y in batches(work, work.settings.local_epochs):
+            if len(x) < SMALLEST_BATCH:
+                continue
+            half = len(x) // 2
+            copy(steps.parameters, ahead)
+            with steps.at(ahead):
+                steps.step(x[:half], y[:half], rate)
+                steps.differentiate(x[half:], y[half:])
+            steps.apply(rate)
+            count += 1
+    if count:
+        return Result(steps.loss, count)
+    work.module.eval()  # statistics of so few samples would be no good
+    with torch.inference_mode():
+        return Result(float(work.task.loss(work.module(work.x), work.y)), 1)

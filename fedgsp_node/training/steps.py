@@ -1,0 +1,123 @@
+"""The steps that all local training is made of: no momentum, no weight decay, mean loss over the mini-batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from fedgsp.weights import Weights
+from fedgsp_node.training.base import LocalWork, Result
+from fedgsp_node.training.factored import Factors, factored_gradients
+
+
+class Descent:
+    """Takes gradients where the module is, and applies them to it; ends each step with a tick of the control."""
+
+    def __init__(self, work: LocalWork, factors: Factors) -> None:
+        self._work = work
+        self._names = [name for name, parameter in work.module.named_parameters() if parameter.requires_grad]
+        self._gradients: tuple[torch.Tensor | None, ...] = ()
+        self._factors = factors
+        self._loss_sum, self._seen = 0.0, 0
+        #: Those that are trained.
+        self.parameters = [parameter for parameter in work.module.parameters() if parameter.requires_grad]
+
+    @property
+    def loss(self) -> float:
+        """Mean over the samples seen of the loss where their gradients were taken."""
+        return self._loss_sum / self._seen
+
+    def trained(self, weights: Weights) -> list[torch.Tensor]:
+        """Views of what belongs to `parameters` in other weights of this model."""
+        return [torch.from_numpy(weights.arrays[name]) for name in self._names]
+
+    def differentiate(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Takes the gradient on one batch, for the next `apply`."""
+        loss = self._work.task.loss(self._work.module(x), y)
+        self._gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        self._loss_sum += loss.item() * len(y)
+        self._seen += len(y)
+
+    def apply(self, rate: float) -> None:
+        """Subtracts `rate` times the gradient, in place."""
+        with torch.no_grad():
+            for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+                if gradient is not None:
+                    parameter.add_(gradient, alpha=-rate)
+            for weight, grad, inputs in self._factors:
+                weight.addmm_(grad.t(), inputs, alpha=-rate)
+        self._factors.clear()
+        self._work.control.tick()
+
+    def step(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        rate: float,
+        anchors: Iterable[torch.Tensor] = (),
+        strength: float = 0.0,
+    ) -> None:
+        """One step on the loss + strength/2 ||w - anchors||^2."""
+        self.differentiate(x, y)
+        if strength:
+            move(self.parameters, anchors, rate * strength)
+        self.apply(rate)
+
+    @contextlib.contextmanager
+    def at(self, elsewhere: list[torch.Tensor]) -> Iterator[None]:
+        """Within, the module computes with and changes these tensors in place of its own."""
+        own = [parameter.data for parameter in self.parameters]
+        _point(self.parameters, elsewhere)
+        try:
+            yield
+        finally:
+            _point(self.parameters, own)
+
+
+@contextlib.contextmanager
+def descent(work: LocalWork) -> Iterator[Descent]:
+    """Steps of one client, in training mode."""
+    work.module.train()
+    with factored_gradients(work.module) as factors:
+        yield Descent(work, factors)
+
+
+def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The data in an order of its own every epoch; the short last batch is kept."""
+    for _ in range(epochs):
+        order = torch.from_numpy(work.rng.permutation(len(work.x)))
+        for rows in torch.split(order, work.settings.batch_size):
+            yield work.x[rows], work.y[rows]
+
+
+def copy(tensors: Iterable[torch.Tensor], into: Iterable[torch.Tensor]) -> None:
+    """Copies tensors over others."""
+    with torch.no_grad():
+        for tensor, other in zip(tensors, into, strict=True):
+            other.copy_(tensor)
+
+
+def move(tensors: Iterable[torch.Tensor], anchors: Iterable[torch.Tensor], share: float) -> None:
+    """Moves tensors by this share of the way to their anchors, in place."""
+    with torch.no_grad():
+        for tensor, anchor in zip(tensors, anchors, strict=True):
+            tensor.lerp_(anchor, share)  # one pass over memory, and no temporary
+
+
+def descend(work: LocalWork, strength: float = 0.0) -> Result:
+    """Local epochs on the loss + strength/2 ||w - received||^2."""
+    rate, norm = work.settings.learning_rate, 0.0
+    with descent(work) as steps:
+        anchors = steps.trained(work.received) if strength else []
+        for x, y in batches(work, work.settings.local_epochs):
+            steps.step(x, y, rate, anchors, strength)
+            # FedNova's ||a||_1: the share of every step's gradient that the later steps leave.
+            norm = norm * (1 - rate * strength) + 1
+    return Result(steps.loss, norm)
+
+
+def _point(parameters: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) -> None:
+    for parameter, tensor in zip(parameters, tensors, strict=True):
+        parameter.data = tensor

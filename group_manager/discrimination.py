@@ -1,0 +1,223 @@
+"""Client discriminators between exchanges: averaging, early stopping, and the distances read from them (FedCollab).
+
+The distance of two clients is estimated by how well a network tells their samples apart: accuracy on the one plus
+accuracy on the other minus 1, on samples that it was not trained on (section 5.1).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.aggregation import Mean
+from fedgsp.messages import Discriminated, Discrimination
+from fedgsp.weights import Weights
+
+#: The distance of clients whose discriminator could not be trained: nobody joins by mistake.
+UNKNOWN = 1.0
+
+
+class Networks(abc.ABC):
+    """What the clients hold, and how well it tells them apart so far; only `advance` changes it."""
+
+    #: Whether all clients hold the same network.
+    shared: ClassVar[bool]
+
+    def __init__(self, clients: Sequence[int], plan: Discrimination) -> None:
+        self.clients = tuple(clients)
+        self._patience = plan.patience
+        self._like: list[tuple[str, str, tuple[int, ...]]] | None = None
+        newcomers = set(plan.newcomers)
+        self.pairs = [
+            (one, other)
+            for position, one in enumerate(self.clients)
+            for other in self.clients[position + 1 :]
+            if not newcomers or one in newcomers or other in newcomers
+        ]
+
+    @property
+    @abc.abstractmethod
+    def left(self) -> int:
+        """Pairs whose networks still learn."""
+
+    @abc.abstractmethod
+    def others(self, client: int) -> tuple[int, ...]:
+        """Whom a client's next order names; empty if it has nothing more to do."""
+
+    @abc.abstractmethod
+    def start(self, client: int) -> Weights | None:
+        """What a client goes on from; None for fresh networks."""
+
+    def fits(self, client: int, networks: Weights) -> bool:
+        """Whether this can be what a client trained: as many networks as it was asked for, of everybody's shape."""
+        rows = 1 if self.shared else len(self.others(client))
+        like = [(spec.name, spec.dtype, spec.shape[1:]) for spec in networks.tensors]
+        self._like = self._like or like
+        floats = all(spec.dtype == "float32" and spec.shape[:1] == (rows,) for spec in networks.tensors)
+        return floats and bool(like) and like == self._like
+
+    @abc.abstractmethod
+    def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
+        """Takes in an exchange: how often clients found their starts right, if asked, and what they trained.
+
+        Averages the networks, which must fit, and stops those that no longer improve.
+        """
+
+    @abc.abstractmethod
+    def distance(self, one: int, other: int) -> float:
+        """Of a pair, in -1..1; UNKNOWN if its network was never judged by both."""
+
+    def matrix(self) -> NDArray[np.float64]:
+        """All distances, shape (N, N): symmetric, UNKNOWN where there is no pair, 0 on the diagonal."""
+        row = {client: row for row, client in enumerate(self.clients)}
+        found = np.full((len(row), len(row)), UNKNOWN)
+        np.fill_diagonal(found, 0.0)
+        for one, other in self.pairs:
+            found[row[one], row[other]] = found[row[other], row[one]] = self.distance(one, other)
+        return found
+
+
+class PairedNetworks(Networks):
+    """One network per pair. What a client holds is a stack: along the first axis of every tensor, its pairs."""
+
+    shared = False
+
+    def __init__(self, clients: Sequence[int], plan: Discrimination) -> None:
+        super().__init__(clients, plan)
+        self._left = set(self.pairs)
+        self._best: dict[tuple[int, int], float] = {}
+        self._without_gain = dict.fromkeys(self.pairs, 0)
+        self._starts: dict[int, Weights] = {}
+
+    @property
+    def left(self) -> int:
+        """Pairs that have neither stopped nor failed."""
+        return len(self._left)
+
+    def others(self, client: int) -> tuple[int, ...]:
+        """In the order of its stack."""
+        return tuple(other for other in self.clients if (client, other) in self._left or (other, client) in self._left)
+
+    def start(self, client: int) -> Weights | None:
+        """Its stack of averaged networks."""
+        return self._starts.get(client)
+
+    def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
+        """What a failed client's pairs had come to counts no more: they did not learn to the end."""
+        places = {client: {other: at for at, other in enumerate(self.others(client))} for client in self.clients}
+        gone = {pair for pair in self._left if failed.intersection(pair)}
+        for pair in gone:
+            self._best.pop(pair, None)
+        self._left -= gone
+        self._average(trained, places)
+        self._judge(judged, places)
+        self._starts = {
+            client: _rows(stack, [places[client][other] for other in self.others(client)])
+            for client, stack in trained.items()
+        }
+
+    def distance(self, one: int, other: int) -> float:
+        """The best of all judgements."""
+        return self._best.get((one, other), UNKNOWN)
+
+    def _average(self, trained: Mapping[int, Weights], places: Mapping[int, Mapping[int, int]]) -> None:
+        """In place: afterwards both stacks of a pair hold the mean."""
+        for one, other in self._left if trained else ():
+            first, second = trained[one].arrays, trained[other].arrays
+            for name in first:
+                mine, theirs = first[name][places[one][other]], second[name][places[other][one]]
+                mine += theirs
+                mine *= 0.5
+                theirs[...] = mine
+
+    def _judge(self, judged: Mapping[int, Discriminated], places: Mapping[int, Mapping[int, int]]) -> None:
+        for one, other in sorted(self._left) if judged else ():
+            first, second = judged[one], judged[other]
+            if not first.samples or not second.samples:
+                self._left.discard((one, other))
+                continue
+            distance = _distance(first, places[one][other], second, places[other][one])
+            if distance > self._best.get((one, other), -np.inf):
+                self._best[one, other], self._without_gain[one, other] = distance, 0
+                continue
+            self._without_gain[one, other] += 1
+            if self._without_gain[one, other] >= self._patience:
+                self._left.discard((one, other))
+
+
+class SharedNetwork(Networks):
+    """One network with an output per client, from which the distance of every pair is read."""
+
+    shared = True
+
+    def __init__(self, clients: Sequence[int], plan: Discrimination) -> None:
+        super().__init__(clients, plan)
+        self._there = set(self.clients)
+        self._start: Weights | None = None
+        self._best = -np.inf
+        self._judged: Mapping[int, Discriminated] = {}  # at the best judgement
+        self._without_gain = 0
+
+    @property
+    def left(self) -> int:
+        """All pairs of clients that are there, or none."""
+        if self._without_gain >= self._patience:
+            return 0
+        return sum(self._there.issuperset(pair) for pair in self.pairs)
+
+    def others(self, client: int) -> tuple[int, ...]:
+        """All clients, whether they are still there or not: the outputs keep their places."""
+        return self.clients if client in self._there and self.left else ()
+
+    def start(self, client: int) -> Weights | None:
+        """The same for all."""
+        return self._start
+
+    def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
+        """The plain mean, since all train on equally many samples. One judgement, the best in sum, counts for all."""
+        self._there -= failed
+        if judged:
+            total = sum(self._read(judged, one, other) for one, other in self.pairs)
+            if total > self._best:
+                self._best, self._judged, self._without_gain = total, dict(judged), 0
+            else:
+                self._without_gain += 1
+        mean, like = Mean(weighted=False), None
+        for network in trained.values():
+            mean.fold(network.arrays)
+            like = network.tensors
+        if like is not None:
+            self._start = Weights.of(mean.result(), like)
+
+    def distance(self, one: int, other: int) -> float:
+        """At the best judgement."""
+        return self._read(self._judged, one, other) if self._there.issuperset((one, other)) else UNKNOWN
+
+    def _read(self, judged: Mapping[int, Discriminated], one: int, other: int) -> float:
+        first, second = judged.get(one), judged.get(other)
+        if first is None or second is None or not first.samples or not second.samples:
+            return UNKNOWN
+        return _distance(first, self.clients.index(other), second, self.clients.index(one))
+
+
+def networks(clients: Sequence[int], plan: Discrimination) -> Networks:
+    """Fresh networks for these clients."""
+    assert plan.settings is not None
+    return (SharedNetwork if plan.settings.shared else PairedNetworks)(clients, plan)
+
+
+def _distance(first: Discriminated, at_first: int, second: Discriminated, at_second: int) -> float:
+    return first.correct[at_first] / first.samples + second.correct[at_second] / second.samples - 1
+
+
+def _rows(stack: Weights, places: list[int]) -> Weights:
+    """These rows of a stack, with a digest of their own."""
+    if places == list(range(len(next(iter(stack.arrays.values()))))):
+        return Weights(stack.tensors, stack.buffer)
+    specs = tuple(dataclasses.replace(spec, shape=(len(places), *spec.shape[1:])) for spec in stack.tensors)
+    return Weights.of({name: array[places] for name, array in stack.arrays.items()}, specs)

@@ -1,0 +1,127 @@
+"""Discriminate: members train networks that tell their samples apart; the result is how far their data are apart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from fedgsp.messages import (
+    Discriminate,
+    Discriminated,
+    DiscriminatorSettings,
+    Failure,
+    FailureCode,
+    GroupResult,
+    Member,
+    ModelRef,
+    TensorSpec,
+)
+from fedgsp.weights import Weights
+from group_manager.discrimination import Networks, networks
+from group_manager.group import Group
+
+
+async def run(group: Group) -> GroupResult | Failure:
+    """Exchanges networks until none improves; the result is a model of `clients` (N,) and `distances` (N, N)."""
+    plan = group.request.discrimination
+    if plan is None or plan.settings is None or not plan.judge_every:
+        return Failure(FailureCode.BAD_ORDER, "discriminators need settings")
+    members = {member.client: member for member in group.request.members}
+    found = networks(list(members), plan)
+    exchange = 0
+    while found.left and exchange <= plan.rounds:
+        judges, trains = exchange % plan.judge_every == 1 % plan.judge_every and exchange > 0, exchange < plan.rounds
+        if judges or trains:
+            await _Exchange(group, found, plan.settings, exchange, judges, trains).carry_out(members)
+        if judges:
+            group.pairs_left(exchange, found.left, len(found.pairs))
+        exchange += 1
+    return GroupResult(_keep_result(group, found), 0, group.bytes_direct, group.bytes_relayed)
+
+
+class _Exchange:
+    """One order to every client that still has a network to train."""
+
+    def __init__(
+        self, group: Group, found: Networks, settings: DiscriminatorSettings, number: int, judges: bool, trains: bool
+    ) -> None:
+        self._group = group
+        self._found = found
+        self._settings = settings
+        self._number = number
+        self._judges = judges
+        self._trains = trains
+        self._prefix = f"{group.request.run_id}/{group.request.round}/{group.request.group}/discriminators/{number}"
+
+    async def carry_out(self, members: dict[int, Member]) -> None:
+        """Members that fail are skipped; the networks go on without them."""
+        group, starts = self._group, set()
+        tickets = {}
+        for position, member in enumerate(members.values()):
+            others = self._found.others(member.client)
+            if others:
+                work = self._order(member, others)
+                if work.start is not None:
+                    starts.add(work.start.model_id)
+                key = group.key("discriminate", position, self._number)
+                tickets[member.client] = (work, group.submit(member, key, work))
+        judged: dict[int, Discriminated] = {}
+        trained: dict[int, Weights] = {}
+        failed: set[int] = set()
+        for client, (work, ticket) in tickets.items():
+            outcome = await group.outcome(ticket)
+            if not isinstance(outcome, Discriminated):
+                group.cancel(ticket)
+            failure = await self._take(client, work, outcome, judged, trained)
+            if failure is not None:
+                failed.add(client)
+                group.skipped(members[client], failure)
+        for model_id in starts:
+            group.drop_start(model_id)
+        await asyncio.to_thread(self._found.advance, judged, trained, failed)
+
+    def _order(self, member: Member, others: tuple[int, ...]) -> Discriminate:
+        weights, start = self._found.start(member.client), None
+        if weights is not None:
+            start_id = f"{self._prefix}/start" + ("" if self._found.shared else f"/{member.client}")
+            self._group.keep(start_id, weights)
+            start = self._group.start_here(start_id, member, self._found.shared)
+        produces = f"{self._prefix}/{member.client}" if self._trains else ""
+        return Discriminate(start, produces, others, self._settings, self._judges)
+
+    async def _take(
+        self,
+        client: int,
+        work: Discriminate,
+        outcome: object,
+        judged: dict[int, Discriminated],
+        trained: dict[int, Weights],
+    ) -> Failure | None:
+        """Takes in one client's answer; why it cannot be used, or None."""
+        if not isinstance(outcome, Discriminated):
+            return outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "an empty answer")
+        self._group.count(outcome)
+        if self._judges and (
+            len(outcome.correct) != len(work.others) or any(right > outcome.samples for right in outcome.correct)
+        ):
+            return Failure(FailureCode.BAD_ORDER, f"{len(outcome.correct)} counts for {len(work.others)} networks")
+        if self._trains:
+            weights = await self._group.collect(work.produces)
+            self._group.release([work.produces])
+            if isinstance(weights, Failure):
+                return weights
+            if not self._found.fits(client, weights):
+                return Failure(FailureCode.WRONG_SHAPES, f"what it sent are no {len(work.others)} discriminators")
+            trained[client] = weights
+        if self._judges:
+            judged[client] = outcome
+        return None
+
+
+def _keep_result(group: Group, found: Networks) -> ModelRef:
+    arrays = {"clients": np.array(found.clients, np.int64), "distances": found.matrix()}
+    specs = tuple(TensorSpec(name, str(array.dtype), array.shape, False) for name, array in arrays.items())
+    request = group.request
+    model_id = f"{request.run_id}/{request.round}/{request.group}/distances"
+    return group.keep(model_id, Weights.of(arrays, specs))

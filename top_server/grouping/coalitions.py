@@ -1,0 +1,283 @@
+"""Coalitions of clients whose error bounds add up to least (FedCollab, Bao et al. 2023).
+
+With m_c samples in coalition c, weight C and distances D the objective is, summed over coalitions,
+
+    |c| C / sqrt(m_c) + (1 / m_c) * sum over i, j in c of m_j D_ij
+
+which is the paper's sum over clients, because sum_j alpha_ij^2 / beta_j = 1 / beta_c. Moving a client touches two
+coalitions, and what each of them gains or loses is one number: P_kj = m_j D_kj + m_k D_jk summed over its members j.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_Number = float | NDArray[np.integer] | Floats
+
+#: Up to so many clients all partitions are considered (3^N / 2 steps): moves mostly find the best one, but not always.
+MOST_FOR_EXHAUSTIVE = 10
+_MOST_PASSES = 100
+#: Restarts take 8 N^2 bytes each; so many numbers are kept at once (256 MiB).
+_MOST_NUMBERS = 2**25
+#: Of the objective of nobody together, from which all descents start: what is less is rounding, no improvement.
+_ROUNDING = 1e-12
+
+
+def objective(
+    distances: NDArray[np.floating], sizes: NDArray[np.number], weight: float, groups: Iterable[Sequence[int]]
+) -> float:
+    """The objective summed over these groups of row numbers, each of at least one sample.
+
+    `distances` (N, N), of which values below 0 and the diagonal count as 0; `sizes` (N,) samples.
+    """
+    total = 0.0
+    for group in groups:
+        rows = np.asarray(group)
+        among, size = _clipped(distances[np.ix_(rows, rows)]), sizes[rows].astype(np.float64)
+        total += float(_cost(len(rows), size.sum(), (among @ size).sum(), weight))
+    return total
+
+
+def solve(
+    distances: NDArray[np.floating],
+    sizes: NDArray[np.number],
+    weight: float,
+    restarts: int,
+    rng: np.random.Generator,
+) -> list[list[int]]:
+    """The best partition found: groups of row numbers, each ascending, ordered by their smallest; the best there is
+    for up to MOST_FOR_EXHAUSTIVE clients. Arguments as in `descents`.
+    """
+    if len(sizes) <= MOST_FOR_EXHAUSTIVE:
+        return _best_of_all(*_checked(distances, sizes), weight)
+    found = [members(labels) for labels in descents(distances, sizes, weight, restarts, rng)]
+    return min(found, key=lambda groups: objective(distances, sizes, weight, groups))
+
+
+def descents(
+    distances: NDArray[np.floating],
+    sizes: NDArray[np.number],
+    weight: float,
+    restarts: int,
+    rng: np.random.Generator,
+    merging: bool = True,
+) -> Ints:
+    """Where each restart ends, shape (restarts, N): clients of one coalition have the same label.
+
+    Everybody starts alone. A pass moves one client after another, in random order, to the coalition (or to none)
+    where the objective is smallest. When no move improves it the best merge of two coalitions is made, if one
+    improves it, and clients move again; `merging=False` leaves that out, which is the authors' algorithm.
+
+    `distances` (N, N) as in `objective`, finite; `sizes` (N,) above 0; ValueError otherwise.
+    """
+    pulls, size = _checked(distances, sizes)
+    at_once = max(1, _MOST_NUMBERS // max(1, pulls.size))
+    parts = [min(at_once, restarts - start) for start in range(0, restarts, at_once)]
+    ends = []
+    for part, stream in zip(parts, rng.spawn(len(parts)), strict=True):
+        descent = _Descents(pulls, size, weight, part)
+        descent.run(stream, merging)
+        ends.append(descent.labels)
+    return np.concatenate(ends)
+
+
+def members(labels: Ints) -> list[list[int]]:
+    """The groups of equal labels: row numbers ascending, ordered by their smallest."""
+    groups: dict[int, list[int]] = {}
+    for row, label in enumerate(labels.tolist()):
+        groups.setdefault(label, []).append(row)
+    return list(groups.values())
+
+
+def place(
+    distances: NDArray[np.floating],
+    sizes: NDArray[np.number],
+    weight: float,
+    groups: Sequence[Sequence[int]],
+    newcomer: int,
+) -> int | None:
+    """The index of the group that the newcomer (a row number) joins for the smallest objective; None for none."""
+    alone = objective(distances, sizes, weight, [[newcomer]])
+    changes = [
+        objective(distances, sizes, weight, [[*group, newcomer]]) - objective(distances, sizes, weight, [group])
+        for group in groups
+    ]
+    if not changes or min(changes) >= alone * (1 - _ROUNDING):
+        return None
+    return int(np.argmin(changes))
+
+
+class _Descents:
+    """Several partitions at once, a leading axis of all arrays; a label is the number of a place for a coalition.
+
+    Invariants, over the members j of coalition c in partition r: count[r, c] of them, mass[r, c] = sum of m_j,
+    inside[r, c] = sum of P over their pairs, pull[r, k, c] = sum of P_kj for every client k, cost[r, c] = its part of
+    the objective; all exactly 0 where nobody is. During a pass all coalitions of its partitions, and
+    an empty place, are among the first `width`.
+    """
+
+    def __init__(self, pulls: Floats, sizes: Floats, weight: float, restarts: int) -> None:
+        shape = (restarts, len(sizes))
+        self.pulls, self.sizes, self.weight = pulls, sizes, weight
+        self.labels: Ints = np.tile(np.arange(len(sizes)), (restarts, 1))
+        self.count: Floats = np.ones(shape)
+        self.mass: Floats = np.tile(sizes, (restarts, 1))
+        self.inside: Floats = np.zeros(shape)
+        self.pull: Floats = np.tile(pulls, (restarts, 1, 1))
+        self.cost = _cost(self.count, self.mass, self.inside, weight)
+        self.width = len(sizes)
+        self.least = _ROUNDING * float(_cost(1, sizes, 0, weight).sum())
+
+    def run(self, rng: np.random.Generator, merging: bool) -> None:
+        rows = np.arange(len(self.labels))
+        while len(rows):
+            self._settle(rows, rng)
+            rows = np.array([row for row in rows.tolist() if merging and self._merge(row)], np.int64)
+
+    def _settle(self, rows: Ints, rng: np.random.Generator) -> None:
+        """Passes over all clients of these partitions, until one has changed nothing."""
+        for _ in range(_MOST_PASSES):
+            self._narrow(rows)
+            orders = rng.permuted(np.tile(np.arange(len(self.sizes)), (len(rows), 1)), axis=1)
+            changed = np.zeros(len(rows), np.bool_)
+            for clients in orders.T:
+                changed |= self._move(rows, clients)
+            rows = rows[changed]
+            if not len(rows):
+                break
+
+    def _move(self, rows: Ints, clients: Ints) -> NDArray[np.bool_]:
+        """Moves one client of each of these partitions to where it is best; whether it was not already there."""
+        each = np.arange(len(rows))
+        own = self.labels[rows, clients]
+        size = self.sizes[clients]
+        pull = self.pull[rows, clients, : self.width]
+        count, mass, inside, cost = (
+            numbers[rows, : self.width] for numbers in (self.count, self.mass, self.inside, self.cost)
+        )
+        # What each coalition, empty ones too, adds to the objective by having the client.
+        adds = _cost(count + 1, mass + size[:, None], inside + pull, self.weight) - cost
+        shared = count[each, own] > 1
+        here = each[shared], own[shared]
+        left = np.zeros(len(rows))
+        left[shared] = _cost(count[here] - 1, mass[here] - size[shared], inside[here] - pull[here], self.weight)
+        adds[each, own] = cost[each, own] - left
+        best = adds.argmin(axis=1)
+        moved: NDArray[np.bool_] = adds[each, best] < adds[each, own] - self.least
+        if moved.any():
+            self._shift(rows[moved], clients[moved], own[moved], -1)
+            self._shift(rows[moved], clients[moved], best[moved], 1)
+            self.labels[rows[moved], clients[moved]] = best[moved]
+            self._widen(int(best[moved].max()))
+        return moved
+
+    def _narrow(self, rows: Ints) -> None:
+        """Sets the width for these partitions; where that halves it, coalitions move to the first places."""
+        self.width = 0
+        if self.labels[rows].max() > 2 * np.count_nonzero(self.count[rows], axis=1).max():
+            for row in rows:
+                order = np.argsort(self.count[row] == 0, kind="stable")
+                for numbers in (self.count, self.mass, self.inside, self.cost):
+                    numbers[row] = numbers[row, order]
+                self.pull[row] = self.pull[row][:, order]
+                self.labels[row] = np.argsort(order)[self.labels[row]]
+        self._widen(int(self.labels[rows].max()))
+
+    def _widen(self, label: int) -> None:
+        self.width = min(max(self.width, label + 2), len(self.sizes))
+
+    def _shift(self, rows: Ints, clients: Ints, labels: Ints, sign: int) -> None:
+        """Adds a client to a coalition of each of these partitions, or with sign -1 takes it out."""
+        self.inside[rows, labels] += sign * self.pull[rows, clients, labels]
+        self.count[rows, labels] += sign
+        self.mass[rows, labels] += sign * self.sizes[clients]
+        self.pull[rows, :, labels] += sign * self.pulls[clients]
+        empty = self.count[rows, labels] == 0
+        self._clear(rows[empty], labels[empty])
+        rows, labels = rows[~empty], labels[~empty]
+        self.cost[rows, labels] = _cost(
+            self.count[rows, labels], self.mass[rows, labels], self.inside[rows, labels], self.weight
+        )
+
+    def _clear(self, rows: Ints | int, labels: Ints | int) -> None:
+        for numbers in (self.count, self.mass, self.inside, self.cost):
+            numbers[rows, labels] = 0
+        self.pull[rows, :, labels] = 0
+
+    def _merge(self, row: int) -> bool:
+        """Makes the best merge of two coalitions of this partition; whether one improves the objective."""
+        used = np.flatnonzero(self.count[row])
+        order = np.argsort(self.labels[row], kind="stable")
+        starts = np.searchsorted(self.labels[row, order], used)
+        between = np.add.reduceat(self.pull[row][np.ix_(order, used)], starts)
+        count, mass, inside, cost = (numbers[row, used] for numbers in (self.count, self.mass, self.inside, self.cost))
+        inside = np.add.outer(inside, inside) + between
+        merged = _cost(np.add.outer(count, count), np.add.outer(mass, mass), inside, self.weight)
+        change = merged - np.add.outer(cost, cost)
+        np.fill_diagonal(change, np.inf)
+        first, second = np.unravel_index(change.argmin(), change.shape)
+        if not change[first, second] < -self.least:
+            return False
+        kept, gone = int(used[first]), int(used[second])
+        self.labels[row][self.labels[row] == gone] = kept
+        self.count[row, kept] += self.count[row, gone]
+        self.mass[row, kept] += self.mass[row, gone]
+        self.inside[row, kept] = inside[first, second]
+        self.pull[row, :, kept] += self.pull[row, :, gone]
+        self.cost[row, kept] = merged[first, second]
+        self._clear(row, gone)
+        return True
+
+
+def _best_of_all(pulls: Floats, sizes: Floats, weight: float) -> list[list[int]]:
+    """The best partition of every set of clients, written as bits, from those of smaller ones."""
+    everybody = 2 ** len(sizes) - 1
+    among = (np.arange(1, everybody + 1)[:, None] >> np.arange(len(sizes)) & 1).astype(np.float64)
+    inside = ((among @ pulls) * among).sum(axis=1) / 2
+    costs = [0.0, *_cost(among.sum(axis=1), among @ sizes, inside, weight).tolist()]
+    best, coalition = [0.0], [0]  # of a set: its objective, and the coalition of its smallest member
+    for clients in range(1, everybody + 1):
+        others = clients & (clients - 1)
+        part, least, chosen = 0, np.inf, 0
+        while True:
+            together = clients ^ others | part
+            if costs[together] + best[clients ^ together] < least:
+                least, chosen = costs[together] + best[clients ^ together], together
+            part = (part - others) & others  # the next larger subset of the others
+            if not part:
+                break
+        best.append(least)
+        coalition.append(chosen)
+    groups = []
+    while everybody:
+        groups.append([row for row in range(len(sizes)) if coalition[everybody] >> row & 1])
+        everybody ^= coalition[everybody]
+    return groups
+
+
+def _checked(distances: NDArray[np.floating], sizes: NDArray[np.number]) -> tuple[Floats, Floats]:
+    """P, shape (N, N), and the sizes."""
+    if distances.shape != (len(sizes), len(sizes)) or not np.isfinite(distances).all():
+        raise ValueError(f"distances of shape {distances.shape} for {len(sizes)} clients, or not all finite")
+    if not (sizes > 0).all():
+        raise ValueError("every client needs a sample")
+    pulls = _clipped(distances) * sizes
+    return pulls + pulls.T, sizes.astype(np.float64)
+
+
+def _clipped(distances: NDArray[np.floating]) -> Floats:
+    clipped: Floats = np.maximum(distances, 0, dtype=np.float64)
+    np.fill_diagonal(clipped, 0)
+    return clipped
+
+
+def _cost(count: _Number, mass: _Number, inside: _Number, weight: float) -> Floats:
+    return np.asarray((count * weight * np.sqrt(mass) + inside) / mass, np.float64)

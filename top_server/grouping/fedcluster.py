@@ -1,0 +1,113 @@
+"""FedCluster: clusters that split in two once they have converged while their members still pull apart (CFL).
+
+Sattler, Müller and Samek: Clustered Federated Learning, 2019.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.errors import ConfigError
+from top_server.grouping.options import Options
+from top_server.grouping.request import GroupingRequest, Plan
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+#: A shorter update has no direction: its cosines are 0.
+_SHORTEST = 1e-12
+_FEWEST_TO_SPLIT = 3
+
+
+def fedcluster(request: GroupingRequest) -> Plan:
+    """The groups of the round before, each split in two where it should be, from matrix `gram`: the inner products of
+    the clients' updates g = (w_start - w_after) / lr in that round.
+
+    Options: a group of 3 or more splits if the length of its mean update is below `eps1` (0.4) and that of its longest
+    above `eps2` (1.6), from the round after `min_round` (20) on, and if its halves are further apart than `gamma_max`
+    (0: not asked). Clients without an update (a row of NaN) count in none of these and go with the larger half;
+    clients without a group join the largest. ConfigError without a usable matrix after `min_round`.
+    """
+    options = Options("fedcluster", request.options, ("eps1", "eps2", "min_round", "gamma_max"))
+    eps1, eps2 = options.number("eps1", 0.4), options.number("eps2", 1.6)
+    min_round = options.integer("min_round", 20, least=0)
+    gamma_max = options.number("gamma_max", 0.0)
+
+    groups = _before(request)
+    if request.round - 1 > min_round:
+        gram, known = products(request, "fedcluster", "updates")
+        groups = [half for group in groups for half in _halves(group, gram, known, (eps1, eps2, gamma_max))]
+    return Plan.from_rows(sorted(groups, key=min), request)
+
+
+def norms(gram: Floats) -> tuple[float, float]:
+    """The length of the mean update, unweighted, and that of the longest; `gram` (n, n) of one group."""
+    return math.sqrt(max(float(gram.mean()), 0.0)), math.sqrt(float(np.diagonal(gram).max()))
+
+
+def split(gram: Floats) -> tuple[Flags, float]:
+    """Two halves by complete linkage on 1 - cosine, and the largest cosine between them.
+
+    `gram` (n, n), n at least 2; the first answer (n,) is true for the half that has row 0.
+    """
+    # Loading it takes half a second, which other groupings need not wait for.
+    from scipy.cluster.hierarchy import cut_tree, linkage
+
+    lengths = np.sqrt(np.diagonal(gram))
+    inverse = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths >= _SHORTEST)
+    cosines = gram * np.outer(inverse, inverse)
+    # Cut by the order of merges: a cut by height finds no two clusters where the last merges are equally high.
+    label = cut_tree(linkage(1 - cosines[np.triu_indices(len(gram), 1)], "complete"), n_clusters=2)[:, 0]
+    first: Flags = label == label[0]
+    return first, float(cosines[np.ix_(first, ~first)].max())
+
+
+def products(request: GroupingRequest, grouping: str, what: str) -> tuple[Floats, Flags]:
+    """Matrix `gram`, and of which clients it knows anything; ConfigError if it is missing or no inner products."""
+    count = len(request.clients)
+    if "gram" not in request.matrices:
+        raise ConfigError(
+            f"grouping {grouping} needs the inner products of the clients' {what} (matrix gram)",
+            f"let clients report them (scheme {grouping}), or use grouping random",
+        )
+    gram = request.matrices["gram"].astype(np.float64)
+    if gram.shape != (count, count):
+        raise ConfigError(
+            f"grouping {grouping}: matrix gram has shape {gram.shape} for {count} clients",
+            "give it a row and a column per client",
+        )
+    known: Flags = np.isfinite(np.diagonal(gram))
+    if not np.isfinite(gram[np.ix_(known, known)]).all() or (np.diagonal(gram)[known] < 0).any():
+        raise ConfigError(
+            f"grouping {grouping}: matrix gram has entries that are no inner products of {what}",
+            "give finite numbers, and NaN only in the whole row and column of a client that reported nothing",
+        )
+    return gram, known
+
+
+def _before(request: GroupingRequest) -> list[list[int]]:
+    groups = [[request.clients.index(client) for client in group] for group in request.settled] or [[]]
+    grouped = {row for group in groups for row in group}
+    max(groups, key=len).extend(row for row in range(len(request.clients)) if row not in grouped)
+    return groups
+
+
+def _halves(group: list[int], gram: Floats, known: Flags, limits: tuple[float, float, float]) -> list[list[int]]:
+    """The group, or its two halves."""
+    eps1, eps2, gamma_max = limits
+    rows = np.array([row for row in group if known[row]])
+    if len(rows) < _FEWEST_TO_SPLIT:
+        return [group]
+    among = gram[np.ix_(rows, rows)]
+    mean, longest = norms(among)
+    if not (mean < eps1 and longest > eps2):
+        return [group]
+    first, across = split(among)
+    if gamma_max and not math.sqrt(max(1 - across, 0.0) / 2) > gamma_max:
+        return [group]
+    halves: list[list[int]] = [rows[first].tolist(), rows[~first].tolist()]
+    max(halves, key=len).extend(row for row in group if not known[row])
+    return halves

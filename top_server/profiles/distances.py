@@ -1,0 +1,201 @@
+"""Distances: how far the clients' data are apart, by networks that try to tell them apart (FedCollab, section 5.1)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.errors import ConfigError, RunError
+from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
+from fedgsp.weights import Weights
+from top_server.evidence import Evidence
+from top_server.group_run import GroupOutcome, GroupTask
+from top_server.grouping.options import Options
+from top_server.profiles.base import Profile
+from top_server.run import Run
+from top_server.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+#: The most features that a client's samples may have; a task with more gives its discriminators an encoder.
+MOST_FEATURES = 1 << 14
+_HIDDEN = 200
+#: The distance of clients that could not be compared.
+UNKNOWN = 1.0
+
+
+class DistanceOptions(NamedTuple):
+    """Options of --grouping-option that say how distances are found."""
+
+    shared: bool
+    exchanges: int
+    local_steps: int
+    batch_size: int
+    learning_rate: float
+    judge_every: int
+    patience: int
+    file: str
+
+
+class Distances(Profile):
+    """Measured once for every pair of clients, when the later of the two comes; recorded in the run directory."""
+
+    options = (
+        "distance",
+        "exchanges",
+        "local_steps",
+        "discriminator_batch",
+        "discriminator_rate",
+        "judge_every",
+        "patience",
+        "distances",
+    )
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._chosen = self.read(run.options["profile"])
+        self._known: dict[tuple[int, int], float] = {}
+        self._met: set[int] = set()
+        self._samples = 0
+        self._seconds, self._bytes = 0.0, 0
+        if self._chosen.file:
+            self._known = read_file(Path(self._chosen.file))
+            self._met = {client for pair in self._known for client in pair}
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> DistanceOptions:
+        """How distances are found; the defaults are the paper's."""
+        options = Options("distances", given, cls.options, "profile")
+        chosen = DistanceOptions(
+            options.choice("distance", ("pairwise", "shared")) == "shared",
+            options.integer("exchanges", 2000),
+            options.integer("local_steps", 1),
+            options.integer("discriminator_batch", 32),
+            options.number("discriminator_rate", 0.01),
+            options.integer("judge_every", 10),
+            options.integer("patience", 10),
+            options.text("distances", ""),
+        )
+        if chosen.file:
+            read_file(Path(chosen.file))
+        return chosen
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Matrix `distances` (N, N), in -1..1 and 1 for clients that could not be compared."""
+        clients = tuple(self.run.membership.clients)
+        new = tuple(client for client in clients if client not in self._met)
+        if new:
+            await self._measure(round_number, clients, new)
+            self._met.update(new)
+            self._record()
+        return Evidence(clients, matrices={"distances": self._matrix(clients)})
+
+    async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
+        run, begin = self.run, time.monotonic()
+        hosted = run.membership.clients
+        able = [client for client in clients if hosted[client].train_samples >= 2]  # a part to train on, one to judge
+        arrived = [client for client in able if client in new]
+        others = [client for client in able if client not in new]
+        if len(able) < 2 or not arrived:
+            return
+        half = min(hosted[client].train_samples for client in arrived) // 2
+        self._samples = self._samples or half
+        plan = self._plan(min(self._samples, half), arrived if others else ())
+        task = GroupTask(0, "discriminate", tuple(able), discrimination=plan, max_bytes=self._most_bytes(len(able)))
+        logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
+        outcome = await run.survey(round_number, task)
+        found = await self._take(outcome, len(able))
+        for (one, other), distance in found.items():
+            if one in new or other in new:
+                self._known[one, other] = distance
+        seconds, moved = round(time.monotonic() - begin, 3), _bytes_moved(outcome)
+        self._seconds += seconds
+        self._bytes += moved
+        run.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
+
+    def _plan(self, samples: int, newcomers: Iterable[int]) -> Discrimination:
+        chosen = self._chosen
+        settings = DiscriminatorSettings(
+            samples,
+            chosen.local_steps,
+            chosen.batch_size,
+            chosen.learning_rate,
+            self.run.config.seed,
+            chosen.shared,
+        )
+        # A shared network has an output for everybody: newcomers make it learn again.
+        return Discrimination(
+            settings, chosen.exchanges, chosen.judge_every, chosen.patience, () if chosen.shared else tuple(newcomers)
+        )
+
+    def _most_bytes(self, clients: int) -> int:
+        """Of the networks that one client sends."""
+        networks, outputs = (1, clients) if self._chosen.shared else (clients - 1, 1)
+        inputs = MOST_FEATURES + self.run.membership.num_classes + 2
+        return 4 * networks * (_HIDDEN * (inputs + outputs) + outputs) + 64
+
+    async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], float]:
+        """The distances that a group manager found; raises RunError if there are none that can be used."""
+        taken: Weights | Failure = Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a result")
+        if isinstance(outcome.result, Failure):
+            taken = outcome.result
+        elif outcome.result.ref is not None:
+            most = 8 * (clients + 1) * (clients + 1) + 64
+            taken = await outcome.manager.client.take(outcome.result.ref.id, None, most)
+        if isinstance(taken, Failure):
+            raise RunError(f"how far the clients' data are apart was not found: {taken}", "see events.jsonl")
+        order, matrix = (taken.arrays.get(name, np.empty(0)) for name in ("clients", "distances"))
+        if order.ndim != 1 or matrix.shape != (len(order), len(order)):
+            raise RunError("a group manager sent distances that cannot be used", "run the same version everywhere")
+        rows = list(enumerate(order.tolist()))
+        return {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
+
+    def _matrix(self, clients: Sequence[int]) -> NDArray[np.float64]:
+        known, count = self._known, len(clients)
+        cells = [0.0 if one == other else known.get((one, other), UNKNOWN) for one in clients for other in clients]
+        return np.array(cells).reshape(count, count)
+
+    def _record(self) -> None:
+        """Keeps what was found in the run directory, where option `distances` of another run takes it from."""
+        assert self.run.config.run_dir is not None
+        clients = sorted(self._met)
+        document = {
+            "clients": clients,
+            "distances": self._matrix(clients).tolist(),
+            "shared": self._chosen.shared,
+            "seconds": round(self._seconds, 3),
+            "bytes": self._bytes,
+        }
+        path = RunDirectory(self.run.config.run_dir).distances
+        try:
+            path.write_text(json.dumps(document) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}", "make room on that disk") from error
+
+
+def _bytes_moved(outcome: GroupOutcome) -> int:
+    result = outcome.result
+    return result.bytes_direct + result.bytes_relayed if isinstance(result, GroupResult) else 0
+
+
+def read_file(path: Path) -> dict[tuple[int, int], float]:
+    """Distances that a run recorded, both ways for every pair; raises ConfigError."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        clients = [int(client) for client in document["clients"]]
+        matrix = np.array(document["distances"], np.float64)
+        if matrix.shape != (len(clients), len(clients)) or not (np.abs(matrix) <= 1).all():
+            raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
+        ) from None
+    rows = list(enumerate(clients))
+    return {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}

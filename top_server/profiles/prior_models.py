@@ -1,0 +1,54 @@
+"""What clients learn alone before the first round (one-shot k-means, section 6)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from fedgsp.messages import MemberDone, Trained
+from fedgsp.updates import trainable
+from fedgsp.weights import Weights
+from top_server.evidence import Evidence
+from top_server.gram import UpdateSpool
+from top_server.group_run import GroupTask
+from top_server.models import Held
+from top_server.profiles.priors import Priors
+from top_server.run import Run
+from top_server.run_directory import RunDirectory
+
+
+class PriorModels(Priors):
+    """Every client's own model comes here once, and stays on disk until the run is over."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        assert run.config.run_dir is not None
+        self._spool = UpdateSpool(RunDirectory(run.config.run_dir).path)
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Matrix `gram` (N, N): inner products of the clients' trainable weights; rows of NaN where these are lost."""
+        clients = await self.train_priors(round_number)
+        unknown = {client: self.priors[client] for client in clients if client not in self._spool.clients}
+        if unknown:
+            await self._collect(round_number, unknown)
+        gram = await asyncio.to_thread(self._spool.gram, clients)
+        return Evidence(clients, matrices={"gram": gram})
+
+    def close(self) -> None:
+        """Gives back the spool's memory and disk."""
+        self._spool.close()
+
+    async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
+        task = GroupTask(0, "collect", tuple(held), own_starts=held)
+        outcome = await self.run.survey(round_number, task)
+        for done in outcome.done:
+            weights = outcome.models.get(done.client)
+            if _came(done) and isinstance(weights, Weights):
+                parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
+                vector = np.concatenate(parts).astype(np.float32)
+                await asyncio.to_thread(self._spool.put, done.client, vector)
+
+
+def _came(done: MemberDone) -> bool:
+    return isinstance(done.result, Trained) and done.result.ref is not None
