@@ -1,11 +1,13 @@
 """Runs every variant of an experiment with every seed, then prints its table: sweep.py EXPERIMENT.toml --out DIR [...]
 
 The TOML has a table `run` (settings of `top-server`, as in a run's config.toml), a list `seeds`, and tables
-`variants.NAME` with the settings that differ. A seed is both the run's and the task's option `seed`. A run that is
+`variants.NAME` with the settings that differ. A seed is both the run's and the task's option `seed`; {seed} and {out}
+in a setting stand for it and for DIR, so that runs of one seed can share a local run or distances. A run that is
 finished in DIR is not run again; one that was cut off is. --task-option and --rounds go to every run.
 
 The table gives test error in %, over the clients: the mean over seeds (and +- its standard deviation, ddof 1) of the
-mean over clients, once with each client's best round, as HCCT's authors report, and once after the last round.
+mean over clients, once with each client's best round, as HCCT's authors report, and once after the last round. With
+--gains it gives what FedCollab's authors report: accuracy after the last round, IPR and RSD, all in %.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--per-client", action="store_true", help="also each client's last figures, mean over seeds")
+    parser.add_argument("--gains", action="store_true", help="accuracy and gains over training alone, not errors")
     parser.add_argument("--table", action="store_true", help="only print the table of what is there")
     arguments = parser.parse_args()
     experiment = tomllib.loads(arguments.experiment.read_text(encoding="utf-8"))
@@ -46,19 +49,25 @@ def main() -> None:
             settings["task_option"] = {**settings.get("task_option", {}), "seed": str(seed), **given}
             if arguments.rounds:
                 settings["rounds"] = arguments.rounds
-            run(settings, arguments.out / f"{name}-{seed}")
+            run(filled(settings, seed=seed, out=arguments.out.resolve()), arguments.out / f"{name}-{seed}")
     runs = {name: [arguments.out / f"{name}-{seed}" for seed in seeds] for name in names}
-    table(runs)
+    (gains if arguments.gains else table)(runs)
     if arguments.per_client:
         per_client(runs)
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     both = {**base, **changes}
-    for key in ("task_option", "grouping_option"):
+    for key in ("task_option", "grouping_option", "training_option"):
         if key in base and key in changes:
             both[key] = {**base[key], **changes[key]}
     return both
+
+
+def filled(setting: Any, **values: Any) -> Any:
+    if isinstance(setting, dict):
+        return {key: filled(value, **values) for key, value in setting.items()}
+    return setting.format(**values) if isinstance(setting, str) else setting
 
 
 def run(settings: dict[str, Any], directory: Path) -> None:
@@ -102,6 +111,24 @@ def table(runs: dict[str, list[Path]]) -> None:
         moved = np.mean([moved_bytes(directory) for directory in found]) / 1e6
         figures = [cell(best), cell(last), f"{std:.2f}", f"{least:.2f}", f"{most:.2f}", f"{moved:,.1f}"]
         print("| " + " | ".join([name, str(len(found)), *figures]) + " |")
+
+
+def gains(runs: dict[str, list[Path]]) -> None:
+    print("| variant | seeds | accuracy | IPR | RSD | partition of the first seed |\n|" + "---|" * 6)
+    for name, directories in runs.items():
+        found = [directory for directory in directories if (directory / "summary.json").exists()]
+        if not found:
+            continue
+        last = [json.loads((directory / "summary.json").read_text())["last"] for directory in found]
+        figures = [cell(100 * np.array([one["mean"] for one in last]))]
+        for key in ("ipr", "rsd"):
+            figures.append(
+                cell(100 * np.array([one[key] for one in last])) if all(key in one for one in last) else "-"
+            )
+        lines = (found[0] / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        groups = json.loads(lines[-1])["partition"]
+        partition = f"{len(groups)}: " + " ".join(sorted((str(len(group)) for group in groups), key=int))
+        print("| " + " | ".join([name, str(len(found)), *figures, partition]) + " |")
 
 
 def per_client(runs: dict[str, list[Path]]) -> None:

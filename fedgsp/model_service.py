@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import grpc
 import grpc.aio
-import numpy as np
 
 from fedgsp import wire
 from fedgsp.channels import describe, refuse
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
-from fedgsp.weights import Weights, WeightsError, check_finite, check_same_tensors, total_bytes
+from fedgsp.weights import Weights, WeightsError, check_finite, check_same_tensors, room, total_bytes
 
 CHUNK_BYTES = 1024 * 1024
 #: Longest silence inside a stream of chunks.
@@ -147,7 +146,7 @@ async def _receive(
         )
     if size > max_bytes:
         raise WeightsError(FailureCode.TOO_LONG, f"model {ref.id!r} has {size} bytes, at most {max_bytes} are taken")
-    weights = Weights(header.tensors, np.empty(size, np.uint8))
+    weights = Weights(header.tensors, room(size))
     view, filled = weights.buffer.data, 0
     while True:
         chunk = await _next(stream, f"model {ref.id!r}", CHUNK_TIMEOUT_S)

@@ -20,6 +20,7 @@ DTYPES = {
 }
 #: Axes that a tensor may have; numpy itself takes 64.
 MAX_DIMENSIONS = 32
+_CACHE_LINE = 64
 
 
 class WeightsError(Exception):
@@ -56,6 +57,13 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
     return sum(_padded(nbytes(spec)) for spec in tensors)
 
 
+def room(size: int) -> NDArray[np.uint8]:
+    """Uninitialised bytes that begin on a cache line: vector instructions are up to twice as fast on those."""
+    spare = np.empty(size + _CACHE_LINE, np.uint8)
+    start = -spare.ctypes.data % _CACHE_LINE
+    return spare[start : start + size]
+
+
 @dataclass(frozen=True)
 class Weights:
     """A model's tensors; `buffer` is uint8 of shape (total_bytes,)."""
@@ -66,7 +74,7 @@ class Weights:
     @classmethod
     def empty(cls, tensors: tuple[TensorSpec, ...]) -> Weights:
         """Room for a model, with undefined values but zeroed padding."""
-        weights = cls(tensors, np.empty(total_bytes(tensors), np.uint8))
+        weights = cls(tensors, room(total_bytes(tensors)))
         offset = 0
         for spec in tensors:
             weights.buffer[offset + nbytes(spec) : offset + _padded(nbytes(spec))] = 0
@@ -107,7 +115,9 @@ class Weights:
 
     def copy(self) -> Weights:
         """The same weights in a buffer of their own."""
-        return Weights(self.tensors, self.buffer.copy())
+        copy = Weights(self.tensors, room(len(self.buffer)))
+        copy.buffer[...] = self.buffer
+        return copy
 
 
 def without_head(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
