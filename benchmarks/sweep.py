@@ -120,11 +120,10 @@ def gains(runs: dict[str, list[Path]]) -> None:
         if not found:
             continue
         last = [json.loads((directory / "summary.json").read_text())["last"] for directory in found]
-        figures = [cell(100 * np.array([one["mean"] for one in last]))]
-        for key in ("ipr", "rsd"):
-            figures.append(
-                cell(100 * np.array([one[key] for one in last])) if all(key in one for one in last) else "-"
-            )
+        figures = [
+            cell(100 * np.array([one[key] for one in last])) if all(key in one for one in last) else "-"
+            for key in ("mean", "ipr", "rsd")
+        ]
         lines = (found[0] / "history.jsonl").read_text(encoding="utf-8").splitlines()
         groups = json.loads(lines[-1])["partition"]
         partition = f"{len(groups)}: " + " ".join(sorted((str(len(group)) for group in groups), key=int))

@@ -17,6 +17,9 @@ TRAININGS: dict[str, dict[str, int | float]] = {
     "ditto": {"lambda": 1.0},
 }
 
+#: Samples that Per-FedAvg halves at least; smaller batches are left out.
+SMALLEST_BATCH = 4
+
 
 def training_options(algorithm: str, given: Mapping[str, str]) -> dict[str, int | float]:
     """Every option of an algorithm, as given or its default; raises ConfigError for one that cannot be."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedgsp.errors import ConfigError
-from fedgsp.local_training import training_options
+from fedgsp.local_training import SMALLEST_BATCH, training_options
 from top_server.config import FIELDS, RunConfig, flag
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.merging import MERGE_OPTIONS
@@ -56,7 +56,7 @@ def choose(config: RunConfig) -> Scheme:
             )
     _check_growth(config, scheme)
     _check_options(config, scheme)
-    training_options(scheme.training, config.training_option)
+    _check_training(config, scheme)
     return scheme
 
 
@@ -72,6 +72,22 @@ def _check_growth(config: RunConfig, scheme: Scheme) -> None:
     if not config.learning_rate_in(config.rounds) > 0:
         raise ConfigError(
             f"the learning rate is 0 before round {config.rounds}", "give a --learning-rate-decay nearer to 1"
+        )
+
+
+def _check_training(config: RunConfig, scheme: Scheme) -> None:
+    """Refuses options of the training that cannot be, and settings with which nobody would learn anything."""
+    given = training_options(scheme.training, config.training_option)
+    if scheme.training == "per-fedavg" and config.batch_size < SMALLEST_BATCH:
+        raise ConfigError(
+            f"--batch-size is {config.batch_size}, and training per-fedavg leaves out batches below {SMALLEST_BATCH}",
+            "give a larger one",
+        )
+    pull = config.learning_rate * max(given.get("mu", 0), given.get("lambda", 0))
+    if pull >= 1:
+        raise ConfigError(
+            f"the learning rate times the pull towards the received model is {pull:g}: steps of 1 or more overshoot",
+            "lower --learning-rate, or mu or lambda of --training-option",
         )
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from fedgsp.local_training import SMALLEST_BATCH
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent
-
-#: A batch has two halves of at least two samples; smaller ones are left out.
-SMALLEST_BATCH = 4
 
 
 def train(work: LocalWork) -> Result:
