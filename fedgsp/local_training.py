@@ -31,7 +31,7 @@ def training_options(algorithm: str, given: Mapping[str, str]) -> dict[str, int 
     return {name: _number(algorithm, name, given.get(name), default) for name, default in defaults.items()}
 
 
-def _number(algorithm: str, name: str, text: str | None, default: int | float) -> int | float:
+def _number(algorithm: str, name: str, text: str | None, default: float) -> int | float:
     if text is None:
         return default
     whole = isinstance(default, int)

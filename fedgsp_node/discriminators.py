@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedgsp.discriminators import HIDDEN, MOST_FEATURES
 from fedgsp.errors import TaskError
 from fedgsp.messages import DiscriminatorSettings, TensorSpec
 from fedgsp.seeds import derive, stream
@@ -22,7 +23,6 @@ from fedgsp.weights import Weights, check_finite, check_same_tensors
 from fedgsp_node.torch_weights import as_tensor
 from fedgsp_node.training.control import Control
 
-HIDDEN = 200
 #: The label's part of the hidden layer, against that of the features.
 LABEL_STRESS = 2.0
 #: Rows that go through the encoder, or are judged, at once.
@@ -55,6 +55,11 @@ def samples_of(task: Task, part: Split, control: Control) -> Samples:
                 raise TaskError(
                     f"the task's features() made {tuple(features.shape)} of {len(block)} samples",
                     "return one row of numbers a sample",
+                )
+            if features.shape[1] > MOST_FEATURES:
+                raise TaskError(
+                    f"a sample has {features.shape[1]} features, and discriminators take up to {MOST_FEATURES}",
+                    "give the task a features() that encodes them",
                 )
             blocks.append(features.float())
             control.tick()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp.discriminators import most_bytes
 from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
 from fedgsp.weights import Weights
@@ -24,9 +25,6 @@ from top_server.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
-#: The most features that a client's samples may have; a task with more gives its discriminators an encoder.
-MOST_FEATURES = 1 << 14
-_HIDDEN = 200
 #: The distance of clients that could not be compared.
 UNKNOWN = 1.0
 
@@ -105,12 +103,17 @@ class Distances(Profile):
         others = [client for client in able if client not in new]
         if len(able) < 2 or not arrived:
             return
-        half = min(hosted[client].train_samples for client in arrived) // 2
+        # The same for all, so that the smallest decides; a smaller one that comes later, for its own pairs.
+        half = min(hosted[client].train_samples for client in able) // 2
         self._samples = self._samples or half
         plan = self._plan(min(self._samples, half), arrived if others else ())
-        task = GroupTask(0, "discriminate", tuple(able), discrimination=plan, max_bytes=self._most_bytes(len(able)))
+        networks, outputs = (1, len(able)) if self._chosen.shared else (len(able) - 1, 1)
+        most = most_bytes(networks, outputs, run.membership.num_classes)
+        task = GroupTask(0, "discriminate", tuple(able), discrimination=plan, max_bytes=most)
         logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
         outcome = await run.survey(round_number, task)
+        if len(outcome.left_out) == len(able):
+            raise RunError("no client's data could be told apart from the others'", "see events.jsonl for the reasons")
         found = await self._take(outcome, len(able))
         for (one, other), distance in found.items():
             if one in new or other in new:
@@ -134,12 +137,6 @@ class Distances(Profile):
         return Discrimination(
             settings, chosen.exchanges, chosen.judge_every, chosen.patience, () if chosen.shared else tuple(newcomers)
         )
-
-    def _most_bytes(self, clients: int) -> int:
-        """Of the networks that one client sends."""
-        networks, outputs = (1, clients) if self._chosen.shared else (clients - 1, 1)
-        inputs = MOST_FEATURES + self.run.membership.num_classes + 2
-        return 4 * networks * (_HIDDEN * (inputs + outputs) + outputs) + 64
 
     async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], float]:
         """The distances that a group manager found; raises RunError if there are none that can be used."""

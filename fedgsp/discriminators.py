@@ -1,0 +1,14 @@
+"""What nodes and the top server agree on about client discriminators: how large one may be (FedCollab)."""
+
+from __future__ import annotations
+
+#: Hidden units.
+HIDDEN = 200
+#: The most features of a sample; a task with more gives its discriminators an encoder.
+MOST_FEATURES = 1 << 14
+
+
+def most_bytes(networks: int, outputs: int, labels: int) -> int:
+    """Of so many networks in float32, with as many features as there may be."""
+    floats = networks * (HIDDEN * (MOST_FEATURES + labels + 2 + outputs) + outputs)
+    return 4 * floats + 64  # tensors are padded
