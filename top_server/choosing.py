@@ -94,8 +94,8 @@ def _check_training(config: RunConfig, scheme: Scheme) -> None:
 def _check_options(config: RunConfig, scheme: Scheme) -> None:
     """Refuses what --grouping-option cannot say before anybody waits for nodes."""
     given = options(config, scheme)
-    models = PROFILES[scheme.profile].read(given["profile"])
-    if scheme.merge == "soft-clusters" and SoftClusters.read(given["merge"]) > models:
+    chosen = PROFILES[scheme.profile].read(given["profile"])
+    if scheme.merge == "soft-clusters" and SoftClusters.read(given["merge"]) > (models := chosen.models):
         raise ConfigError(f"option soft is {given['merge'].get('soft', 2)}, and there are {models} models", "lower it")
     if scheme.grouping not in GROUPINGS:
         return

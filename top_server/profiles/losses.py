@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,28 +16,46 @@ from top_server.profiles.base import Profile, evaluate
 DEFAULT_MODELS = 4
 
 
-class Losses(Profile):
-    """The models begin with different weights; equal ones would make everybody choose the first."""
+class ModelOptions(NamedTuple):
+    """Options of --grouping-option: how many models, and which of many random starts."""
 
-    options = ("models",)
+    models: int
+    restart: int
+
+
+class Losses(Profile):
+    """The models begin with different weights; equal ones would make everybody choose the first.
+
+    Much depends on these weights: IFCA's authors start several times. `clusters_chosen` tells the training loss by
+    which restarts can be compared without a look at the test parts.
+    """
+
+    options = ("models", "restart")
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> int:
-        """The number of models."""
-        return Options("losses", given, cls.options, "profile").integer("models", DEFAULT_MODELS)
+    def read(cls, given: Mapping[str, str]) -> ModelOptions:
+        """What its options say."""
+        options = Options("losses", given, cls.options, "profile")
+        return ModelOptions(options.integer("models", DEFAULT_MODELS), options.integer("restart", 0, least=0))
 
     async def gather(self, round_number: int) -> Evidence:
         """A matrix (N, models); clients that could not judge all models are left out."""
         run = self.run
-        count = self.read(run.options["profile"])
-        everyone = tuple(run.membership.clients)
+        count, restart = self.read(run.options["profile"])
+        hosted = run.membership.clients
+        everyone = tuple(hosted)
         losses: list[dict[int, float]] = []
         for cluster in range(count):
             slot = cluster_slot(cluster)
             if slot not in run.models:
-                await run.make_initial(slot, cluster)
+                await run.make_initial(slot, restart * count + cluster)
             answers = await evaluate(run, round_number, "evaluate-training", everyone, ((run.models[slot], 1.0),))
             losses.append({c: answer.loss_sum / answer.samples for c, answer in answers.items() if answer.samples})
         clients = tuple(client for client in everyone if all(client in column for column in losses))
         rows = [[column[client] for column in losses] for client in clients]
-        return Evidence(clients, matrices={"costs": np.array(rows).reshape(-1, count)})
+        costs = np.array(rows).reshape(-1, count)
+        if clients:
+            loss = np.average(costs.min(axis=1), weights=[hosted[client].train_samples for client in clients])
+            chosen = np.bincount(costs.argmin(axis=1), minlength=count)
+            run.journal.record("clusters_chosen", round=round_number, clients=chosen, train_loss=loss)
+        return Evidence(clients, matrices={"costs": costs})
