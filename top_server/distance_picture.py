@@ -1,0 +1,79 @@
+"""Draws how far apart the clients' data are, with the coalitions found on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.errors import DataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.image import AxesImage
+
+#: Names of clients that can be read along one side of a picture.
+_MOST_NAMES = 40
+#: Clients up to which every outline can be broad.
+_FEW = 60
+
+
+def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
+    """The clients and their distances (N, N) that a run recorded; None if it measured none. Raises DataError."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        clients = [int(client) for client in document["clients"]]
+        matrix = np.array(document["distances"], np.float64)
+        if not clients or matrix.shape != (len(clients), len(clients)):
+            raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} holds no distances ({error})", "restore the file, or remove it") from None
+    return clients, matrix
+
+
+def by_coalition(clients: Sequence[int], partition: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """The clients, coalition by coalition, and the size of each coalition; clients in none come last.
+
+    Coalitions are in the order of their smallest members; members that are none of `clients` are left out.
+    """
+    known = set(clients)
+    coalitions = sorted(sorted(known.intersection(group)) for group in partition if known.intersection(group))
+    ordered = [client for group in coalitions for client in group]
+    return ordered + sorted(known.difference(ordered)), [len(group) for group in coalitions]
+
+
+def draw_distances(
+    axes: Axes, clients: Sequence[int], matrix: NDArray[np.float64], partition: Sequence[Sequence[int]]
+) -> AxesImage:
+    """Draws the matrix (N, N), rows and columns by coalition, each outlined; a value below 0 is shown as 0."""
+    ordered, sizes = by_coalition(clients, partition)
+    row = {client: index for index, client in enumerate(clients)}
+    rows = [row[client] for client in ordered]
+    shown = np.clip(matrix[np.ix_(rows, rows)], 0, 1)
+    image = axes.imshow(shown, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    width = 2.0 if len(ordered) <= _FEW else 1.0
+    begin = -0.5
+    for end in begin + np.cumsum(sizes):
+        corners = ([begin, end, end, begin, begin], [begin, begin, end, end, begin])
+        axes.plot(*corners, color="#e8590c", linewidth=width, solid_joinstyle="miter", clip_on=False, zorder=3)
+        begin = end
+    name_clients(axes.xaxis, ordered)
+    name_clients(axes.yaxis, ordered)
+    axes.set(xlabel="client", ylabel="client")
+    return image
+
+
+def name_clients(axis: Axis, clients: Sequence[int]) -> None:
+    """Names the clients at 0, 1, ... along an axis: all, or evenly as many as can be read."""
+    step = -(-len(clients) // _MOST_NAMES)
+    names = [str(client) for client in clients[::step]]
+    size = 8.0 if len(names) <= 12 else 6.5 if len(names) <= 24 else 5.0
+    upright = axis.axis_name == "x" and len(names) > 24
+    axis.set_ticks(range(0, len(clients), step), names, fontsize=size, rotation=90.0 if upright else 0.0)
