@@ -1,6 +1,6 @@
-"""Draws how far apart the clients' data are, as several runs found it, side by side: plot_coalitions.py DIR... --out FILE
+"""Draws how far apart the clients' data are, as several runs found it: plot_coalitions.py DIR... --out FILE
 
-A DIR may be LABEL=DIR; its name is the label if none is given. Coalitions of a run's last round are outlined. Prints
+A DIR may be LABEL=DIR; without a label its name is the title. Coalitions of a run's last round are outlined. Prints
 how far apart clients are within coalitions and across them. Needs the `plots` extra.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from top_server.distance_picture import draw_distances, read_distances
 from top_server.history import read_lines
+from top_server.pictures import last_partition
 from top_server.run_directory import RunDirectory
 
 mpl.use("Agg")
@@ -21,11 +22,6 @@ import matplotlib.pyplot as plt
 
 MOST_COLUMNS = 4
 SIDE_INCHES = 3.6
-
-
-def last_partition(directory: RunDirectory) -> list[list[int]]:
-    rows = read_lines(directory.history)
-    return next((row["partition"] for row in reversed(rows) if row.get("partition")), [])
 
 
 def told(clients: list[int], matrix: np.ndarray, partition: list[list[int]]) -> str:
@@ -59,7 +55,7 @@ def main() -> None:
         found = read_distances(directory.distances)
         if found is None:
             parser.error(f"{path} measured no distances")
-        partition = last_partition(directory)
+        partition = last_partition(read_lines(directory.history))
         image = draw_distances(axes, *found, partition)
         axes.set_title(label or directory.path.resolve().name)
         print(f"{label or path}: {told(*found, partition)}")

@@ -19,7 +19,7 @@ class Discriminating:
         self._clients = clients
         self._fetcher = fetcher
         self._slot = slot
-        self._samples: dict[int, Samples] = {}
+        self._samples: dict[tuple[int, bool], Samples] = {}
 
     def forget(self) -> None:
         """Gives back the memory of what was encoded."""
@@ -33,7 +33,7 @@ class Discriminating:
         client, exchange = order.client, order.key.attempt
         try:
             size = discriminators.sizes(client, work.others, settings.shared)
-            samples = await self._slot.run(lambda control: self._encoded(client, control))
+            samples = await self._slot.run(lambda control: self._encoded(client, settings.balanced, control))
             expected = discriminators.tensors(*size, samples.x.shape[1], samples.classes)
             if work.start is None:
                 networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
@@ -59,10 +59,10 @@ class Discriminating:
         answer = Discriminated(None, correct, len(samples) - settings.samples, source, moved)
         return answer, networks if work.produces else None
 
-    def _encoded(self, client: int, control: Control) -> Samples:
-        if client not in self._samples:
+    def _encoded(self, client: int, balanced: bool, control: Control) -> Samples:
+        if (client, balanced) not in self._samples:
             part = self._clients.training_part(client)
-            self._samples[client] = self._clients.call(
-                lambda: discriminators.samples_of(self._clients.task, part, control)
+            self._samples[client, balanced] = self._clients.call(
+                lambda: discriminators.samples_of(self._clients.task, part, control, balanced)
             )
-        return self._samples[client]
+        return self._samples[client, balanced]

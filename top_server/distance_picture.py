@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,15 @@ from fedgsp.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.image import AxesImage
 
 #: Names of clients that can be read along one side of a picture.
-_MOST_NAMES = 40
-#: Clients up to which every outline can be broad.
-_FEW = 60
+_MOST_NAMES = 30
+_FEW_NAMES = 12
+#: Letters and digits that names have room for beside one another.
+_MOST_LETTERS = 45
+#: Clients up to which outlines can be broad.
+_FEW_CLIENTS = 60
 
 
 def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
@@ -58,22 +60,23 @@ def draw_distances(
     rows = [row[client] for client in ordered]
     shown = np.clip(matrix[np.ix_(rows, rows)], 0, 1)
     image = axes.imshow(shown, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    width = 2.0 if len(ordered) <= _FEW else 1.0
+    width = 2.0 if len(ordered) <= _FEW_CLIENTS else 1.0
     begin = -0.5
     for end in begin + np.cumsum(sizes):
         corners = ([begin, end, end, begin, begin], [begin, begin, end, end, begin])
         axes.plot(*corners, color="#e8590c", linewidth=width, solid_joinstyle="miter", clip_on=False, zorder=3)
         begin = end
-    name_clients(axes.xaxis, ordered)
-    name_clients(axes.yaxis, ordered)
+    name_clients(axes, "x", ordered)
+    name_clients(axes, "y", ordered)
     axes.set(xlabel="client", ylabel="client")
     return image
 
 
-def name_clients(axis: Axis, clients: Sequence[int]) -> None:
-    """Names the clients at 0, 1, ... along an axis: all, or evenly as many as can be read."""
+def name_clients(axes: Axes, side: Literal["x", "y"], clients: Sequence[int]) -> None:
+    """Names the clients at 0, 1, ... along one side: all, or evenly as many as can be read."""
     step = -(-len(clients) // _MOST_NAMES)
     names = [str(client) for client in clients[::step]]
-    size = 8.0 if len(names) <= 12 else 6.5 if len(names) <= 24 else 5.0
-    upright = axis.axis_name == "x" and len(names) > 24
-    axis.set_ticks(range(0, len(clients), step), names, fontsize=size, rotation=90.0 if upright else 0.0)
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    axis.set_ticks(range(0, len(clients), step), names, fontsize=8.0 if len(names) <= _FEW_NAMES else 6.5)
+    if side == "x" and len("".join(names)) > _MOST_LETTERS:
+        axes.tick_params(axis="x", labelrotation=90)

@@ -20,6 +20,7 @@ from top_server.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.typing import HashableList
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +48,16 @@ def draw(run_dir: Path, out: Path) -> None:
         raise ConfigError("drawing needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
     mpl.use("Agg")
     layout = panels(any("partition" in row for row in rows), distances is not None, bool(gains))
-    size = (5 * len(layout[0]), 4.2 * len(layout) if len(layout) == 1 else 9)
+    size = (5 * len(layout[0]), 4.2 * len(layout))
     figure, axes = plt.subplot_mosaic(layout, figsize=size, layout="constrained")
-    partition = next((row["partition"] for row in reversed(rows) if row.get("partition")), [])
+    partition = last_partition(rows)
     _accuracy(axes["accuracy"], rows)
     _loss(axes["loss"], rows)
     if "groups" in axes:
         _groups(axes["groups"], rows)
     if distances is not None:
         image = draw_distances(axes["distances"], *distances, partition)
-        axes["distances"].set_title("how far apart the data are; outlined: who trains together")
+        axes["distances"].set_title("distances, and coalitions outlined")
         figure.colorbar(image, ax=axes["distances"], label="distance")
     if gains:
         _gains(axes["gains"], gains, partition)
@@ -69,10 +70,10 @@ def draw(run_dir: Path, out: Path) -> None:
         plt.close(figure)
 
 
-def panels(grouped: bool, distances: bool, gains: bool) -> list[list[str]]:
+def panels(grouped: bool, distances: bool, gains: bool) -> list[HashableList[str]]:
     """What is drawn where, row by row; one with many clients takes the rest of the lower row."""
-    upper = ["accuracy", "loss", *(["groups"] if grouped else [])]
-    lower = [*(["distances"] if distances else []), *(["gains"] if gains else [])]
+    upper: HashableList[str] = ["accuracy", "loss", *(["groups"] if grouped else [])]
+    lower: HashableList[str] = [*(["distances"] if distances else []), *(["gains"] if gains else [])]
     return [upper, (lower + [lower[-1]] * len(upper))[: len(upper)]] if lower else [upper]
 
 
@@ -90,8 +91,16 @@ def recorded_alone(directory: RunDirectory) -> dict[int, float]:
 
 def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
     """What each client gained over training alone at the last evaluation; for those in both."""
-    reached = next((row["accuracy_per_client"] for row in reversed(rows) if row.get("accuracy_per_client")), {})
-    return {int(client): reached[client] - alone[int(client)] for client in reached if int(client) in alone}
+    reached: dict[str, float] = next(
+        (row["accuracy_per_client"] for row in reversed(rows) if row.get("accuracy_per_client")), {}
+    )
+    return {int(client): value - alone[int(client)] for client, value in reached.items() if int(client) in alone}
+
+
+def last_partition(rows: Rows) -> list[list[int]]:
+    """Who trained together at the end; empty if no row tells."""
+    found: list[list[int]] = next((row["partition"] for row in reversed(rows) if row.get("partition")), [])
+    return found
 
 
 def partition_image(partitions: list[list[list[int]] | None]) -> tuple[list[int], NDArray[np.float64]]:
@@ -159,11 +168,10 @@ def _gains(axes: Axes, gains: dict[int, float], partition: list[list[int]]) -> N
     heights = [100 * gains[client] for client in ordered]
     axes.bar(range(len(ordered)), heights, color=[_BETTER if height > 0 else _NOT_BETTER for height in heights])
     axes.axhline(0, color="black", linewidth=0.8)
-    for end in np.cumsum(sizes):
-        if end < len(ordered):
-            axes.axvline(float(end) - 0.5, color="0.7", linewidth=0.8, zorder=0)
-    name_clients(axes.xaxis, ordered)
-    axes.set_xlim(-0.7, len(ordered) - 0.3)
+    for end in np.cumsum(sizes).tolist() if len(sizes) <= _COLOURS else ():
+        axes.axvline(end - 0.5, color="0.7", linewidth=0.8, zorder=0)
+    name_clients(axes, "x", ordered)
+    axes.set_xlim(-0.5, len(ordered) - 0.5)
     better = sum(height > 0 for height in heights)
     axes.set(
         xlabel="client, by group",

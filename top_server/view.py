@@ -102,6 +102,8 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
         lines = [Text(f"{where}: {len(state.nodes)} nodes with {state.clients} clients", "bold")]
         return _fitted([*lines, *_events(state)])
     numbers = Text(f"{len(state.nodes)} nodes, {state.clients} clients")
+    if found := state.discriminators:
+        numbers.append(f"   {found.exchanges} exchanges, {found.left} of {found.pairs} pairs left", "bold")
     if state.accuracies:
         numbers.append(f"   accuracy {state.accuracies[-1]:.4f} ", "bold")
         numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
@@ -127,10 +129,20 @@ def duration(seconds: float) -> str:
 def _head(state: ViewState, now: datetime) -> Table:
     assert state.started is not None
     row = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
-    left = state.seconds_left
+    now_on, done, total, left = (
+        f"round {state.round} of {state.rounds}",
+        state.finished_rounds,
+        state.rounds,
+        state.seconds_left,
+    )
+    if found := state.discriminators:
+        # How many exchanges will follow is not known, nor how long the rounds will take that come after.
+        now_on, done, total, left = "telling data apart", found.pairs - found.left, found.pairs, None
+    elif not state.round:
+        now_on = f"before round 1 of {state.rounds}"
     row.add_row(
-        Text(f"{state.scheme}  round {state.round} of {state.rounds}", "bold"),
-        ProgressBar(total=max(state.rounds, 1), completed=state.finished_rounds, width=BAR_WIDTH * 2),
+        Text(f"{state.scheme}  {now_on}", "bold"),
+        ProgressBar(total=max(total, 1), completed=done, width=BAR_WIDTH * 2),
         Text(f"{duration((now - state.started).total_seconds())} elapsed"),
         Text("" if left is None else f"about {duration(left)} left"),
     )
@@ -138,7 +150,7 @@ def _head(state: ViewState, now: datetime) -> Table:
 
 
 def _groups(state: ViewState, width: int, most_lines: int) -> list[ConsoleRenderable]:
-    if not state.sampled_groups:
+    if not state.sampled_groups or state.discriminators:
         return []
     states = [group.state for group in state.groups.values()]
     counts = ", ".join(f"{states.count(name)} {name}" for name in _ORDER if name in states)

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 LAST_EVENTS = 4
 #: Rounds whose mean duration tells how long those to come will take: later ones have more groups than the first.
 RECENT_ROUNDS = 5
+#: Lines about a local run, at most, where every line stays.
+LOCAL_RUN_LINES = 10
+#: Events that the display shows in its numbers.
+_IN_NUMBERS = ("round_finished", "local_round_finished", "discriminators")
 
 
 @dataclass(slots=True)
@@ -28,9 +32,19 @@ class Group:
 
 
 @dataclass(slots=True)
-class ViewState:
-    """The run as its events told it so far."""
+class Discriminators:
+    """How far the networks are that tell the clients' data apart."""
 
+    exchanges: int
+    left: int
+    pairs: int
+
+
+@dataclass(slots=True)
+class ViewState:
+    """The run as its events told it so far; while every client trains alone first, that run."""
+
+    #: "alone" for a local run.
     scheme: str = ""
     address: str = ""
     nodes: dict[str, int] = field(default_factory=dict)
@@ -39,6 +53,8 @@ class ViewState:
     round: int = 0
     sampled_groups: int = 0
     groups: dict[int, Group] = field(default_factory=dict)
+    #: None unless they are trained at the moment.
+    discriminators: Discriminators | None = None
     finished_rounds: int = 0
     accuracies: list[float] = field(default_factory=list)
     loss: float | None = None
@@ -53,7 +69,7 @@ class ViewState:
         if change is not None:
             change(self, event)
         line = describe(event)
-        if line is not None and event["event"] != "round_finished":
+        if line is not None and event["event"] not in _IN_NUMBERS:
             self.last_events.append(line)
 
     @property
@@ -95,6 +111,28 @@ def _run_started(state: ViewState, event: Mapping[str, Any]) -> None:
     state.scheme = str(event.get("scheme", ""))
     state.rounds = count(event.get("rounds"))
     state.started = datetime.fromisoformat(event["time"])
+    # What a local run left.
+    state.round = state.finished_rounds = 0
+    state.accuracies.clear()
+    state.round_seconds.clear()
+
+
+def _local_run_started(state: ViewState, event: Mapping[str, Any]) -> None:
+    _run_started(state, {**event, "scheme": "alone"})
+    state.round = 1
+
+
+def _local_round_finished(state: ViewState, event: Mapping[str, Any]) -> None:
+    _round_finished(state, event)
+    state.round = min(state.round + 1, state.rounds)
+
+
+def _discriminators(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.discriminators = Discriminators(*(count(event.get(name)) for name in ("exchanges", "left", "pairs")))
+
+
+def _distances_found(state: ViewState, _event: Mapping[str, Any]) -> None:
+    state.discriminators = None
 
 
 def _round_started(state: ViewState, event: Mapping[str, Any]) -> None:
@@ -143,7 +181,11 @@ _CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
     "listening": _listening,
     "node_joined": _node_joined,
     "node_left": _node_left,
+    "local_run_started": _local_run_started,
+    "local_round_finished": _local_round_finished,
     "run_started": _run_started,
+    "discriminators": _discriminators,
+    "distances_found": _distances_found,
     "round_started": _round_started,
     "hop_finished": _hop_finished,
     "client_skipped": _client_skipped,
@@ -155,15 +197,36 @@ _CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
 
 
 def describe(event: Mapping[str, Any]) -> str | None:
-    """One line about an event that a person wants to hear of; None for the others."""
+    """One line about an event that a person wants to hear of; None for the others, and for most of a long set-up."""
     template = _LINES.get(event["event"])
-    if template is None:
+    if template is None or not _TOLD.get(event["event"], _always)(event):
         return None
     fields = defaultdict(lambda: "-", {name: _shown(name, value) for name, value in event.items()})
     fields["hosted"] = str(count(event.get("clients")))
     moved = (event.get(name) for name in ("bytes", "bytes_direct", "bytes_relayed"))
     fields["bytes"] = size(sum(count(one) for one in moved))
     return template.format_map(fields)
+
+
+def _always(_event: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _tenth(event: Mapping[str, Any]) -> bool:
+    """Whether a round of a local run is the last, or one of those that split it evenly into few parts."""
+    number, rounds = count(event.get("round")), count(event.get("rounds"))
+    return number == rounds or number % max(1, -(-rounds // LOCAL_RUN_LINES)) == 0
+
+
+def _round_number(event: Mapping[str, Any]) -> bool:
+    """Whether the exchanges before this one are 0 to 9, 10, 20, ... 100, 200, ...: how many will follow is not known."""
+    return len(str(count(event.get("exchanges")) - 1).rstrip("0")) <= 1
+
+
+_TOLD: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "local_round_finished": _tenth,
+    "discriminators": _round_number,
+}
 
 
 def _shown(name: str, value: Any) -> str:

@@ -95,6 +95,7 @@ class DiscriminatorSettings:
     learning_rate: float
     seed: int
     shared: bool = False
+    balanced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

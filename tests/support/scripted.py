@@ -11,11 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from support.scripted_networks import Script
 
 from fedgsp.messages import (
     Cancel,
     Describe,
     Described,
+    Discriminate,
     Done,
     Evaluate,
     Evaluated,
@@ -38,7 +40,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, WeightsError, check_finite
 from group_manager.members import Session
 
 if TYPE_CHECKING:
@@ -73,6 +75,10 @@ class ScriptedNode:
         self.most_held = 0
         self.gone = False
         self.called_off = asyncio.Event()
+        #: Local steps that its clients report, by client.
+        self.steps: dict[int, float] = {}
+        #: How its clients discriminate.
+        self.script = Script()
         self._scene = scene
         self._session: Session | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -185,13 +191,23 @@ class ScriptedNode:
                     self.store.put(f"{produces}.update", shown)
                     update = shown.ref(f"{produces}.update")
                 samples = scene.samples_of(client)
-                return Trained(made.ref(produces), samples, source=source, bytes=size, update=update), made
-            case Evaluate(Start() as start, _, compared_with):
+                steps = self.steps.get(client, 0.0)
+                trained = Trained(made.ref(produces), samples, source=source, bytes=size, update=update, steps=steps)
+                return trained, made
+            case Evaluate(Start() as start, _, compared_with, only_compare=only_compare):
                 weights, source, size = await self._fetch(start)
                 await self._go_wrong(session, key, client)
+                if compared_with and only_compare and compared_with not in self.store:
+                    raise WeightsError(FailureCode.NO_SUCH_MODEL, f"client {client} has no model {compared_with!r}")
                 other = await self.store.get(compared_with) if compared_with else weights
                 distance = (value_of(weights) - value_of(other)) ** 2
+                if only_compare:
+                    return Evaluated(0, 0, 0.0, source, size, squared_distance=distance), None
                 return Evaluated(client, 10, value_of(weights), source, size, squared_distance=distance), None
+            case Discriminate(start) as work:
+                networks, source, size = await self._fetch(start) if start is not None else (None, None, 0)
+                await self._go_wrong(session, key, client)
+                return await self.script.answer(client, key.attempt, work, networks, source, size)
             case Describe():
                 await self._go_wrong(session, key, client)
                 return Described((client, 1)), None
@@ -210,6 +226,7 @@ class ScriptedNode:
                 elif fault is not None:
                     await self._suffer(fault)
                     raise asyncio.CancelledError
+                check_finite(weights)  # as whoever takes an upload does
                 scene.store.put(model_id, weights)
             case Release(model_ids):
                 self.store.release(model_ids)

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError, DataError
-from top_server.pictures import draw, partition_image
+from top_server import local_run
+from top_server.config import RunConfig, dump
+from top_server.pictures import draw, gains_over, last_partition, panels, partition_image
 
 ROWS = [
     {"round": 1, "accuracy": 0.5, "loss": 1.0, "partition": [[0], [1]], "accuracy_per_client": {"0": 0.4, "1": 0.6}},
@@ -20,6 +25,23 @@ ROWS = [
 def run_directory(path: Path, rows: list[dict[str, object]]) -> Path:
     (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def told_by(picture: Path) -> str:
+    """What is written in an SVG: matplotlib draws letters as curves, and keeps the words in comments."""
+    return " ".join(re.findall("<!-- (.*?) -->", picture.read_text()))
+
+
+def compared(path: Path, alone: dict[str, float] | None, **changes: Any) -> Path:
+    """The directory of a run that was compared with a local run, made with other settings if some are given."""
+    local = path / "alone"
+    config = RunConfig(scheme="fedcollab", local_run=local)
+    (path / "config.toml").write_text(dump(config))
+    if alone is not None:
+        local.mkdir()
+        (local / "config.toml").write_text(dump(dataclasses.replace(local_run.settings(config), **changes)))
+        (local / "summary.json").write_text(json.dumps({"last": {"per_client": alone}}))
+    return run_directory(path, ROWS)
 
 
 def test_a_group_has_the_number_of_its_smallest_member() -> None:
@@ -49,3 +71,46 @@ def test_without_matplotlib_the_remedy_is_told(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"install the extra: pip install 'fedgsp\[plots\]'"):
         draw(run_directory(tmp_path, ROWS), tmp_path / "run.png")
+
+
+def test_what_is_there_is_what_is_drawn() -> None:
+    assert panels(False, False, False) == [["accuracy", "loss"]]
+    assert panels(True, True, True) == [["accuracy", "loss", "groups"], ["distances", "gains", "gains"]]
+    assert panels(True, False, True) == [["accuracy", "loss", "groups"], ["gains"] * 3]
+
+
+def test_distances_and_gains_are_panels_of_their_own(tmp_path: Path) -> None:
+    compared(tmp_path, {"0": 0.5, "1": 0.9})
+    (tmp_path / "distances.json").write_text(json.dumps({"clients": [0, 1, 2], "distances": np.eye(3).tolist()}))
+    draw(tmp_path, tmp_path / "run.svg")
+    told = told_by(tmp_path / "run.svg")
+    assert "distances, and coalitions outlined" in told
+    assert "1 of 1 clients are better off than alone" in told
+
+
+def test_the_last_ipr_and_rsd_are_told(tmp_path: Path) -> None:
+    rows = [{**row, "ipr": ipr, "rsd": 0.0312} for row, ipr in zip(ROWS, (0.25, 0.5, 0.75), strict=True)]
+    draw(run_directory(tmp_path, rows), tmp_path / "run.svg")
+    assert "round 3: IPR 75.0 %, RSD 3.1 %" in told_by(tmp_path / "run.svg")
+
+
+@pytest.mark.parametrize(
+    ("alone", "changes"), [(None, {}), ({"0": 0.5}, {"seed": 7})], ids=["gone", "of another seed"]
+)
+def test_a_local_run_that_cannot_be_used_is_left_out(
+    tmp_path: Path, alone: dict[str, float] | None, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    draw(compared(tmp_path, alone, **changes), tmp_path / "run.svg")
+    assert "better off" not in told_by(tmp_path / "run.svg")
+    assert ("was made with --seed 7" in caplog.text) == bool(changes)
+
+
+def test_gains_are_those_of_the_last_evaluation() -> None:
+    rows = [*ROWS, {"round": 4, "accuracy": None, "loss": None}]
+    assert gains_over({0: 0.5, 1: 0.9, 5: 0.1}, rows) == {0: pytest.approx(0.2)}
+    assert gains_over({}, rows) == gains_over({0: 0.5}, rows[1:2]) == {}
+
+
+def test_the_last_partition_is_that_of_the_last_row_with_one() -> None:
+    assert last_partition([*ROWS, {"round": 4}]) == [[0, 1], [2]]
+    assert last_partition([{"round": 4}]) == []

@@ -33,6 +33,7 @@ class DistanceOptions(NamedTuple):
     """Options of --grouping-option that say how distances are found."""
 
     shared: bool
+    balanced: bool
     exchanges: int
     local_steps: int
     batch_size: int
@@ -47,6 +48,7 @@ class Distances(Profile):
 
     options = (
         "distance",
+        "features",
         "exchanges",
         "local_steps",
         "discriminator_batch",
@@ -73,6 +75,7 @@ class Distances(Profile):
         options = Options("distances", given, cls.options, "profile")
         chosen = DistanceOptions(
             options.choice("distance", ("pairwise", "shared")) == "shared",
+            options.choice("features", ("balanced", "raw")) == "balanced",
             options.integer("exchanges", 2000),
             options.integer("local_steps", 1),
             options.integer("discriminator_batch", 32),
@@ -132,6 +135,7 @@ class Distances(Profile):
             chosen.learning_rate,
             self.run.config.seed,
             chosen.shared,
+            chosen.balanced,
         )
         # A shared network has an output for everybody: newcomers make it learn again.
         return Discrimination(

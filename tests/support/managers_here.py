@@ -1,0 +1,66 @@
+"""Group managers in the test's own event loop: real servers and streams, for more runs than processes could serve."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fedgsp.channels import Channels, start_server
+from fedgsp.messages import Source, SourceKind
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc, order_pb2_grpc
+from group_manager.members import Members
+from group_manager.servicers import GroupServicer, OrderServicer
+from top_server import server
+from top_server.manager_client import ManagerClient
+from top_server.manager_pool import Manager
+
+
+def managers_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on runs of this test have them."""
+    monkeypatch.setattr(server, "manager_pool", _pool)
+
+
+class _Pool:
+    def __init__(self, stack: AsyncExitStack, channels: Channels) -> None:
+        self._stack = stack
+        self._channels = channels
+        self._managers: list[Manager] = []
+
+    async def ensure(self, count: int) -> list[Manager]:
+        while len(self._managers) < count:
+            name = f"m{len(self._managers)}"
+            address = await self._stack.enter_async_context(_manager(name))
+            client = ManagerClient(name, self._channels.to(address))
+            self._managers.append(Manager(name, address, cast("Any", None), client, 0))
+        return self._managers[:count]
+
+    async def discard(self, manager: Manager) -> None:
+        raise AssertionError(f"{manager.name} does not answer")
+
+
+@asynccontextmanager
+async def _pool(_host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object) -> AsyncIterator[_Pool]:
+    async with AsyncExitStack() as stack:
+        yield _Pool(stack, channels)
+
+
+@asynccontextmanager
+async def _manager(name: str) -> AsyncIterator[str]:
+    members, store = Members(), ModelStore()
+    async with Channels() as channels:
+        serving, address = await start_server("127.0.0.1:0", [])
+        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
+        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
+        group_pb2_grpc.add_GroupServiceServicer_to_server(groups, serving)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), serving)
+        model_pb2_grpc.add_ModelServiceServicer_to_server(models, serving)
+        try:
+            yield address
+        finally:
+            await serving.stop(None)
