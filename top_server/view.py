@@ -128,21 +128,18 @@ def duration(seconds: float) -> str:
 
 def _head(state: ViewState, now: datetime) -> Table:
     assert state.started is not None
-    row = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
-    now_on, done, total, left = (
-        f"round {state.round} of {state.rounds}",
-        state.finished_rounds,
-        state.rounds,
-        state.seconds_left,
-    )
+    total: int | None
     if found := state.discriminators:
-        # How many exchanges will follow is not known, nor how long the rounds will take that come after.
-        now_on, done, total, left = "telling data apart", found.pairs - found.left, found.pairs, None
-    elif not state.round:
-        now_on = f"before round 1 of {state.rounds}"
+        # No time is told: how many exchanges will follow is not known. Until a pair has stopped the bar only moves.
+        title, left = "telling data apart", None
+        done, total = found.pairs - found.left, found.pairs if found.left < found.pairs else None
+    else:
+        title = f"round {state.round} of {state.rounds}" if state.round else f"before round 1 of {state.rounds}"
+        done, total, left = state.finished_rounds, max(state.rounds, 1), state.seconds_left
+    row = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
     row.add_row(
-        Text(f"{state.scheme}  {now_on}", "bold"),
-        ProgressBar(total=max(total, 1), completed=done, width=BAR_WIDTH * 2),
+        Text(f"{state.scheme}  {title}", "bold"),
+        ProgressBar(total=total, completed=done, width=BAR_WIDTH * 2),
         Text(f"{duration((now - state.started).total_seconds())} elapsed"),
         Text("" if left is None else f"about {duration(left)} left"),
     )

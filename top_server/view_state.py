@@ -213,13 +213,13 @@ def _always(_event: Mapping[str, Any]) -> bool:
 
 
 def _tenth(event: Mapping[str, Any]) -> bool:
-    """Whether a round of a local run is the last, or one of those that split it evenly into few parts."""
+    """Whether a round of a local run ends one of `LOCAL_RUN_LINES` parts of it, or fewer if it is short."""
     number, rounds = count(event.get("round")), count(event.get("rounds"))
     return number == rounds or number % max(1, -(-rounds // LOCAL_RUN_LINES)) == 0
 
 
 def _round_number(event: Mapping[str, Any]) -> bool:
-    """Whether the exchanges before this one are 0 to 9, 10, 20, ... 100, 200, ...: how many will follow is not known."""
+    """Whether 0 to 9, 10, 20, ... 100, 200, ... exchanges came before: ever fewer, as nobody knows how many follow."""
     return len(str(count(event.get("exchanges")) - 1).rstrip("0")) <= 1
 
 

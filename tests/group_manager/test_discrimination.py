@@ -97,7 +97,7 @@ def test_a_pair_that_stopped_drops_out_of_both_stacks_and_no_other() -> None:
     assert [start_of(found, client) for client in range(3)] == [[4], [6], [4, 6]]
     start = found.start(0)
     assert start is not None
-    assert [spec.shape for spec in start.tensors] == [(1, 3), (1, 1)]
+    assert [spec.shape for spec in start.tensors] == [(1, 4), (1, 2)]
 
 
 # --- what clients may send
@@ -106,8 +106,8 @@ def test_a_pair_that_stopped_drops_out_of_both_stacks_and_no_other() -> None:
 GOOD = stack(1, 2)
 
 
-def like(dtype: str = "float32", names: str = "wb", rows: int = 2, width: int = 3) -> Weights:
-    shapes = {names[0]: (rows, width), names[1]: (rows, 1)}
+def like(dtype: str = "float32", names: str = "wb", rows: int = 2, width: int = 4) -> Weights:
+    shapes = {names[0]: (rows, width), names[1]: (rows, 2)}
     specs = tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items())
     return Weights.of({name: np.ones(shape) for name, shape in shapes.items()}, specs)
 
@@ -116,19 +116,19 @@ BAD = {
     "too many rows": stack(1, 2, 3),
     "too few rows": stack(1),
     "no rows": stack(),
-    "other shapes": like(width=4),
+    "other shapes": like(width=5),
     "other names": like(names="xb"),
-    "another order": like(names="bw"),
+    "names exchanged": like(names="bw"),
     "another dtype": like("float64"),
     "whole numbers": like("int32"),
     "rows that differ": Weights.of(
-        {"w": np.ones((2, 3)), "b": np.ones((3, 1))},
-        (TensorSpec("w", "float32", (2, 3)), TensorSpec("b", "float32", (3, 1))),
+        {"w": np.ones((2, 4)), "b": np.ones((3, 2))},
+        (TensorSpec("w", "float32", (2, 4)), TensorSpec("b", "float32", (3, 2))),
     ),
-    "a tensor too few": Weights.of({"w": np.ones((2, 3))}, (TensorSpec("w", "float32", (2, 3)),)),
+    "a tensor too few": Weights.of({"w": np.ones((2, 4))}, (TensorSpec("w", "float32", (2, 4)),)),
     "a number without rows": Weights.of(
-        {"w": np.ones((2, 3)), "b": np.ones(())},
-        (TensorSpec("w", "float32", (2, 3)), TensorSpec("b", "float32", ())),
+        {"w": np.ones((2, 4)), "b": np.ones(())},
+        (TensorSpec("w", "float32", (2, 4)), TensorSpec("b", "float32", ())),
     ),
     "nothing": Weights.of({}, ()),
 }

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from fedgsp.channels import Channels, start_server
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -63,4 +63,4 @@ async def _manager(name: str) -> AsyncIterator[str]:
         try:
             yield address
         finally:
-            await serving.stop(None)
+            await serving.stop(SHUTDOWN_GRACE_S)

@@ -1,4 +1,4 @@
-"""How scripted clients discriminate: by arithmetic on stacks whose networks are two numbers."""
+"""How scripted clients discriminate: by arithmetic on stacks of networks that are one number."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedgsp.weights import Weights
 
 #: Of every client's validation part, unless a script has another number.
 SAMPLES = 100
+NETWORK_BYTES = 24
 
 Answer = tuple[Result | None, Weights | None]
 
@@ -33,15 +34,15 @@ def plan(shared: bool = False, **changes: object) -> Discrimination:
 
 
 def stack(*networks: float) -> Weights:
-    """Networks that are this number once, and three times in a vector."""
-    rows = np.array(networks, np.float32)
-    tensors = (TensorSpec("w", "float32", (len(rows), 3)), TensorSpec("b", "float32", (len(rows), 1)))
-    return Weights.of({"w": np.repeat(rows[:, None], 3, axis=1), "b": rows[:, None]}, tensors)
+    """Networks of this number in four places and in two, NETWORK_BYTES each."""
+    rows = np.array(networks, np.float32)[:, None]
+    tensors = (TensorSpec("w", "float32", (len(rows), 4)), TensorSpec("b", "float32", (len(rows), 2)))
+    return Weights.of({"w": np.repeat(rows, 4, axis=1), "b": np.repeat(rows, 2, axis=1)}, tensors)
 
 
 def numbers(weights: Weights) -> list[float]:
     """The numbers of a stack."""
-    assert np.array_equal(weights.arrays["w"], np.repeat(weights.arrays["b"], 3, axis=1))
+    assert np.array_equal(weights.arrays["w"], np.repeat(weights.arrays["b"], 2, axis=1))
     return [float(number) for number in weights.arrays["b"][:, 0]]
 
 

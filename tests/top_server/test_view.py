@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from top_server.journal import Journal
@@ -95,6 +97,85 @@ def test_time_left_is_told_from_recent_rounds() -> None:
     assert state.seconds_left == pytest.approx(100.0)
     state.apply(event("run_finished", rounds=20, seconds=3.0))
     assert state.seconds_left is None
+
+
+def alone(*rounds: int, of: int = 20) -> list[dict[str, Any]]:
+    told = [
+        event("local_round_finished", round=number, rounds=of, accuracy=number / 100, seconds=2.0) for number in rounds
+    ]
+    return [*started()[:3], event("local_run_started", rounds=of, directory="local"), *told]
+
+
+def discriminators(exchanges: int, left: int = 28) -> dict[str, Any]:
+    return event("discriminators", exchanges=exchanges, left=left, pairs=28)
+
+
+def test_a_local_run_is_followed_as_the_run_that_it_is() -> None:
+    lines = drawn(state_after(*alone(1, 2)))
+    assert "alone  round 3 of 20" in lines[0]
+    assert "about 0:00:36 left" in lines[0]
+    assert "accuracy 0.0200" in lines[1]
+    assert "every client trains alone for 20 rounds first" in "\n".join(lines)
+    assert "alone  round 1 of 20" in drawn(state_after(*alone()))[0]
+    assert "alone  round 20 of 20" in drawn(state_after(*alone(20)))[0]
+
+
+def test_a_local_run_leaves_nothing_to_the_run_it_is_for() -> None:
+    after, fresh = state_after(*alone(1, 2), started()[3]), state_after(*started())
+    after.last_events.clear()
+    fresh.last_events.clear()
+    assert after == fresh
+
+
+def test_before_the_first_round_no_round_0_is_told() -> None:
+    assert "fedgsp  before round 1 of 20" in drawn(state_after(*started()))[0]
+
+
+def test_discriminators_are_counted_until_the_distances_are_found() -> None:
+    state = state_after(*started(), discriminators(51, left=12))
+    head, numbers, *events = drawn(state)
+    assert "fedgsp  telling data apart" in head
+    assert "51 exchanges, 12 of 28 pairs left" in numbers
+    assert not any("exchanges" in line for line in events)
+    state.apply(event("distances_found", round=1, clients=[0, 1], seconds=3.0, bytes=10))
+    assert "before round 1" in drawn(state)[0]
+
+
+def test_discriminators_of_newcomers_hide_the_groups_of_the_round_before() -> None:
+    state = state_after(*started(), event("round_finished", round=1, **ROW), round_started(2, 3), discriminators(1))
+    text = "\n".join(drawn(state))
+    assert "3 groups" not in text
+    assert "left" not in text.splitlines()[0]  # a time of rounds says nothing about discriminators
+
+
+@pytest.mark.parametrize(("left", "filled"), [(28, None), (14, 10), (0, 20)])
+def test_the_bar_is_of_pairs_that_stopped_and_moves_before_the_first(left: int, filled: int | None) -> None:
+    bar = drawn(state_after(*started(), discriminators(1, left)))[0].split("apart")[1].split()[0]
+    assert filled is None or bar.count("━") + bar.count("╸") == filled
+    assert filled is not None or len(bar) == 20
+
+
+def lines_alone(rounds: int) -> list[int]:
+    return [number for number in range(1, rounds + 1) if describe(alone(number, of=rounds)[-1])]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 400))
+def test_a_local_run_is_ten_lines_at_most_and_the_last_of_them_its_end(rounds: int) -> None:
+    told = lines_alone(rounds)
+    assert min(rounds, 6) <= len(told) <= 10
+    assert told[-1] == rounds
+
+
+def test_lines_of_a_local_run_are_spread_evenly() -> None:
+    assert lines_alone(4) == [1, 2, 3, 4]
+    assert lines_alone(200) == list(range(20, 201, 20))
+    assert lines_alone(25) == [3, 6, 9, 12, 15, 18, 21, 24, 25]
+
+
+def test_lines_about_discriminators_become_rarer() -> None:
+    told = [exchanges for exchanges in range(1, 2000, 10) if describe(discriminators(exchanges))]
+    assert told == [1, *range(11, 101, 10), *range(101, 1000, 100), 1001]
 
 
 def test_a_round_without_an_evaluation_keeps_the_last_accuracy() -> None:

@@ -10,12 +10,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.errors import ConfigError
 from top_server.grouping.options import Options
+from top_server.grouping.pairwise import Flags, Matrix, products
 from top_server.grouping.request import GroupingRequest, Plan
 
 Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 #: A shorter update has no direction: its cosines are 0.
 _SHORTEST = 1e-12
@@ -65,29 +64,6 @@ def split(gram: Floats) -> tuple[Flags, float]:
     return first, float(cosines[np.ix_(first, ~first)].max())
 
 
-def products(request: GroupingRequest, grouping: str, what: str) -> tuple[Floats, Flags]:
-    """Matrix `gram`, and of which clients it knows anything; ConfigError if it is missing or no inner products."""
-    count = len(request.clients)
-    if "gram" not in request.matrices:
-        raise ConfigError(
-            f"grouping {grouping} needs the inner products of the clients' {what} (matrix gram)",
-            f"let clients report them (scheme {grouping}), or use grouping random",
-        )
-    gram = request.matrices["gram"].astype(np.float64)
-    if gram.shape != (count, count):
-        raise ConfigError(
-            f"grouping {grouping}: matrix gram has shape {gram.shape} for {count} clients",
-            "give it a row and a column per client",
-        )
-    known: Flags = np.isfinite(np.diagonal(gram))
-    if not np.isfinite(gram[np.ix_(known, known)]).all() or (np.diagonal(gram)[known] < 0).any():
-        raise ConfigError(
-            f"grouping {grouping}: matrix gram has entries that are no inner products of {what}",
-            "give finite numbers, and NaN only in the whole row and column of a client that reported nothing",
-        )
-    return gram, known
-
-
 def _before(request: GroupingRequest) -> list[list[int]]:
     groups = [[request.clients.index(client) for client in group] for group in request.settled] or [[]]
     grouped = {row for group in groups for row in group}
@@ -95,13 +71,13 @@ def _before(request: GroupingRequest) -> list[list[int]]:
     return groups
 
 
-def _halves(group: list[int], gram: Floats, known: Flags, limits: tuple[float, float, float]) -> list[list[int]]:
+def _halves(group: list[int], gram: Matrix, known: Flags, limits: tuple[float, float, float]) -> list[list[int]]:
     """The group, or its two halves."""
     eps1, eps2, gamma_max = limits
     rows = np.array([row for row in group if known[row]])
     if len(rows) < _FEWEST_TO_SPLIT:
         return [group]
-    among = gram[np.ix_(rows, rows)]
+    among = gram[np.ix_(rows, rows)].astype(np.float64)
     mean, longest = norms(among)
     if not (mean < eps1 and longest > eps2):
         return [group]

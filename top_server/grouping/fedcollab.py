@@ -9,6 +9,7 @@ from fedgsp import seeds
 from fedgsp.errors import ConfigError
 from top_server.grouping.coalitions import place, solve
 from top_server.grouping.options import Options
+from top_server.grouping.pairwise import square
 from top_server.grouping.request import GroupingRequest, Plan
 
 Floats = NDArray[np.float64]
@@ -65,18 +66,7 @@ def _join(groups: list[list[int]], request: GroupingRequest, distances: Floats, 
 
 
 def _distances(request: GroupingRequest) -> Floats:
-    if "distances" not in request.matrices:
-        raise ConfigError(
-            "grouping fedcollab needs how far apart the clients' data are (matrix distances)",
-            "let clients train discriminators (scheme fedcollab), or use grouping random",
-        )
-    distances = request.matrices["distances"]
-    count = len(request.clients)
-    if distances.shape != (count, count):
-        raise ConfigError(
-            f"grouping fedcollab: matrix distances has shape {distances.shape} for {count} clients",
-            "give it a row and a column per client",
-        )
+    distances = square(request, "fedcollab", "distances", "how far apart the clients' data are")
     if np.isinf(distances).any():
         raise ConfigError(
             "grouping fedcollab: matrix distances has infinite entries",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedgsp.errors import ConfigError
 from top_server.grouping.greedy_merging import partition, place
 from top_server.grouping.options import Options
+from top_server.grouping.pairwise import products
 from top_server.grouping.request import GroupingRequest, Plan
 
 #: The first round, of which no update is known yet: everybody alone (the paper) or all together (its release).
@@ -28,9 +27,8 @@ def hcct(request: GroupingRequest) -> Plan:
     if request.round == 1 and "gram" not in request.matrices:
         return ungrouped
 
-    gram = _gram(request)
-    known = np.isfinite(np.diagonal(gram)) & (request.sizes > 0)
-    _check(gram, np.flatnonzero(known))
+    gram, reported = products(request, "hcct", "updates")
+    known = reported & (request.sizes > 0)
     newcomers = [request.clients.index(client) for client in sorted(request.newcomers)]
     settled = known.copy()
     settled[newcomers] = False
@@ -54,28 +52,3 @@ def first_epoch(request: GroupingRequest, options: Options) -> Plan:
     together = options.choice("first_epoch", FIRST_EPOCHS) == "all"
     groups = (request.clients,) if together else tuple((client,) for client in request.clients)
     return Plan(groups, idle=())
-
-
-def _gram(request: GroupingRequest) -> NDArray[np.floating]:
-    if "gram" not in request.matrices:
-        raise ConfigError(
-            "grouping hcct needs the inner products of the clients' updates (matrix gram)",
-            "let clients report their updates (scheme hcct), or use grouping random",
-        )
-    gram = request.matrices["gram"]
-    if gram.shape != (len(request.clients), len(request.clients)):
-        raise ConfigError(
-            f"grouping hcct: matrix gram has shape {gram.shape} for {len(request.clients)} clients",
-            "give it a row and a column per client",
-        )
-    return gram if gram.dtype.kind == "f" else gram.astype(np.float64)
-
-
-def _check(gram: NDArray[np.floating], known: NDArray[np.intp]) -> None:
-    """Raise ConfigError unless the products of clients with an update are finite, and their squares not negative."""
-    # A row at a time: no second matrix.
-    if not all(np.isfinite(gram[row, known]).all() for row in known) or (gram[known, known] < 0).any():
-        raise ConfigError(
-            "grouping hcct: matrix gram has entries that are no inner products of updates",
-            "give finite numbers, and NaN only in the whole row and column of a client without an update",
-        )

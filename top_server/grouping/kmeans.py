@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedgsp import seeds
 from fedgsp.errors import ConfigError
-from top_server.grouping.fedcluster import products
 from top_server.grouping.options import Options
+from top_server.grouping.pairwise import Flags, Matrix, products
 from top_server.grouping.request import GroupingRequest, Plan
 
 Floats = NDArray[np.float64]
@@ -29,15 +29,15 @@ def kmeans(request: GroupingRequest) -> Plan:
 
     count = len(request.clients)
     groups: list[list[int]] = [[request.clients.index(client) for client in group] for group in request.settled]
-    if groups and "gram" not in request.matrices:
-        gram, known = np.zeros((count, count)), np.zeros(count, np.bool_)
-    else:
+    gram: Matrix = np.zeros((count, count))
+    known: Flags = np.zeros(count, np.bool_)
+    if not groups or "gram" in request.matrices:
         gram, known = products(request, "kmeans", "weights")
     if not groups:
         rows = np.flatnonzero(known)
         if not len(rows):
             raise ConfigError("grouping kmeans: no client has reported its weights", "use grouping random")
-        labels = clustered(gram[np.ix_(rows, rows)], clusters, restarts, request.seed)
+        labels = clustered(gram[np.ix_(rows, rows)].astype(np.float64), clusters, restarts, request.seed)
         groups = [rows[labels == label].tolist() for label in np.unique(labels)]
     _join(groups, gram, known, sorted(range(count), key=lambda row: request.clients[row]))
     return Plan.from_rows(sorted(groups, key=min), request)
@@ -48,7 +48,7 @@ def clustered(gram: Floats, clusters: int, restarts: int, seed: int) -> Ints:
     # Loading it takes more than a second, which other groupings need not wait for.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     state = int(seeds.stream(seed, "kmeans").integers(2**31))
     means = KMeans(n_clusters=min(clusters, len(gram)), n_init=restarts, random_state=state)
@@ -69,7 +69,7 @@ def embedded(gram: Floats) -> Floats:
     return points
 
 
-def _join(groups: list[list[int]], gram: Floats, known: NDArray[np.bool_], order: list[int]) -> None:
+def _join(groups: list[list[int]], gram: Matrix, known: Flags, order: list[int]) -> None:
     """Puts those without a group into one, in this order; centres are those of the groups as given."""
     grouped = {row for group in groups for row in group}
     centres = [[row for row in group if known[row]] for group in groups]

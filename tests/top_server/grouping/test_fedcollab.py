@@ -151,7 +151,7 @@ def test_a_newcomer_without_samples_is_alone_and_nobody_joins_it() -> None:
 
 def test_a_missing_matrix_is_refused_where_it_is_needed() -> None:
     for settled in [(), ((10, 11),)]:
-        with pytest.raises(ConfigError, match=r"\(matrix distances\); let clients train discriminators"):
+        with pytest.raises(ConfigError, match=r"\(matrix distances\); let clients report what it is made from"):
             fedcollab(request(settled=settled))
 
 

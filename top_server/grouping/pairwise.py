@@ -1,0 +1,47 @@
+"""Matrices of a request with a row and a column per client, checked."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.errors import ConfigError
+from top_server.grouping.request import GroupingRequest
+
+Matrix = NDArray[np.floating]
+Flags = NDArray[np.bool_]
+
+
+def square(request: GroupingRequest, grouping: str, name: str, what: str) -> Matrix:
+    """The matrix of this name, shape (N, N); ConfigError that says `what` it is if it is missing or misshapen."""
+    if name not in request.matrices:
+        raise ConfigError(
+            f"grouping {grouping} needs {what} (matrix {name})",
+            f"let clients report what it is made from (scheme {grouping}), or use grouping random",
+        )
+    matrix, count = request.matrices[name], len(request.clients)
+    if matrix.shape != (count, count):
+        raise ConfigError(
+            f"grouping {grouping}: matrix {name} has shape {matrix.shape} for {count} clients",
+            "give it a row and a column per client",
+        )
+    return matrix if matrix.dtype.kind == "f" else matrix.astype(np.float64)
+
+
+def products(request: GroupingRequest, grouping: str, what: str) -> tuple[Matrix, Flags]:
+    """Matrix `gram`, the inner products of the clients' `what`, and of which clients it knows anything.
+
+    A client that reported nothing has NaN in its whole row and column. ConfigError for what are no inner products.
+    """
+    gram = square(request, grouping, "gram", f"the inner products of the clients' {what}")
+    known: Flags = np.isfinite(np.diagonal(gram))
+    # A row at a time: no second matrix.
+    if (
+        not all(np.isfinite(gram[row, known]).all() for row in np.flatnonzero(known))
+        or (np.diagonal(gram)[known] < 0).any()
+    ):
+        raise ConfigError(
+            f"grouping {grouping}: matrix gram has entries that are no inner products of {what}",
+            "give finite numbers, and NaN only in the whole row and column of a client that reported nothing",
+        )
+    return gram, known
