@@ -90,7 +90,7 @@ def picture(
     run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
     out: Annotated[Path | None, typer.Option(help="the file to write; RUN_DIR/run.png if not given")] = None,
 ) -> None:
-    """Draw a run: accuracy and loss by round, and who trained with whom."""
+    """Draw a run: accuracy and loss by round, who trained with whom, how far apart their data are, gains."""
     from top_server import pictures
 
     target = out or run_dir / "run.png"

@@ -31,7 +31,7 @@ def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
         document = json.loads(path.read_text(encoding="utf-8"))
         clients = [int(client) for client in document["clients"]]
         matrix = np.array(document["distances"], np.float64)
-        if not clients or matrix.shape != (len(clients), len(clients)):
+        if matrix.shape != (len(clients), len(clients)):
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
     except FileNotFoundError:
         return None

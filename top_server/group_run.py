@@ -196,6 +196,7 @@ class _Watcher:
         self._members = len(request.members)
         self._collects = request.program == "collect" or request.results is Results.COLLECTED
         self._reveals = request.reveal is not None
+        self._most = request.discrimination.rounds if request.discrimination is not None else 0
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.skipped: list[MemberSkipped] = []
@@ -222,7 +223,8 @@ class _Watcher:
             case PartLost(client, _):
                 self.lost.add(client)
             case PairsLeft(exchanges, left, pairs):
-                self._run.journal.record("discriminators", exchanges=exchanges, left=left, pairs=pairs)
+                told = {"exchanges": exchanges, "most": self._most, "left": left, "pairs": pairs}
+                self._run.journal.record("discriminators", **told)
             case Rerouted(client, reason):
                 self._run.journal.record("rerouted", **self._where, client=client, reason=reason)
 

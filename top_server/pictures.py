@@ -71,10 +71,12 @@ def draw(run_dir: Path, out: Path) -> None:
 
 
 def panels(grouped: bool, distances: bool, gains: bool) -> list[HashableList[str]]:
-    """What is drawn where, row by row; one with many clients takes the rest of the lower row."""
+    """What is drawn where, row by row; gains, with a bar per client, take what is left of a row of their own."""
     upper: HashableList[str] = ["accuracy", "loss", *(["groups"] if grouped else [])]
-    lower: HashableList[str] = [*(["distances"] if distances else []), *(["gains"] if gains else [])]
-    return [upper, (lower + [lower[-1]] * len(upper))[: len(upper)]] if lower else [upper]
+    matrix: HashableList[str] = ["distances"] if distances else []
+    if not gains:
+        return [upper + matrix]
+    return [upper, matrix + ["gains"] * (len(upper) - len(matrix))]
 
 
 def recorded_alone(directory: RunDirectory) -> dict[int, float]:

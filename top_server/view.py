@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GROUP_WIDTH = 26
 BAR_WIDTH = 10
+HEAD_GAP = 2
 SPARKLINE_WIDTH = 30
 #: Lines of the drawing that are not groups: three of numbers, one of "and more", the events, and one for the cursor.
 OTHER_LINES = 5 + LAST_EVENTS
@@ -109,7 +110,8 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
         numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
     if state.loss is not None:
         numbers.append(f"   loss {state.loss:.4f}")
-    return _fitted([_head(state, now), numbers, *_groups(state, width, max(height - OTHER_LINES, 1)), *_events(state)])
+    groups = _groups(state, width, max(height - OTHER_LINES, 1))
+    return _fitted([_head(state, now, width), numbers, *groups, *_events(state)])
 
 
 def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
@@ -126,7 +128,7 @@ def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(max(seconds, 0.0))))
 
 
-def _head(state: ViewState, now: datetime) -> Table:
+def _head(state: ViewState, now: datetime, width: int) -> Table:
     assert state.started is not None
     total: int | None
     if found := state.discriminators:
@@ -136,13 +138,13 @@ def _head(state: ViewState, now: datetime) -> Table:
     else:
         title = f"round {state.round} of {state.rounds}" if state.round else f"before round 1 of {state.rounds}"
         done, total, left = state.finished_rounds, max(state.rounds, 1), state.seconds_left
-    row = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
-    row.add_row(
-        Text(f"{state.scheme}  {title}", "bold"),
-        ProgressBar(total=total, completed=done, width=BAR_WIDTH * 2),
-        Text(f"{duration((now - state.started).total_seconds())} elapsed"),
-        Text("" if left is None else f"about {duration(left)} left"),
-    )
+    shown = Text(f"{state.scheme}  {title}", "bold")
+    elapsed = Text(f"{duration((now - state.started).total_seconds())} elapsed")
+    to_go = Text("" if left is None else f"about {duration(left)} left")
+    room = width - sum(text.cell_len + HEAD_GAP for text in (shown, elapsed, to_go))
+    row = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, HEAD_GAP))
+    bar = ProgressBar(total=total, completed=done, width=min(max(room, BAR_WIDTH), 2 * BAR_WIDTH))
+    row.add_row(shown, bar, elapsed, to_go)
     return row
 
 

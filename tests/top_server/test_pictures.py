@@ -76,6 +76,7 @@ def test_without_matplotlib_the_remedy_is_told(tmp_path: Path, monkeypatch: pyte
 def test_what_is_there_is_what_is_drawn() -> None:
     assert panels(False, False, False) == [["accuracy", "loss"]]
     assert panels(True, True, True) == [["accuracy", "loss", "groups"], ["distances", "gains", "gains"]]
+    assert panels(True, True, False) == [["accuracy", "loss", "groups", "distances"]]
     assert panels(True, False, True) == [["accuracy", "loss", "groups"], ["gains"] * 3]
 
 

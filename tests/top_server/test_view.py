@@ -227,6 +227,15 @@ def test_the_display_says_what_matters() -> None:
         assert part in text
 
 
+def test_the_bar_makes_room_for_what_is_written() -> None:
+    state = state_after(*started(rounds=200), event("run_started", scheme="fedcollab", rounds=200))
+    for number in range(1, 101):
+        state.apply(event("round_finished", round=number, seconds=90.0))
+    head = drawn(state)[0]
+    for part in ("fedcollab  round 100 of 200", "0:01:30 elapsed", "about 2:30:00 left"):
+        assert part in head
+
+
 def test_before_the_run_it_says_whom_it_waits_for() -> None:
     assert drawn(ViewState())[0] == "starting: 0 nodes with 0 clients"
     assert "waiting for nodes at 127.0.0.1:7000: 2 nodes with 24 clients" in drawn(state_after(*started()[:3]))[0]

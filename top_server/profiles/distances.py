@@ -64,6 +64,7 @@ class Distances(Profile):
         self._known: dict[tuple[int, int], float] = {}
         self._met: set[int] = set()
         self._samples = 0
+        self._sizes: dict[int, int] = {}
         self._seconds, self._bytes = 0.0, 0
         if self._chosen.file:
             self._known = read_file(Path(self._chosen.file))
@@ -90,11 +91,14 @@ class Distances(Profile):
 
     async def gather(self, round_number: int) -> Evidence:
         """Matrix `distances` (N, N), in -1..1 and 1 for clients that could not be compared."""
-        clients = tuple(self.run.membership.clients)
+        hosted = self.run.membership.clients
+        clients = tuple(hosted)
         new = tuple(client for client in clients if client not in self._met)
         if new:
             await self._measure(round_number, clients, new)
             self._met.update(new)
+        if not self._sizes.keys() >= set(clients):
+            self._sizes.update((client, hosted[client].train_samples) for client in clients)
             self._record()
         return Evidence(clients, matrices={"distances": self._matrix(clients)})
 
@@ -170,6 +174,7 @@ class Distances(Profile):
         document = {
             "clients": clients,
             "distances": self._matrix(clients).tolist(),
+            "sizes": [self._sizes.get(client, 0) for client in clients],
             "shared": self._chosen.shared,
             "seconds": round(self._seconds, 3),
             "bytes": self._bytes,

@@ -1,0 +1,48 @@
+"""Coalitions that FedCollab's objective gives for many C, from recorded distances: coalitions_by_c.py FILE ...
+
+A line per C and file: the objective summed over clients, the number of coalitions, and these. No training: C can be
+chosen by structure, before the first round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from top_server.grouping.coalitions import objective, solve
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", help="the distances.json of a run")
+    parser.add_argument("--c", default="0.5,1,2,4,6,8,10,12,15,20", help="for example 8,10")
+    parser.add_argument("--restarts", type=int, default=100)
+    arguments = parser.parse_args()
+    for file in arguments.files:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        distances = np.maximum(np.array(document["distances"]), 0)
+        sizes = np.array(document["sizes"], np.float64)
+        print(f"\n{file}\n\n| C | objective | coalitions | |\n|---|---|---|---|")
+        for weight in map(float, arguments.c.split(",")):
+            groups = solve(distances, sizes, weight, arguments.restarts, np.random.default_rng(0))
+            value = objective(distances, sizes, weight, groups)
+            named = [[document["clients"][row] for row in group] for group in groups]
+            print(f"| {weight:g} | {value:.4f} | {len(groups)} | {' '.join(map(written, named))} |")
+
+
+def written(group: list[int]) -> str:
+    """0-4 for clients that follow one another."""
+    parts: list[list[int]] = []
+    for client in sorted(group):
+        if parts and parts[-1][-1] == client - 1:
+            parts[-1].append(client)
+        else:
+            parts.append([client])
+    return "{" + ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) + "}"
+
+
+if __name__ == "__main__":
+    main()
