@@ -142,6 +142,13 @@ def test_what_is_no_stack_of_everybodys_networks_does_not_fit(bad: str) -> None:
     assert found.fits(2, GOOD)
 
 
+@pytest.mark.parametrize(
+    "bad", ["too many rows", "too few rows", "another dtype", "whole numbers", "rows that differ"]
+)
+def test_what_can_be_nobodys_stack_does_not_fit_though_it_is_the_first(bad: str) -> None:
+    assert not paired().fits(0, BAD[bad])
+
+
 def test_a_shared_network_is_one() -> None:
     found = shared()
     assert found.fits(0, stack(1))
@@ -156,7 +163,9 @@ def test_nothing_is_known_before_both_have_judged() -> None:
         assert found.matrix().tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
-@pytest.mark.parametrize(("first", "second", "distance"), [(100, 100, 1.0), (90, 80, 0.7), (50, 50, 0), (30, 40, -0.3)])
+@pytest.mark.parametrize(
+    ("first", "second", "distance"), [(100, 100, 1.0), (90, 80, 0.7), (50, 50, 0), (30, 40, -0.3)]
+)
 def test_the_distance_is_the_sum_of_both_accuracies_minus_1(first: int, second: int, distance: float) -> None:
     found = paired(0, 1)
     both(found, first, second)

@@ -45,7 +45,9 @@ class _Pool:
 
 
 @asynccontextmanager
-async def _pool(_host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object) -> AsyncIterator[_Pool]:
+async def _pool(
+    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object
+) -> AsyncIterator[_Pool]:
     async with AsyncExitStack() as stack:
         yield _Pool(stack, channels)
 

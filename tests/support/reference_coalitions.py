@@ -1,7 +1,7 @@
 """FedCollab, what it is compared with, and the ways to train inside, once more: what runs must equal, bit for bit.
 
-Shared with the system: groupings, which have oracles of their own, and the names of random streams. Local training
-(copies of modules, torch.optim.SGD), aggregation, personal models, clusters and who starts from what are written again.
+Shared with the system: groupings, which have oracles of their own, and the names of random streams. Written again:
+local training (copies of modules, torch.optim.SGD), aggregation, personal models, clusters, who starts from what.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CoalitionReference(GroupReference):
                 own.update({client: self.learn(clusters[cluster], client, number).state for client in group})
                 clusters[cluster] = weighted_mean([own[client] for client in group], [1] * len(group))
                 groups.append(group)
-            rounds.append(self._served(groups, {c: clusters[chosen[c]] for c in clients}, number))
+            rounds.append(self.served(groups, {c: clusters[chosen[c]] for c in clients}, number))
         return rounds
 
     def _play(
@@ -114,7 +114,7 @@ class CoalitionReference(GroupReference):
                     updates[client] = self._update(start, state, number, [])
                 weights = (weigh or self._sizes)(group)
                 models.update(dict.fromkeys(group, self._aggregated(start, learnt, weights)))
-            rounds.append(self._served(groups, models, number))
+            rounds.append(self.served(groups, models, number))
         return rounds
 
     def _aggregated(self, start: State, learnt: list[Learnt], weights: list[int]) -> State:
@@ -126,7 +126,7 @@ class CoalitionReference(GroupReference):
         return self._fednova(start, learnt, weights)
 
     def _fednova(self, start: State, learnt: list[Learnt], weights: list[int]) -> State:
-        """w + tau_eff sum p_k d_k, as the system rounds it: from the start through the mean with weights n_k / tau_k."""
+        """w + tau_eff sum p_k d_k, rounded as the system does: from the start towards the mean by n_k / tau_k."""
         states, steps = [state for state, _ in learnt], [count for _, count in learnt]
         shares = [weight / count for weight, count in zip(weights, steps, strict=True)]
         result = weighted_mean(states, shares)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ class CoalitionReference(GroupReference):
         )
         return [list(group) for group in GROUPINGS[grouping](request).groups]
 
-    def _served(self, groups: Partition, models: Mapping[int, State], number: int) -> Played:
+    def served(self, groups: Partition, models: Mapping[int, State], number: int) -> Played:
         accuracy = {c: self._right(self.personalised(state, c, number), c, "test") for c, state in models.items()}
         return Played([list(group) for group in groups], dict(models), accuracy)
 

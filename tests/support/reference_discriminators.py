@@ -52,6 +52,9 @@ class Discriminators:
     learning_rate: float
     judge_every: int
     patience: int
+    steps: int = 1
+    #: Whether all features together weigh what all labels do.
+    balanced: bool = True
     seed: int = 0
     #: Samples that every client trains on; half of the fewest unless given.
     samples: int = 0
@@ -66,9 +69,13 @@ class Discriminators:
             network = self._network(1)
             members = {one: (0.0, parts[one]), other: (1.0, parts[other])}
 
-            def loss(network: nn.Module, client: int, batch: Batch, members: dict[int, tuple] = members) -> torch.Tensor:  # type: ignore[type-arg]
+            def loss(
+                network: nn.Module, client: int, batch: Batch, members: dict[int, tuple] = members
+            ) -> torch.Tensor:  # type: ignore[type-arg]
                 logits = network(*batch)[:, 0]
-                return nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, members[client][0]))
+                return nn.functional.binary_cross_entropy_with_logits(
+                    logits, torch.full_like(logits, members[client][0])
+                )
 
             best, judgements = -math.inf, []
             for exchange in range(1, self.exchanges + 1):
@@ -136,14 +143,17 @@ class Discriminators:
         exchange: int,
         loss: Callable[[nn.Module, int, Batch], torch.Tensor],
     ) -> nn.Module:
-        """The plain mean of what one step of each client makes of the network."""
+        """The plain mean of what the steps of each client make of the network."""
         trained = []
         for client, (training, _) in parts.items():
             mine = copy.deepcopy(network)
             rng = stream(self.seed, "discriminator-batches", exchange - 1, client)
-            rows = torch.from_numpy(rng.choice(len(training[1]), min(self.batch_size, len(training[1])), replace=False))
-            loss(mine, client, (training[0][rows], training[1][rows])).backward()
-            torch.optim.SGD(mine.parameters(), lr=self.learning_rate).step()
+            optimiser, size = torch.optim.SGD(mine.parameters(), lr=self.learning_rate), len(training[1])
+            for _ in range(self.steps):
+                rows = torch.from_numpy(rng.choice(size, min(self.batch_size, size), replace=False))
+                optimiser.zero_grad()
+                loss(mine, client, (training[0][rows], training[1][rows])).backward()
+                optimiser.step()
             trained.append(mine)
         with torch.no_grad():
             for parameter, *others in zip(network.parameters(), *(mine.parameters() for mine in trained), strict=True):
@@ -166,6 +176,8 @@ class Discriminators:
     def _split(self, client: int, samples: int) -> tuple[Batch, Batch]:
         data = self.task.data(client).train
         x, y = torch.from_numpy(data.x.reshape(len(data), -1)), torch.from_numpy(data.y)
+        if self.balanced:
+            x = x * math.sqrt(self.task.num_classes / x.shape[1])
         shuffled = stream(self.seed, "discriminator-split", client).permutation(len(data)).tolist()
         chosen: list[int] = []
         passed = 0

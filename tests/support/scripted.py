@@ -205,9 +205,9 @@ class ScriptedNode:
                     return Evaluated(0, 0, 0.0, source, size, squared_distance=distance), None
                 return Evaluated(client, 10, value_of(weights), source, size, squared_distance=distance), None
             case Discriminate(start) as work:
-                networks, source, size = await self._fetch(start) if start is not None else (None, None, 0)
+                fetched = await self._fetch(start) if start is not None else (None, None, 0)
                 await self._go_wrong(session, key, client)
-                return await self.script.answer(client, key.attempt, work, networks, source, size)
+                return await self.script.answer(client, key.attempt, work, *fetched)
             case Describe():
                 await self._go_wrong(session, key, client)
                 return Described((client, 1)), None

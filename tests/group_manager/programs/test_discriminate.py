@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,8 +13,8 @@ from support.scene import MANAGER, Scene, hosted, scene
 from support.scripted_networks import NETWORK_BYTES, Script, learned, learned_together, plan
 
 from fedgsp.messages import (
-    DiscriminatorSettings,
     Discrimination,
+    DiscriminatorSettings,
     FailureCode,
     GroupResult,
     Member,
@@ -244,7 +243,9 @@ async def test_a_shared_network_starts_from_the_plain_mean_which_nodes_keep_whil
 
 async def test_one_judgement_counts_for_all_pairs_of_a_shared_network() -> None:
     curves = {frozenset((0, 1)): (60, 50, 99), frozenset((0, 2)): (60, 90, 60), frozenset((1, 2)): (60, 80, 60)}
-    script = Script(right=lambda client, exchange, other: curves.get(frozenset((client, other)), (0,) * 3)[exchange - 1])
+    script = Script(
+        right=lambda client, exchange, other: curves.get(frozenset((client, other)), (0,) * 3)[exchange - 1]
+    )
     async with discriminating(THREE, script) as (play, _):
         outcome = await run(play, THREE, plan(shared=True, rounds=3, judge_every=1))
         expected = np.array([[0, 0, 0.8], [0, 0, 0.6], [0.8, 0.6, 0]])

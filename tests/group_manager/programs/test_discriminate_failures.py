@@ -12,7 +12,16 @@ from support.faults import Faults
 from support.scene import Scene, hosted, scene
 from support.scripted_networks import Answer, Script, plan, stack
 
-from fedgsp.messages import Discriminated, Evaluated, Failure, FailureCode, GroupResult, TensorSpec
+from fedgsp.messages import (
+    Cancel,
+    Discriminate,
+    Discriminated,
+    Evaluated,
+    Failure,
+    FailureCode,
+    GroupResult,
+    TensorSpec,
+)
 from fedgsp.weights import Weights, WeightsError
 
 #: Client 1 is the one that goes wrong.
@@ -76,11 +85,14 @@ async def test_a_client_that_fails_at_the_last_judgement_is_not_known(shared: bo
 
 async def test_a_client_that_fails_when_its_pairs_have_stopped_is_not_asked_so_is_known() -> None:
     script = failing(1, 3)
-    script.right = lambda client, exchange, other: right(client, exchange, other) + (0 if 1 in (client, other) else exchange)
+    script.right = lambda client, exchange, other: (
+        right(client, exchange, other) + (0 if 1 in (client, other) else exchange)
+    )
     async with discriminating(script) as play:
         found = await distances(play, judge_every=1, patience=1)
         assert found == pytest.approx(np.array([[0, 0.2, 0.48], [0.2, 0, 0.6], [0.48, 0.6, 0]]))
         assert play.skipped == {}
+        assert script.exchanges(1) == [0, 1, 2]
 
 
 @KINDS
@@ -147,14 +159,16 @@ async def test_networks_that_never_come_up_are_waited_for_so_long_and_left_out(s
 
 
 @KINDS
-async def test_a_stalled_client_is_called_off_and_left_out(shared: bool) -> None:
+async def test_a_stalled_client_is_called_off_at_once_and_left_out(shared: bool) -> None:
     async with scene(Faults().stall(0)) as play:
         await play.attach(THREE)
         for node in play.nodes.values():
             node.script = Script(right)
         found = await distances(play, shared=shared)
         assert found == pytest.approx(np.array([[0, 1, 1], [1, 0, 0.6], [1, 0.6, 0]]))
-        assert play.nodes["n1"].called_off.is_set()
+        orders = [order for order in play.nodes["n1"].orders if order.key and order.key.task == "discriminate"]
+        said = [(type(order.work), order.key and (order.key.position, order.key.attempt)) for order in orders]
+        assert said.index((Cancel, (0, 0))) < said.index((Discriminate, (2, 1)))
         failure = play.skipped[0]
         assert failure is not None
         assert failure.code is FailureCode.STALLED
@@ -247,14 +261,6 @@ async def test_another_answer_than_was_asked_for_leaves_its_client_out(answer: E
     async with discriminating(lying(lambda _, made: (answer, made))) as play:
         assert await distances(play, shared=shared) == pytest.approx(OTHERS)
         assert play.skipped == {1: Failure(FailureCode.BAD_ORDER, "an empty answer")}
-
-
-@KINDS
-async def test_a_report_without_the_networks_that_it_speaks_of_leaves_its_client_out(shared: bool) -> None:
-    faults = Faults().never_send_up("n2")  # whoever asks for them waits, and then gives up
-    async with discriminating(lying(lambda answer, _: (answer, None), at=0), faults) as play:
-        play.nodes["n2"].store.put("run/1/0/discriminators/0/1", stack(1))
-        assert await distances(play, shared=shared) == pytest.approx(OTHERS)
 
 
 # --- called off

@@ -1,0 +1,49 @@
+"""Distances between the clients of a run, measured by a script in place of managers and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.surveyed import Surveys, surveyed
+
+from fedgsp.messages import TensorSpec
+from fedgsp.weights import Weights
+from top_server.group_run import GroupOutcome, GroupTask
+from top_server.profiles.distances import Distances
+
+
+def found(clients: tuple[int, ...], matrix: np.ndarray) -> Weights:
+    arrays = {"clients": np.array(clients, np.int64), "distances": matrix}
+    specs = tuple(TensorSpec(name, str(array.dtype), array.shape, False) for name, array in arrays.items())
+    return Weights.of(arrays, specs)
+
+
+def truth(one: int, other: int) -> float:
+    """What is found of two clients, unless a test says otherwise."""
+    return 0.0 if one == other else (10 * min(one, other) + max(one, other)) / 1000
+
+
+def matrix(clients: tuple[int, ...], rule: Callable[[int, int], float] = truth) -> np.ndarray:
+    return np.array([[rule(one, other) for other in clients] for one in clients])
+
+
+@asynccontextmanager
+async def measuring(
+    monkeypatch: pytest.MonkeyPatch,
+    directory: Path,
+    clients: int = 4,
+    rule: Callable[[int, int], float] = truth,
+    **options: str,
+) -> AsyncIterator[tuple[Surveys, Distances]]:
+    """Clients 0, 1, ... have 10, 11, ... samples."""
+    async with surveyed(monkeypatch, clients, profile=options, run_dir=directory, seed=5) as surveys:
+
+        def answer(task: GroupTask) -> GroupOutcome:
+            return surveys.outcome(task, result=surveys.made(found(task.clients, matrix(task.clients, rule))))
+
+        surveys.answers["discriminate"] = answer
+        yield surveys, Distances(surveys.stage.run)

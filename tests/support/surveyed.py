@@ -1,0 +1,76 @@
+"""A stage whose surveys are answered by a script in place of managers and nodes; results come over the wire."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from support.hellos import hello
+from support.scripted import TENSORS
+from support.staged import Stage, stage
+
+from fedgsp.messages import GroupResult, HostedClient, ModelRef
+from fedgsp.weights import Weights
+from top_server.group_run import GroupOutcome, GroupTask
+from top_server.membership import Node
+from top_server.run import Run
+
+Answer = Callable[[GroupTask], GroupOutcome]
+
+
+@dataclass
+class Surveys:
+    """What was asked, in order, and how it is answered."""
+
+    stage: Stage
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked: list[GroupTask] = field(default_factory=list)
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def of(self, program: str) -> list[GroupTask]:
+        return [task for task in self.asked if task.program == program]
+
+    def made(self, weights: Weights) -> GroupResult:
+        """A result that the manager holds."""
+        model_id = f"made {next(self.numbers)}"
+        self.stage.made.put(model_id, weights)
+        return GroupResult(weights.ref(model_id), 0, 300, 45)
+
+    def outcome(self, task: GroupTask, **fields: Any) -> GroupOutcome:
+        nothing = GroupOutcome(task, self.stage.manager, GroupResult(ModelRef(""), 0, 0, 0), (), ())
+        return dataclasses.replace(nothing, **fields)
+
+    async def join(self, node: str, **clients: int) -> Node:
+        """A node whose clients have so many samples: join("n1", c7=40)."""
+        hosted = tuple(HostedClient(int(name[1:]), samples, 5) for name, samples in clients.items())
+        joined = await self.stage.run.membership.admit(
+            dataclasses.replace(hello(node, tensors=TENSORS), clients=hosted)
+        )
+        assert isinstance(joined, Node), joined
+        return joined
+
+
+@asynccontextmanager
+async def surveyed(
+    monkeypatch: pytest.MonkeyPatch,
+    clients: int = 4,
+    merge: str = "none",
+    profile: Mapping[str, str] | None = None,
+    **config: Any,
+) -> AsyncIterator[Surveys]:
+    """A run of so many clients whose profile has these options."""
+    async with stage(merge, clients, **config) as play:
+        surveys = Surveys(play)
+        play.run.options = {"profile": dict(profile or {}), "merge": {}, "grouping": {}}
+
+        async def survey(self: Run, round_number: int, task: GroupTask) -> GroupOutcome:
+            surveys.asked.append(task)
+            return surveys.answers[task.program](task)
+
+        monkeypatch.setattr(Run, "survey", survey)
+        yield surveys

@@ -1,0 +1,140 @@
+"""What clients learn alone before the first round: trained once, from the first model; collected once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.surveyed import Surveys, surveyed
+
+from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, TensorSpec, Trained
+from fedgsp.weights import Weights
+from top_server.group_run import GroupOutcome, GroupTask
+from top_server.models import GLOBAL, INITIAL
+from top_server.profiles.prior_models import PriorModels
+
+#: Of a prior model: two parameters, a buffer and a counter.
+SPECS = (
+    TensorSpec("a", "float64", (1,)),
+    TensorSpec("var", "float32", (1,), trainable=False),
+    TensorSpec("b", "float32", (1, 1)),
+    TensorSpec("count", "int64", (), trainable=False),
+)
+
+
+def prior(client: int) -> Weights:
+    arrays = {"a": np.array([client]), "var": np.array([1e6]), "b": np.array([[2.0]]), "count": np.array(77)}
+    return Weights.of(arrays, SPECS)
+
+
+@asynccontextmanager
+async def learning(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, clients: int = 3, **config: Any
+) -> AsyncIterator[tuple[Surveys, PriorModels]]:
+    options = config.pop("options", {})
+    async with surveyed(
+        monkeypatch, clients, "weighted-mean", options, run_dir=directory, rounds=7, local_epochs=3, **config
+    ) as surveys:
+
+        def alone(task: GroupTask) -> GroupOutcome:
+            refs = {client: Trained(ModelRef(f"prior of {client}")) for client in task.clients}
+            return surveys.outcome(task, done=tuple(MemberDone(c, 0, trained) for c, trained in refs.items()))
+
+        def collect(task: GroupTask) -> GroupOutcome:
+            done = tuple(MemberDone(client, 0, Trained(held.ref)) for client, held in task.own_starts.items())
+            return surveys.outcome(task, done=done, models={client: prior(client) for client in task.clients})
+
+        surveys.answers.update(alone=alone, collect=collect)
+        profile = PriorModels(surveys.stage.run)
+        yield surveys, profile
+        profile.close()
+
+
+def gram_of(*clients: int) -> list[list[float]]:
+    return [[one * other + 4.0 for other in clients] for one in clients]
+
+
+async def test_inner_products_are_of_trainable_weights_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with learning(monkeypatch, tmp_path) as (_, profile):
+        evidence = await profile.gather(1)
+        assert evidence.clients == (0, 1, 2)
+        assert evidence.matrices["gram"].tolist() == gram_of(0, 1, 2)
+
+
+async def test_clients_train_once_plainly_for_as_long_as_the_run_and_are_collected_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path) as (surveys, profile):
+        first = await profile.gather(1)
+        again = await profile.gather(2)
+        assert np.array_equal(first.matrices["gram"], again.matrices["gram"])
+        alone, collect = surveys.asked
+        assert (alone.program, alone.training, alone.local_epochs, alone.results) == ("alone", "sgd", 21, Results.KEPT)
+        assert [(held.ref.id, weight) for held, weight in alone.starts] == [("run/initial", 1.0)]
+        assert collect.program == "collect"
+        assert {c: (held.ref.id, held.client) for c, held in collect.own_starts.items()} == {
+            client: (f"prior of {client}", client) for client in range(3)
+        }
+
+
+async def test_the_number_of_epochs_may_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with learning(monkeypatch, tmp_path, options={"prior_epochs": "4"}) as (surveys, profile):
+        await profile.gather(1)
+        assert surveys.of("alone")[0].local_epochs == 4
+
+
+async def test_newcomers_train_from_the_first_model_though_the_global_one_has_moved_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path) as (surveys, profile):
+        await profile.gather(1)
+        run = surveys.stage.run
+        await run.merging.take(1, await surveys.stage.trained((0, 1), 5.0))
+        await run.merging.finish(1)
+        assert await surveys.stage.value(run.models[GLOBAL]) == 5.0
+        await surveys.join("late", c7=40)
+        evidence = await profile.gather(2)
+        assert [task.clients for task in surveys.of("alone")] == [(0, 1, 2), (7,)]
+        assert [task.clients for task in surveys.of("collect")] == [(0, 1, 2), (7,)]
+        ((held, _),) = surveys.of("alone")[1].starts
+        assert held.ref.id == "run/initial"
+        assert await surveys.stage.value(run.models[INITIAL]) == 1.0
+        assert evidence.matrices["gram"].tolist() == gram_of(0, 1, 2, 7)
+
+
+async def test_a_model_that_is_lost_on_its_way_is_a_row_of_nan_and_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path) as (surveys, profile):
+        whole = surveys.answers["collect"]
+
+        def without(task: GroupTask) -> GroupOutcome:
+            outcome = whole(task)
+            models: dict[int, Weights | Failure] = {**outcome.models, 1: Failure(FailureCode.NODE_LOST, "gone")}
+            return surveys.outcome(task, done=outcome.done, models=models)
+
+        surveys.answers["collect"] = without
+        gram = (await profile.gather(1)).matrices["gram"]
+        assert np.isnan(gram[1]).all()
+        assert np.isnan(gram[:, 1]).all()
+        assert gram[np.ix_([0, 2], [0, 2])].tolist() == gram_of(0, 2)
+        surveys.answers["collect"] = whole
+        assert (await profile.gather(2)).matrices["gram"].tolist() == gram_of(0, 1, 2)
+        assert [task.clients for task in surveys.of("collect")] == [(0, 1, 2), (1,)]
+
+
+async def test_who_could_not_train_is_not_known_and_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path) as (surveys, profile):
+        whole = surveys.answers["alone"]
+        surveys.answers["alone"] = lambda task: surveys.outcome(task, done=whole(task).done[1:])
+        assert (await profile.gather(1)).clients == (1, 2)
+        surveys.answers["alone"] = whole
+        evidence = await profile.gather(2)
+        assert (evidence.clients, evidence.matrices["gram"].tolist()) == ((0, 1, 2), gram_of(0, 1, 2))
+        assert surveys.of("alone")[1].clients == (0,)

@@ -1,0 +1,177 @@
+"""When clients are grouped anew: in every round, when some are in no group, or never."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from support.staged import Stage, stage
+
+from fedgsp.errors import RunError
+from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, Trained
+from top_server.evidence import Evidence
+from top_server.group_run import GroupOutcome
+from top_server.grouping import GroupingRequest, Plan
+from top_server.models import Held
+from top_server.rounds import Teams, form_teams, group_tasks, merge
+from top_server.schemes import SCHEMES
+
+EVERY = pytest.mark.parametrize("regroup", ["always", "arrivals", "never"])
+
+
+@dataclass
+class Groups:
+    """Puts clients that are in no settled group into pairs, and keeps what it was asked."""
+
+    asked: list[GroupingRequest] = field(default_factory=list)
+    idle: tuple[int, ...] = ()
+
+    async def __call__(self, request: GroupingRequest) -> Plan:
+        self.asked.append(request)
+        settled = {client for group in request.settled for client in group}
+        rest = [client for client in request.clients if client not in settled and client not in self.idle]
+        pairs = tuple(tuple(rest[at : at + 2]) for at in range(0, len(rest), 2))
+        return Plan((*request.settled, *pairs), tuple(client for client in request.clients if client in self.idle))
+
+
+@asynccontextmanager
+async def grouping(regroup: str, clients: int = 4, **scheme: Any) -> AsyncIterator[tuple[Stage, Groups]]:
+    async with stage("none", clients) as s:
+        s.run.assign = groups = Groups()
+        s.run.scheme = dataclasses.replace(SCHEMES["fedcollab"], regroup=regroup, **scheme)
+        yield s, groups
+
+
+async def formed(s: Stage, number: int, *clients: int, **evidence: Any) -> tuple[tuple[int, ...], ...]:
+    teams = await form_teams(s.run, number, Evidence(clients, **evidence))
+    assert teams.sampled == teams.plan.groups
+    return teams.plan.groups
+
+
+@EVERY
+async def test_in_the_first_round_clients_are_grouped(regroup: str) -> None:
+    async with grouping(regroup) as (s, groups):
+        assert await formed(s, 1, 0, 1, 2, 3) == ((0, 1), (2, 3))
+        (request,) = groups.asked
+        assert (request.round, request.clients, request.settled) == (1, (0, 1, 2, 3), ())
+        assert request.sizes.tolist() == [10, 11, 12, 13]
+
+
+@pytest.mark.parametrize(("regroup", "asked"), [("always", 4), ("arrivals", 1), ("never", 1)])
+async def test_while_all_have_a_place_only_always_groups_again(regroup: str, asked: int) -> None:
+    async with grouping(regroup) as (s, groups):
+        for number, clients in enumerate([(0, 1, 2, 3), (0, 1, 2, 3), (0, 2, 3), (0, 1, 2, 3)], 1):
+            await formed(s, number, *clients)
+        assert len(groups.asked) == asked
+
+
+async def test_always_tells_the_groups_of_the_round_before() -> None:
+    async with grouping("always") as (s, groups):
+        await formed(s, 1, 0, 1, 2, 3)
+        assert await formed(s, 2, 0, 2, 3) == ((0,), (2, 3))
+        await formed(s, 3, 0, 1, 2, 3)
+        assert [request.settled for request in groups.asked] == [(), ((0,), (2, 3)), ((0,), (2, 3))]
+
+
+async def test_arrivals_are_grouped_with_the_settled_groups_of_those_who_are_there() -> None:
+    async with grouping("arrivals", 6) as (s, groups):
+        await formed(s, 1, 0, 1, 2, 3)
+        assert await formed(s, 2, 0, 2, 3, 5) == ((0,), (2, 3), (5,))
+        assert groups.asked[1].settled == ((0,), (2, 3))
+        assert groups.asked[1].clients == (0, 2, 3, 5)
+        assert s.journal.of_kind("client_placed") == []
+
+
+async def test_a_group_whose_members_have_all_left_is_kept_until_somebody_arrives() -> None:
+    async with grouping("arrivals", 6) as (s, groups):
+        await formed(s, 1, 0, 1, 2, 3)
+        assert await formed(s, 2, 2, 3) == ((0, 1), (2, 3))
+        assert await formed(s, 3, 2, 3, 4) == ((2, 3), (4,))
+        assert groups.asked[1].settled == ((2, 3),)
+
+
+async def test_those_who_idle_have_their_place_and_are_no_arrivals() -> None:
+    async with grouping("arrivals") as (s, groups):
+        groups.idle = (3,)
+        await formed(s, 1, 0, 1, 2, 3)
+        assert await formed(s, 2, 0, 1, 2, 3) == ((0, 1), (2,))
+        assert len(groups.asked) == 1
+
+
+async def test_never_puts_arrivals_into_the_smallest_group_and_says_so() -> None:
+    async with grouping("never", 6) as (s, groups):
+        await formed(s, 1, 0, 1, 2)
+        assert await formed(s, 2, 0, 1, 2, 4, 5) == ((0, 1, 5), (2, 4))
+        assert await formed(s, 3, 0, 1, 2, 4, 5) == ((0, 1, 5), (2, 4))
+        assert len(groups.asked) == 1
+        assert [(event["round"], event["client"], event["group"]) for event in s.journal.of_kind("client_placed")] == [
+            (2, 4, 1),
+            (2, 5, 0),
+        ]
+
+
+async def test_evidence_goes_with_the_request() -> None:
+    async with grouping("always") as (s, groups):
+        matrix = np.eye(4)
+        await formed(s, 1, 0, 1, 2, 3, matrices={"distances": matrix}, newcomers=(2,))
+        assert groups.asked[0].matrices["distances"] is matrix
+        assert groups.asked[0].newcomers == (2,)
+
+
+@EVERY
+async def test_without_evidence_about_anybody_there_are_no_groups(regroup: str) -> None:
+    async with grouping(regroup) as (s, _):
+        with pytest.raises(RunError, match=r"no client told its profile \(distances\)"):
+            await formed(s, 1)
+
+
+def test_every_scheme_says_when_it_groups_anew() -> None:
+    assert {scheme.regroup for scheme in SCHEMES.values()} == {"always", "arrivals", "never"}
+    assert {name for name, scheme in SCHEMES.items() if scheme.regroup == "arrivals"} == {"fedcollab", "kmeans"}
+
+
+# --- what groups are told of models to retain, and what is known of them afterwards
+
+
+@pytest.mark.parametrize(("retain", "results"), [(True, Results.RETAINED), (False, Results.UNSPECIFIED)])
+async def test_groups_are_told_to_retain_models_where_a_profile_needs_them(retain: bool, results: Results) -> None:
+    async with grouping("always") as (s, _):
+        evidence = Evidence((0, 1, 2, 3), retain=retain)
+        tasks = group_tasks(s.run, Teams(Plan(((0, 1), (2, 3)), ()), ((0, 1), (2, 3))), evidence)
+        assert [task.results for task in tasks] == [results] * 2
+
+
+async def in_a_task(outcome: GroupOutcome) -> GroupOutcome:
+    return outcome
+
+
+async def merged(s: Stage, *outcomes: GroupOutcome) -> None:
+    await merge(s.run, 1, [asyncio.create_task(in_a_task(outcome)) for outcome in outcomes])
+
+
+async def test_what_clients_retain_is_known_by_who_holds_it() -> None:
+    async with grouping("always") as (s, _):
+        retained = await s.trained((0, 1), 5.0, number=0)
+        retained = dataclasses.replace(retained, task=dataclasses.replace(retained.task, results=Results.RETAINED))
+        await merged(s, retained, await s.trained((2, 3), 6.0, number=1))
+        assert s.run.local_models == {client: Held(ModelRef(f"of {client}"), client) for client in (0, 1)}
+        again = (MemberDone(0, 0, Trained(ModelRef("newer"))),)
+        await merged(s, dataclasses.replace(retained, done=again, result=(await s.trained((0,), 7.0)).result))
+        assert s.run.local_models[0] == Held(ModelRef("newer"), 0)
+        assert s.run.local_models[1] == Held(ModelRef("of 1"), 1)
+
+
+async def test_a_group_that_failed_changes_nothing_that_is_known() -> None:
+    async with grouping("always") as (s, _):
+        good = await s.trained((2, 3), 6.0, number=1)
+        failed = await s.trained((0, 1), 5.0, number=0)
+        task = dataclasses.replace(failed.task, results=Results.RETAINED)
+        lost = Failure(FailureCode.UNREACHABLE, "manager m0")
+        await merged(s, dataclasses.replace(failed, task=task, result=lost), good)
+        assert s.run.local_models == {}

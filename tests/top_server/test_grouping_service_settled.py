@@ -1,0 +1,84 @@
+"""Settled groups on their way to a grouping service and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from support.serving import serving
+
+from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
+from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping_service import GroupingServicer, assign
+
+CLIENTS = (10, 11, 12, 13, 14)
+SETTLED = ((12, 10), (13,))
+
+
+def request(settled: tuple[tuple[int, ...], ...] = SETTLED, **changes: Any) -> GroupingRequest:
+    """Clients 11 and 14 are new; both are nearest to 13."""
+    distances = np.ones((5, 5))
+    distances[1, 3] = distances[3, 1] = distances[4, 3] = distances[3, 4] = distances[1, 4] = distances[4, 1] = 0.01
+    gram = np.diag([4.0, 1, 4, 1, 1])
+    fields: dict[str, Any] = {"matrices": {"distances": distances, "gram": gram}, **changes}
+    return GroupingRequest(2, 1, 0, CLIENTS, np.full(5, 100), settled=settled, **fields)
+
+
+def registered(server: grpc.aio.Server) -> None:
+    grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)
+
+
+class Listens(grouping_pb2_grpc.GroupingServiceServicer):
+    """Keeps the question."""
+
+    asked: grouping_pb2.AssignQuestion
+
+    async def Assign(self, requests: Any, context: Any) -> grouping_pb2.AssignResponse:  # noqa: N802
+        parts = [part async for part in requests]
+        self.asked = parts[0].question
+        return grouping_pb2.AssignResponse(groups=[grouping_pb2.ClientGroup(clients=CLIENTS)])
+
+
+@pytest.mark.parametrize("settled", [(), SETTLED])
+async def test_the_groups_of_the_round_before_are_told_in_their_order(settled: tuple[tuple[int, ...], ...]) -> None:
+    listens = Listens()
+
+    def register(server: grpc.aio.Server) -> None:
+        grouping_pb2_grpc.add_GroupingServiceServicer_to_server(listens, server)
+
+    async with serving(register) as served:
+        await assign(served.channel, served.address, "fedcollab", request(settled))
+    assert tuple(tuple(group.clients) for group in listens.asked.settled) == settled
+
+
+@pytest.mark.parametrize("name", ["fedcollab", "fedcluster"])
+async def test_groupings_that_go_on_from_settled_groups_do_so_over_the_wire(name: str) -> None:
+    asked = request()
+    async with serving(registered) as served:
+        plan = await assign(served.channel, served.address, name, asked)
+        fresh = await assign(served.channel, served.address, name, request(()))
+    assert plan.groups == GROUPINGS[name](asked).groups
+    assert plan.groups != fresh.groups
+    if name == "fedcollab":
+        assert plan.groups == ((10, 12), (11, 13, 14))
+
+
+@pytest.mark.parametrize("settled", [[[10, 99]], [[10], [10]], [[10, 10]], [[]], [[10], []]])
+async def test_settled_groups_that_cannot_be_are_refused(settled: list[list[int]]) -> None:
+    question = grouping_pb2.AssignQuestion(
+        grouping="single",
+        round=1,
+        groups=1,
+        clients=CLIENTS,
+        sizes=[1] * 5,
+        settled=[grouping_pb2.ClientGroup(clients=group) for group in settled],
+    )
+    async with serving(registered) as served:
+        stub = grouping_pb2_grpc.GroupingServiceStub(served.channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Assign(iter([grouping_pb2.AssignRequest(question=question)]))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "the settled groups must be disjoint" in (caught.value.details() or "")

@@ -1,0 +1,188 @@
+"""What every client reaches alone: which runs may be compared, and how much better off clients are together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from fedgsp.errors import ConfigError
+from top_server.config import FIELDS, RunConfig, flag
+from top_server.local_run import SAME, check, gains, recorded, settings
+from top_server.run_directory import RunDirectory, prepare
+from top_server.summary import summarise
+
+#: Another value for each setting that must be the same.
+OTHERS: dict[str, Any] = {
+    "task": "femnist",
+    "task_option": {"clients": "9"},
+    "seed": 1,
+    "rounds": 21,
+    "local_epochs": 2,
+    "batch_size": 6,
+    "learning_rate": 0.02,
+    "learning_rate_decay": 0.9,
+}
+
+
+def config(tmp_path: Path, **changes: Any) -> RunConfig:
+    fields: dict[str, Any] = {"scheme": "fedcollab", "local_run": tmp_path / "alone", "task_option": {"clients": "8"}}
+    return RunConfig(**{**fields, **changes})
+
+
+def ended(run: RunConfig, *accuracies: dict[int, float], **changes: Any) -> RunDirectory:
+    """The local run of a run, with other settings if there are changes, as it ends."""
+    directory = prepare(dataclasses.replace(settings(run), **changes))
+    summary = summarise([{"round": n, "accuracy_per_client": told} for n, told in enumerate(accuracies, 1)])
+    directory.summary.write_text(json.dumps(summary))
+    return directory
+
+
+# --- its settings
+
+
+def test_a_local_run_has_the_settings_of_the_run_that_can_be_compared(tmp_path: Path) -> None:
+    run = config(tmp_path, **OTHERS, evaluate_every=3, training="fedprox", training_option={"mu": "1"}, local_nodes=2)
+    alone = settings(run)
+    assert alone == RunConfig(scheme="independent", run_dir=tmp_path / "alone", evaluate_every=3, **OTHERS)
+    assert set(OTHERS) == set(SAME) <= set(FIELDS)
+
+
+# --- what it came to
+
+
+def test_where_there_is_none_it_is_still_to_be_made(tmp_path: Path) -> None:
+    assert recorded(config(tmp_path)) is None
+    (tmp_path / "alone").mkdir()
+    assert recorded(config(tmp_path)) is None
+
+
+def test_it_tells_what_each_client_reaches_at_the_end(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.9, 11: 0.8}, {0: 0.5, 11: 0.75})
+    assert recorded(run) == {0: 0.5, 11: 0.75}
+
+
+def test_a_run_that_differs_in_other_ways_may_use_it_again(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.5})
+    others = {"scheme": "ditto", "evaluate_every": 7, "aggregation": "fednova", "run_dir": tmp_path / "x"}
+    assert recorded(dataclasses.replace(run, **others)) == {0: 0.5}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_setting_that_differs_is_named_with_both_values(name: str, tmp_path: Path) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.5}, **{name: OTHERS[name]})
+    with pytest.raises(ConfigError) as caught:
+        recorded(run)
+    assert f"was made with {flag(name)} {OTHERS[name]}, this run needs {getattr(run, name)}" in caught.value.what
+    assert str(tmp_path / "alone") in caught.value.what
+    assert caught.value.remedy == "give another directory: a local run is made where there is none"
+
+
+def test_a_run_of_another_scheme_is_no_local_run(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.5}, scheme="fedavg")
+    with pytest.raises(ConfigError, match="was made with --scheme fedavg, this run needs independent"):
+        recorded(run)
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "{}",
+        "null",
+        '{"last": {}}',
+        '{"last": []}',
+        '{"last": {"per_client": [0.5]}}',
+        '{"last": {"per_client": null}}',
+        '{"last": {"per_client": {"0": null}}}',
+        '{"last": {"per_client": {"0": "good"}}}',
+        '{"last": {"per_client": {"zero": 0.5}}}',
+        '{"best": {"per_client": {"0": 0.5}}}',
+    ],
+)
+def test_one_that_did_not_end_is_refused(summary: str | None, tmp_path: Path) -> None:
+    run = config(tmp_path)
+    directory = prepare(settings(run))
+    if summary is not None:
+        directory.summary.write_text(summary)
+    with pytest.raises(ConfigError, match="holds a run that did not end; remove it, or give another directory"):
+        recorded(run)
+
+
+def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.5}).config.write_text("not TOML")
+    with pytest.raises(ConfigError, match=r"alone/config\.toml is not TOML"):
+        recorded(run)
+
+
+# --- before anybody is waited for
+
+
+def test_without_a_local_run_there_is_nothing_to_check(tmp_path: Path) -> None:
+    check(config(tmp_path, local_run=None, run_dir=tmp_path))
+
+
+def test_one_that_is_still_to_be_made_or_can_be_compared_passes(tmp_path: Path) -> None:
+    run = config(tmp_path, run_dir=tmp_path / "run")
+    check(run)
+    assert not (tmp_path / "alone").exists()
+    ended(run, {0: 0.5})
+    check(run)
+
+
+def test_both_runs_need_directories_of_their_own(tmp_path: Path) -> None:
+    for run_dir in (tmp_path / "alone", tmp_path / "x" / ".." / "alone"):
+        with pytest.raises(ConfigError, match="--local-run and --run-dir are the same directory"):
+            check(config(tmp_path, run_dir=run_dir))
+
+
+def test_one_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.5}, seed=9)
+    with pytest.raises(ConfigError, match="was made with --seed 9, this run needs 0"):
+        check(run)
+
+
+# --- gains
+
+
+def test_gains_are_those_of_the_worked_example() -> None:
+    """Section 5.5; a sample deviation would be 0.0645497."""
+    alone = dict(enumerate((0.8, 0.7, 0.6, 0.5)))
+    together = dict(enumerate((0.85, 0.7, 0.55, 0.6)))
+    found = gains(together, alone)
+    assert found == (0.5, pytest.approx(0.0559017, abs=1e-7))
+
+
+def test_only_clients_of_both_runs_count() -> None:
+    assert gains({0: 0.5, 1: 0.9}, {1: 0.8, 2: 0.1}) == (1.0, 0.0)
+    assert gains({0: 0.5}, {1: 0.8}) is None
+    assert gains({}, {}) is None
+
+
+@hypothesis_settings(deadline=None, max_examples=40)
+@given(st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1))
+def test_better_is_strictly_better(accuracies: dict[int, tuple[int, int]]) -> None:
+    found = gains(
+        {c: ours / 20 for c, (ours, _) in accuracies.items()}, {c: a / 20 for c, (_, a) in accuracies.items()}
+    )
+    assert found is not None
+    better = [ours > alone for ours, alone in accuracies.values()]
+    differences = [(ours - alone) / 20 for ours, alone in accuracies.values()]
+    mean = sum(differences) / len(differences)
+    assert found[0] == pytest.approx(sum(better) / len(better))
+    assert found[1] ** 2 == pytest.approx(sum((d - mean) ** 2 for d in differences) / len(differences), abs=1e-12)
