@@ -47,11 +47,14 @@ class Mean:
             self._add(acc, tensors[name].reshape(-1), weight)
         self._total += weight
 
-    def result(self) -> dict[str, NDArray[Any]]:
-        """The mean so far, in the order of the first model; ValueError when nothing was folded."""
+    def result(self, *, exact: bool = False) -> dict[str, NDArray[Any]]:
+        """The mean so far, in the order of the first model; ValueError when nothing was folded.
+
+        Exact: floating tensors stay float64, for whoever goes on computing with them.
+        """
         if not self._like:
             raise ValueError("no model was folded, so there is no mean")
-        return {name: self._divided(name) if name in self._sums else self._kept[name] for name in self._like}
+        return {name: self._divided(name, exact) if name in self._sums else self._kept[name] for name in self._like}
 
     def _start(self, tensors: Tensors, like: dict[str, _Like]) -> None:
         if not tensors:
@@ -71,9 +74,9 @@ class Mean:
             np.multiply(values[start : start + _BLOCK], weight, out=product, dtype=np.float64)
             np.add(block, product, out=block)
 
-    def _divided(self, name: str) -> NDArray[Any]:
+    def _divided(self, name: str, exact: bool) -> NDArray[Any]:
         shape, dtype = self._like[name]
-        mean = np.empty(shape, dtype)
+        mean = np.empty(shape, np.float64 if exact else dtype)
         np.divide(self._sums[name].reshape(shape), self._total, out=mean, dtype=np.float64, casting="same_kind")
         return mean
 

@@ -33,7 +33,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_store import ModelStore
 from fedgsp.seeds import derive
-from fedgsp.updates import update_of
+from fedgsp.updates import trainable, update_of
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients, Learned, OrderError
 from fedgsp_node.discriminating import Discriminating
@@ -99,6 +99,7 @@ class Worker:
             if work.start is None or work.settings is None or order.key is None:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
             start, source, size = await self._fetcher.get(work.start)
+            self._discriminating.forget()  # their time is over when training begins
             # The slot is taken only now: a chain that still waits for its weights must not block another.
             settings, round_number = work.settings, order.key.round
             learned = await self._slot.run(
@@ -131,6 +132,10 @@ class Worker:
             update=update,
             steps=learned.steps,
         )
+
+    def _break_promise(self, model_id: str, failure: Failure) -> None:
+        if model_id:
+            self._store.fail(model_id, failure)
 
     def _keep(self, client: int, learned: Learned, head: bool) -> None:
         """Keeps what the client does not share."""
@@ -175,7 +180,10 @@ class Worker:
         try:
             answer, networks = await self._discriminating.carry_out(order, work)
         except (OrderError, WeightsError) as error:
-            self._store.fail(work.produces, error.failure)
+            self._break_promise(work.produces, error.failure)
+            raise
+        except asyncio.CancelledError:
+            self._break_promise(work.produces, Failure(FailureCode.CANCELLED, "called off"))
             raise
         if networks is None:
             return answer
@@ -206,9 +214,9 @@ def _view(asked: Reveal, learned: Learned, settings: TrainingSettings) -> Weight
 
 
 def _squared_distance(some: Weights, other: Weights) -> float:
-    """Sum of squared differences over all float tensors; those that only one of them has do not count."""
+    """Sum of squared differences over what is trained; tensors that only one of them has do not count."""
     return sum(
-        float(np.sum((array.astype(np.float64) - other.arrays[name].astype(np.float64)) ** 2))
-        for name, array in some.arrays.items()
-        if array.dtype.kind == "f" and name in other.arrays
+        float(np.sum((some.arrays[spec.name].astype(np.float64) - other.arrays[spec.name].astype(np.float64)) ** 2))
+        for spec in trainable(some.tensors)
+        if spec.name in other.arrays
     )

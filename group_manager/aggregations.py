@@ -38,11 +38,6 @@ class Aggregation(abc.ABC):
         self._mean.fold(weights.arrays, weight)
         self._like = weights
 
-    def _averaged(self) -> Weights:
-        mean = self._mean.result()
-        assert self._like is not None
-        return Weights.of(mean, self._like.tensors)
-
 
 class WeightedMean(Aggregation):
     """FedAvg."""
@@ -53,7 +48,9 @@ class WeightedMean(Aggregation):
 
     def result(self, start: Weights | None) -> Weights:
         """The mean."""
-        return self._averaged()
+        mean = self._mean.result()
+        assert self._like is not None
+        return Weights.of(mean, self._like.tensors)
 
 
 class FedNova(Aggregation):
@@ -79,16 +76,16 @@ class FedNova(Aggregation):
         self._weighted_steps += weight * steps
 
     def result(self, start: Weights | None) -> Weights:
-        """Computed in float64."""
+        """Computed in float64, and rounded once."""
+        mean = self._mean.result(exact=True)
         assert start is not None
-        result = self._averaged()
+        assert self._like is not None
         reach = self._weighted_steps * self._weight_per_step / self._weight**2
-        for spec in result.tensors:
-            array = result.arrays[spec.name]
-            if spec.trainable and array.dtype.kind == "f":
+        for spec in self._like.tensors:
+            if spec.trainable and mean[spec.name].dtype.kind == "f":
                 before = start.arrays[spec.name].astype(np.float64)
-                array[...] = before + reach * (array.astype(np.float64) - before)
-        return result
+                mean[spec.name] = before + reach * (mean[spec.name] - before)
+        return Weights.of(mean, self._like.tensors)
 
 
 AGGREGATIONS: dict[str, type[Aggregation]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.aggregation import Mean
+from fedgsp.discriminators import LARGEST
 from fedgsp.messages import Discriminated, Discrimination
 from fedgsp.weights import Weights
 
@@ -31,7 +33,7 @@ class Networks(abc.ABC):
     def __init__(self, clients: Sequence[int], plan: Discrimination) -> None:
         self.clients = tuple(clients)
         self._patience = plan.patience
-        self._like: list[tuple[str, str, tuple[int, ...]]] | None = None
+        self._like: tuple[tuple[str, tuple[int, ...]], ...] | None = None
         newcomers = set(plan.newcomers)
         self.pairs = [
             (one, other)
@@ -54,12 +56,26 @@ class Networks(abc.ABC):
         """What a client goes on from; None for fresh networks."""
 
     def fits(self, client: int, networks: Weights) -> bool:
-        """Whether this can be what a client trained: as many networks as it was asked for, of everybody's shape."""
+        """Whether a client may have trained this: as many networks as it was asked for, no weight out of bounds."""
         rows = 1 if self.shared else len(self.others(client))
-        like = [(spec.name, spec.dtype, spec.shape[1:]) for spec in networks.tensors]
-        self._like = self._like or like
-        floats = all(spec.dtype == "float32" and spec.shape[:1] == (rows,) for spec in networks.tensors)
-        return floats and bool(like) and like == self._like
+        return bool(networks.tensors) and all(
+            array.dtype == np.float32
+            and array.ndim > 1
+            and len(array) == rows
+            and array.size
+            and -LARGEST <= array.min() <= array.max() <= LARGEST
+            for array in networks.arrays.values()
+        )
+
+    def strangers(self, trained: Mapping[int, Weights]) -> set[int]:
+        """Clients whose networks have other tensors than most have, or had in the first exchange."""
+        like = {
+            client: tuple((spec.name, spec.shape[1:]) for spec in networks.tensors)
+            for client, networks in trained.items()
+        }
+        if self._like is None and like:
+            self._like = Counter(like.values()).most_common(1)[0][0]
+        return {client for client, tensors in like.items() if tensors != self._like}
 
     @abc.abstractmethod
     def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
@@ -159,7 +175,6 @@ class SharedNetwork(Networks):
         super().__init__(clients, plan)
         self._there = set(self.clients)
         self._start: Weights | None = None
-        self._best = -np.inf
         self._judged: Mapping[int, Discriminated] = {}  # at the best judgement
         self._without_gain = 0
 
@@ -182,9 +197,9 @@ class SharedNetwork(Networks):
         """The plain mean, since all train on equally many samples. One judgement, the best in sum, counts for all."""
         self._there -= failed
         if judged:
-            total = sum(self._read(judged, one, other) for one, other in self.pairs)
-            if total > self._best:
-                self._best, self._judged, self._without_gain = total, dict(judged), 0
+            # Compared over the clients that are there: one that fails is no gain.
+            if not self._judged or self._total(judged) > self._total(self._judged):
+                self._judged, self._without_gain = dict(judged), 0
             else:
                 self._without_gain += 1
         mean, like = Mean(weighted=False), None
@@ -197,6 +212,9 @@ class SharedNetwork(Networks):
     def distance(self, one: int, other: int) -> float:
         """At the best judgement."""
         return self._read(self._judged, one, other) if self._there.issuperset((one, other)) else UNKNOWN
+
+    def _total(self, judged: Mapping[int, Discriminated]) -> float:
+        return sum(self._read(judged, *pair) for pair in self.pairs if self._there.issuperset(pair))
 
     def _read(self, judged: Mapping[int, Discriminated], one: int, other: int) -> float:
         first, second = judged.get(one), judged.get(other)

@@ -30,6 +30,7 @@ _NEEDS = (
     ("grouping", "fedcollab", "profile", ("distances",)),
     ("grouping", "icg", "profile", ("histograms",)),
     ("aggregation", "fednova", "program", ("parallel",)),
+    ("profile", "model-distances", "program", ("parallel",)),
 )
 
 

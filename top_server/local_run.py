@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgsp.errors import ConfigError
 from top_server.config import RunConfig, flag, load
-from top_server.run_directory import RunDirectory
+from top_server.run_directory import RunDirectory, check_free
 
 #: Settings that must be the same for two runs to be compared.
 SAME = (
@@ -39,6 +39,7 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
     assert config.local_run is not None
     directory = RunDirectory(config.local_run)
     if not directory.config.exists():
+        check_free(directory, "--local-run")
         return None
     found, wanted = load(directory.config), settings(config)
     for name in ("scheme", *SAME):
@@ -49,8 +50,10 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
                 "give another directory: a local run is made where there is none",
             )
     try:
-        last = json.loads(directory.summary.read_text(encoding="utf-8"))["last"]["per_client"]
-        return {int(client): float(accuracy) for client, accuracy in last.items()}
+        last = json.loads(directory.summary.read_text(encoding="utf-8"))["last"]
+        if last["round"] != config.rounds:
+            raise ValueError
+        return {int(client): float(accuracy) for client, accuracy in last["per_client"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(
             f"--local-run {directory.path} holds a run that did not end", "remove it, or give another directory"

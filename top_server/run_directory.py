@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,23 +62,36 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
     """Make the directory of a run, with its settings in it; ConfigError if it cannot be or a run is there already."""
     path = config.run_dir or _unused(now or datetime.now(UTC), config.scheme)
     directory = RunDirectory(path)
+    check_free(directory)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for part in (directory.config, directory.history, directory.events, directory.models):
-            if part.exists():
-                raise ConfigError(
-                    f"--run-dir {path} already holds a run ({part.name})",
-                    "give another directory, or move that one away",
-                )
         directory.models.mkdir()
         with directory.config.open("x", encoding="utf-8") as file:
             file.write(_settings_text(config))
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"--run-dir {path} cannot be used: {reason}", "give a directory that you may write to"
-        ) from None
+        raise unusable(directory, "--run-dir", error) from None
     return directory
+
+
+def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
+    """Raise ConfigError if a run is there already, or no directory can be."""
+    try:
+        if directory.path.exists() and not directory.path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        for part in (directory.config, directory.history, directory.events, directory.models):
+            if part.exists():
+                raise ConfigError(
+                    f"{flag} {directory.path} already holds a run ({part.name})",
+                    "give another directory, or move that one away",
+                )
+    except OSError as error:
+        raise unusable(directory, flag, error) from None
+
+
+def unusable(directory: RunDirectory, flag: str, error: OSError) -> ConfigError:
+    """Why a directory cannot be used."""
+    reason = error.strerror or str(error)
+    return ConfigError(f"{flag} {directory.path} cannot be used: {reason}", "give a directory that you may write to")
 
 
 def _settings_text(config: RunConfig) -> str:

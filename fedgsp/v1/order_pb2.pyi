@@ -718,7 +718,7 @@ class Evaluated(_message.Message):
     loss_sum: _builtins.float
     bytes: _builtins.int
     squared_distance: _builtins.float
-    """to `compared_with`, over all float tensors"""
+    """to `compared_with`, over what is trained"""
     @_builtins.property
     def source(self) -> _model_pb2.Source: ...
     @_builtins.property

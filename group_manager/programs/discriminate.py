@@ -25,8 +25,8 @@ from group_manager.group import Group
 async def run(group: Group) -> GroupResult | Failure:
     """Exchanges networks until none improves; the result is a model of `clients` (N,) and `distances` (N, N)."""
     plan = group.request.discrimination
-    if plan is None or plan.settings is None or not plan.judge_every:
-        return Failure(FailureCode.BAD_ORDER, "discriminators need settings")
+    if plan is None or plan.settings is None or not plan.judge_every or not plan.patience:
+        return Failure(FailureCode.BAD_ORDER, "discriminators need settings, judgements and patience")
     members = {member.client: member for member in group.request.members}
     found = networks(list(members), plan)
     exchange = 0
@@ -77,6 +77,12 @@ class _Exchange:
             if failure is not None:
                 failed.add(client)
                 group.skipped(members[client], failure)
+        for client in self._found.strangers(trained):
+            failed.add(client)
+            del trained[client]
+            judged.pop(client, None)
+            detail = "its samples have other features or labels than the other clients'"
+            group.skipped(members[client], Failure(FailureCode.WRONG_SHAPES, detail))
         for model_id in starts:
             group.drop_start(model_id)
         await asyncio.to_thread(self._found.advance, judged, trained, failed)
@@ -102,10 +108,10 @@ class _Exchange:
         if not isinstance(outcome, Discriminated):
             return outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "an empty answer")
         self._group.count(outcome)
-        if self._judges and (
-            len(outcome.correct) != len(work.others) or any(right > outcome.samples for right in outcome.correct)
-        ):
+        if self._judges and len(outcome.correct) != len(work.others):
             return Failure(FailureCode.BAD_ORDER, f"{len(outcome.correct)} counts for {len(work.others)} networks")
+        if self._judges and max(outcome.correct) > outcome.samples:
+            return Failure(FailureCode.BAD_ORDER, f"{max(outcome.correct)} right answers on {outcome.samples} samples")
         if self._trains:
             weights = await self._group.collect(work.produces)
             self._group.release([work.produces])

@@ -20,6 +20,7 @@ from fedgsp.messages import (
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from group_manager.group import Group
+from group_manager.members import Ticket
 
 
 async def describe(group: Group) -> GroupResult | Failure:
@@ -41,14 +42,12 @@ async def evaluate_training(group: Group) -> GroupResult | Failure:
 
 async def compare(group: Group) -> GroupResult | Failure:
     """Evaluates the group's start on every member's training part, and how far it is from the member's own start."""
-    return await _ask(group, "compare", lambda member: _comparison(group, member))
+    return await _ask(group, "compare", lambda member: _comparison(group, member, False))
 
 
 async def distance(group: Group) -> GroupResult | Failure:
     """How far the group's start is from every member's own start, and nothing else."""
-    return await _ask(
-        group, "distance", lambda member: dataclasses.replace(_comparison(group, member), only_compare=True)
-    )
+    return await _ask(group, "distance", lambda member: _comparison(group, member, True))
 
 
 async def collect(group: Group) -> GroupResult | Failure:
@@ -89,17 +88,23 @@ def _evaluation(group: Group, member: Member, training_part: bool, compared_with
     return Evaluate(group.start_of(member, keep=True), training_part, compared_with, group.request.training)
 
 
-def _comparison(group: Group, member: Member) -> Evaluate:
-    own = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
-    return _evaluation(group, dataclasses.replace(member, start=None), True, own)
+def _comparison(group: Group, member: Member, only_compare: bool) -> Evaluate | None:
+    if member.start is None or member.start.ref is None:
+        return None
+    work = _evaluation(group, dataclasses.replace(member, start=None), True, member.start.ref.id)
+    return dataclasses.replace(work, only_compare=only_compare)
 
 
-async def _ask(group: Group, task: str, work: Callable[[Member], Work]) -> GroupResult | Failure:
-    members = group.request.members
-    tickets = [
-        group.submit(member, group.key(task, position), work(member)) for position, member in enumerate(members)
-    ]
-    for position, (member, ticket) in enumerate(zip(members, tickets, strict=True)):
+async def _ask(group: Group, task: str, work: Callable[[Member], Work | None]) -> GroupResult | Failure:
+    """One order to every member; one for whom there is no work is skipped."""
+    tickets: list[tuple[int, Member, Ticket]] = []
+    for position, member in enumerate(group.request.members):
+        order = work(member)
+        if order is None:
+            group.skipped(member, Failure(FailureCode.NO_SUCH_MODEL, "it has no model of its own to compare with"))
+        else:
+            tickets.append((position, member, group.submit(member, group.key(task, position), order)))
+    for position, member, ticket in tickets:
         outcome = await group.outcome(ticket)
         if outcome is None or isinstance(outcome, Failure):
             group.cancel(ticket)

@@ -82,6 +82,7 @@ def configured(tmp_path: Path, name: str, **changes: Any) -> RunConfig:
         "batch_size": 40,
         "task_option": TASK,
         "keep_models": "last",
+        "min_clients": 7,
     }
     return settings(tmp_path / "run", **{**quick, **changes})
 

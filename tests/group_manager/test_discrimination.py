@@ -116,22 +116,35 @@ BAD = {
     "too many rows": stack(1, 2, 3),
     "too few rows": stack(1),
     "no rows": stack(),
-    "other shapes": like(width=5),
-    "other names": like(names="xb"),
-    "names exchanged": like(names="bw"),
     "another dtype": like("float64"),
     "whole numbers": like("int32"),
     "rows that differ": Weights.of(
         {"w": np.ones((2, 4)), "b": np.ones((3, 2))},
         (TensorSpec("w", "float32", (2, 4)), TensorSpec("b", "float32", (3, 2))),
     ),
-    "a tensor too few": Weights.of({"w": np.ones((2, 4))}, (TensorSpec("w", "float32", (2, 4)),)),
     "a number without rows": Weights.of(
         {"w": np.ones((2, 4)), "b": np.ones(())},
         (TensorSpec("w", "float32", (2, 4)), TensorSpec("b", "float32", ())),
     ),
     "nothing": Weights.of({}, ()),
+    "out of bounds": Weights.of({"w": np.full((2, 4), 2e6)}, (TensorSpec("w", "float32", (2, 4)),)),
 }
+#: Networks that most clients' do not go with.
+STRANGE = {
+    "other shapes": like(width=5),
+    "other names": like(names="xb"),
+    "names exchanged": like(names="bw"),
+    "a tensor too few": Weights.of({"w": np.ones((2, 4))}, (TensorSpec("w", "float32", (2, 4)),)),
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_who_has_other_networks_than_most_is_a_stranger_even_if_it_is_first(strange: str) -> None:
+    found = paired(0, 1, 2)
+    assert found.fits(0, STRANGE[strange])
+    assert found.strangers({0: STRANGE[strange], 1: like(), 2: like()}) == {0}
+    # what was usual in the first exchange stays usual
+    assert found.strangers({0: STRANGE[strange], 1: STRANGE[strange], 2: like()}) == {0, 1}
 
 
 @pytest.mark.parametrize("bad", BAD)

@@ -39,7 +39,8 @@ def config(tmp_path: Path, **changes: Any) -> RunConfig:
 def ended(run: RunConfig, *accuracies: dict[int, float], **changes: Any) -> RunDirectory:
     """The local run of a run, with other settings if there are changes, as it ends."""
     directory = prepare(dataclasses.replace(settings(run), **changes))
-    summary = summarise([{"round": n, "accuracy_per_client": told} for n, told in enumerate(accuracies, 1)])
+    first = run.rounds - len(accuracies) + 1
+    summary = summarise([{"round": n, "accuracy_per_client": told} for n, told in enumerate(accuracies, first)])
     directory.summary.write_text(json.dumps(summary))
     return directory
 

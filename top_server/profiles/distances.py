@@ -80,7 +80,7 @@ class Distances(Profile):
             options.integer("exchanges", 2000),
             options.integer("local_steps", 1),
             options.integer("discriminator_batch", 32),
-            options.number("discriminator_rate", 0.01),
+            options.number("discriminator_rate", 0.01, least=1e-9),
             options.integer("judge_every", 10),
             options.integer("patience", 10),
             options.text("distances", ""),
@@ -195,11 +195,16 @@ def read_file(path: Path) -> dict[tuple[int, int], float]:
     """Distances that a run recorded, both ways for every pair; raises ConfigError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        clients = [int(client) for client in document["clients"]]
-        matrix = np.array(document["distances"], np.float64)
-        if matrix.shape != (len(clients), len(clients)) or not (np.abs(matrix) <= 1).all():
+        clients, matrix = document["clients"], np.array(document["distances"], np.float64)
+        if not isinstance(clients, list) or not all(type(client) is int and client >= 0 for client in clients):
+            raise ValueError("clients must be a list of ids")
+        if len(set(clients)) != len(clients):
+            raise ValueError("a client is listed twice")
+        if matrix.shape != (len(clients), len(clients)):
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not (np.abs(matrix) <= 1).all() or not np.array_equal(matrix, matrix.T):
+            raise ValueError("distances must be symmetric, and from -1 to 1")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
         ) from None

@@ -115,9 +115,7 @@ async def test_if_nobody_can_make_weights_the_last_reason_is_given() -> None:
         assert set(play.skipped) == {0, 1, 2}
 
 
-@pytest.mark.parametrize(
-    ("program", "training_part"), [("evaluate", False), ("evaluate-training", True), ("compare", True)]
-)
+@pytest.mark.parametrize(("program", "training_part"), [("evaluate", False), ("evaluate-training", True)])
 async def test_members_are_told_the_part_of_their_data_and_the_runs_seed(program: str, training_part: bool) -> None:
     async with scene() as play:
         await play.run(TWO_NODES, program, training=TrainingSettings("sgd", 1, 5, 0.01, 77))

@@ -168,7 +168,9 @@ def test_a_client_without_a_group_joins_the_largest_the_first_of_equal_ones() ->
 
 
 def test_a_missing_matrix_is_refused_once_it_is_needed() -> None:
-    with pytest.raises(ConfigError, match=r"updates \(matrix gram\); let clients report what it is made from \(scheme fedcluster\)"):
+    with pytest.raises(
+        ConfigError, match=r"updates \(matrix gram\); let clients report what it is made from \(scheme fedcluster\)"
+    ):
         fedcluster(request())
 
 

@@ -138,7 +138,9 @@ def test_a_client_without_weights_joins_the_smallest_cluster() -> None:
 
 
 def test_a_missing_matrix_is_refused_where_there_are_no_groups_yet() -> None:
-    with pytest.raises(ConfigError, match=r"weights \(matrix gram\); let clients report what it is made from \(scheme kmeans\)"):
+    with pytest.raises(
+        ConfigError, match=r"weights \(matrix gram\); let clients report what it is made from \(scheme kmeans\)"
+    ):
         kmeans(request())
 
 
