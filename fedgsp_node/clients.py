@@ -99,30 +99,35 @@ class Clients:
         torch.manual_seed(seed)
         return weights_of(self.call(self.task.model), tuple(self.task.head))
 
-    def whole(self, client: int, weights: Weights, seed: int) -> Weights:
-        """The client's whole model: weights that came without a head get the client's own, at first a fresh one."""
+    def whole(self, client: int, weights: Weights, seed: int, before: int | None = None) -> Weights:
+        """The client's whole model: weights that came without a head get the client's own, at first a fresh one.
+
+        With a round in `before`: the head that it had before that round.
+        """
         if weights.tensors == self.tensors:
             return weights
-        kept = self.personal.get(client, HEAD)
-        head = kept[1] if kept is not None else self.initial_weights(derive(seed, "initial-weights")).arrays
+        head = self.personal.get_before(client, HEAD, before)
+        if head is None:
+            head = self.initial_weights(derive(seed, "initial-weights")).arrays
         return Weights.of({**head, **weights.arrays}, self.tensors)
 
-    def keep_head(self, client: int, whole: Weights) -> None:
+    def keep_head(self, client: int, whole: Weights, round_number: int) -> None:
         """Keeps the head of a client's model on this node."""
-        self.personal.put(client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head})
+        head = {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head}
+        self.personal.put_in(client, HEAD, head, round_number)
 
-    def keep_personal(self, client: int, model: Weights) -> None:
+    def keep_personal(self, client: int, model: Weights, round_number: int) -> None:
         """Keeps a client's personal model on this node."""
-        self.personal.put(client, PERSONAL_MODEL, model.arrays)
+        self.personal.put_in(client, PERSONAL_MODEL, model.arrays, round_number)
 
     def train(
         self, client: int, start: Weights, settings: TrainingSettings, round_number: int, control: Control
     ) -> Learned:
         """Local training from `start`; one without a head goes on from the client's own. Keeps nothing yet."""
         algorithm, options = _algorithm(settings)
-        before = self.whole(client, start, settings.seed)
+        before = self.whole(client, start, settings.seed, round_number)
         result = before.copy()
-        personal = (self._personal_model(client) or before).copy() if algorithm.keeps_personal else None
+        personal = (self._personal_model(client, round_number) or before).copy() if algorithm.keeps_personal else None
         bind(self._module, result)
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
@@ -191,9 +196,9 @@ class Clients:
         x, y = as_tensor(part.x), as_tensor(part.y)
         return LocalWork(self._module, self.task, x, y, settings, options, order, control, received, personal)
 
-    def _personal_model(self, client: int) -> Weights | None:
-        kept = self.personal.get(client, PERSONAL_MODEL)
-        return Weights.of(kept[1], self.tensors) if kept is not None else None
+    def _personal_model(self, client: int, before: int | None = None) -> Weights | None:
+        kept = self.personal.get_before(client, PERSONAL_MODEL, before)
+        return Weights.of(kept, self.tensors) if kept is not None else None
 
     def _of(self, client: int) -> ClientData:
         if client not in self._data:

@@ -52,6 +52,12 @@ class OwnModels:
         self._store.release([other for other in held if other != start_id])
         self._ids[client] = [*(other for other in held if other == start_id), model_id]
 
+    def forget(self, model_ids: Iterable[str]) -> None:
+        """A client whose own model is wanted no more has none, nor the one before."""
+        gone = set(model_ids)
+        for client in [client for client, held in self._ids.items() if gone.intersection(held)]:
+            self._store.release(self._ids.pop(client))
+
     def reopen(self, clients: Iterable[int]) -> None:
         """Forgets the last run's; puts those of this run that a restart left on disk into the store."""
         self._ids.clear()

@@ -20,6 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 #: Purposes, which are also parts of file names.
 HEAD, MODEL, PREVIOUS, PERSONAL_MODEL = "head", "model", "previous-model", "personal-model"
+_BEFORE = "-before"
 
 
 class PersonalState:
@@ -67,6 +68,21 @@ class PersonalState:
         self.save(client, purpose, copies, label)
         self._held[client, purpose] = (label, copies)
 
+    def get_before(self, client: int, purpose: str, round_number: int | None) -> Arrays | None:
+        """What was kept before a round began, even if the client has trained in it since; with None, what is kept."""
+        kept = self.get(client, purpose)
+        # Nothing under the purpose itself: the process ended between the two steps of put_in.
+        if kept is None or kept[0] == str(round_number):
+            kept = self.get(client, purpose + _BEFORE)
+        return kept[1] if kept is not None else None
+
+    def put_in(self, client: int, purpose: str, arrays: Arrays, round_number: int) -> None:
+        """Keeps the result of a round, and what there was before it: a client that trains twice begins from that."""
+        kept = self.get(client, purpose)
+        if kept is not None and kept[0] != str(round_number):
+            self.put(client, purpose + _BEFORE, kept[1], kept[0])
+        self.put(client, purpose, arrays, str(round_number))
+
     def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """What is on disk, or None; DataError if it is damaged."""
         path = self._path(client, purpose)
@@ -79,7 +95,9 @@ class PersonalState:
             _write(path, arrays, label)
 
     def rename(self, client: int, purpose: str, other: str) -> None:
-        """Gives what is on disk another purpose, in place of what was kept for that."""
+        """Gives what is kept another purpose, in place of what was kept for that."""
+        if (client, purpose) in self._held:
+            self._held[client, other] = self._held.pop((client, purpose))
         path, target = self._path(client, purpose), self._path(client, other)
         if path is not None and target is not None and path.exists():
             path.replace(target)

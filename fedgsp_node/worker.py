@@ -85,6 +85,8 @@ class Worker:
                 await self._send_up(order.work, upload)
             case Release():
                 self._store.release(order.work.model_ids)
+                if order.work.own:
+                    self._own.forget(order.work.model_ids)
             case _:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "this node does not know such an order"))
         return None
@@ -109,7 +111,7 @@ class Worker:
             if work.start.personal:
                 trained = learned.after.part(self._clients.shared)
             if not work.trial:
-                await asyncio.to_thread(self._keep, order.client, learned, work.start.personal)
+                await asyncio.to_thread(self._keep, order.client, learned, work.start.personal, round_number)
             if work.retain:
                 await asyncio.to_thread(self._own.save, order.client, work.start.model_id, work.produces, trained)
                 self._own.hold(order.client, work.start.model_id, work.produces)
@@ -137,13 +139,13 @@ class Worker:
         if model_id:
             self._store.fail(model_id, failure)
 
-    def _keep(self, client: int, learned: Learned, head: bool) -> None:
+    def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
         """Keeps what the client does not share."""
         try:
             if head:
-                self._clients.keep_head(client, learned.after)
+                self._clients.keep_head(client, learned.after, round_number)
             if learned.personal is not None:
-                self._clients.keep_personal(client, learned.personal)
+                self._clients.keep_personal(client, learned.personal, round_number)
         except UserError as error:
             raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
 

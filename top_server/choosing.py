@@ -84,11 +84,12 @@ def _check_training(config: RunConfig, scheme: Scheme) -> None:
             f"--batch-size is {config.batch_size}, and training per-fedavg leaves out batches below {SMALLEST_BATCH}",
             "give a larger one",
         )
-    pull = config.learning_rate * max(given.get("mu", 0), given.get("lambda", 0))
-    if pull >= 1:
+    rate = max(config.learning_rate, given.get("personal_rate", 0))
+    pull = rate * max(given.get("mu", 0), given.get("lambda", 0))
+    if pull >= 2:
         raise ConfigError(
-            f"the learning rate times the pull towards the received model is {pull:g}: steps of 1 or more overshoot",
-            "lower --learning-rate, or mu or lambda of --training-option",
+            f"the step size times the pull of training {scheme.training} is {pull:g}: from 2 on it swings ever wider",
+            "lower --learning-rate, or mu, lambda or personal_rate of --training-option",
         )
 
 

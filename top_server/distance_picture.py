@@ -35,7 +35,7 @@ def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} holds no distances ({error})", "restore the file, or remove it") from None
     return clients, matrix
 

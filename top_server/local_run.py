@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedgsp.errors import ConfigError
 from top_server.config import RunConfig, flag, load
-from top_server.run_directory import RunDirectory, check_free
+from top_server.run_directory import RunDirectory, check_free, claim
 
 #: Settings that must be the same for two runs to be compared.
 SAME = (
@@ -38,10 +39,13 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
     """
     assert config.local_run is not None
     directory = RunDirectory(config.local_run)
-    if not directory.config.exists():
+    if not os.path.exists(directory.config):  # False too where nothing can be: told by the check
         check_free(directory, "--local-run")
         return None
-    found, wanted = load(directory.config), settings(config)
+    try:
+        found, wanted = load(directory.config), settings(config)
+    except ConfigError as error:
+        raise ConfigError(f"--local-run {directory.path} holds no run: {error.what}", error.remedy) from None
     for name in ("scheme", *SAME):
         if getattr(found, name) != getattr(wanted, name):
             raise ConfigError(
@@ -63,12 +67,12 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
 def gains(reached: Mapping[int, float], alone: Mapping[int, float]) -> tuple[float, float] | None:
     """IPR, the share of clients that are strictly better off than alone, and RSD, the deviation of their gains.
 
-    The deviation is that of the population (FedCollab, section 5.5); None if no client is in both.
+    The deviation is that of the population (FedCollab, section 5.5). None unless both are of the same clients: figures
+    over some of them would not compare with those of other rounds.
     """
-    both = [client for client in reached if client in alone]
-    if not both:
+    if not reached or reached.keys() != alone.keys():
         return None
-    differences = np.array([reached[client] - alone[client] for client in both])
+    differences = np.array([reached[client] - alone[client] for client in alone])
     return float((differences > 0).mean()), float(differences.std())
 
 
@@ -78,4 +82,5 @@ def check(config: RunConfig) -> None:
         return
     if config.run_dir is not None and Path(config.run_dir).resolve() == Path(config.local_run).resolve():
         raise ConfigError("--local-run and --run-dir are the same directory", "give the local run one of its own")
-    recorded(config)
+    if recorded(config) is None:
+        claim(RunDirectory(config.local_run), "--local-run")

@@ -90,9 +90,7 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
         if evaluated is not None:
             row["accuracy_per_client"] = evaluated.per_client
     if evaluated is not None and run.alone is not None:
-        better = gains(evaluated.per_client, run.alone)
-        if better is not None:
-            row["ipr"], row["rsd"] = better
+        row["ipr"], row["rsd"] = gains(evaluated.per_client, run.alone) or (None, None)
     if evaluated is not None and evaluated.metrics:
         row["metrics_per_client"] = evaluated.metrics
     row = run.journal.row(row)
@@ -115,7 +113,7 @@ async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
     rng = stream(config.seed, "sampling", number)
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
-    arrived = run.plan is not None and not run.plan.names(evidence.clients)
+    arrived = run.plan is not None and (bool(evidence.newcomers) or not run.plan.names(evidence.clients))
     if run.plan is None or scheme.regroup == "always" or (scheme.regroup == "arrivals" and arrived):
         run.plan = await run.assign(_request(run, number, wanted, evidence))
     elif arrived:
@@ -169,7 +167,7 @@ def _request(run: Run, number: int, wanted: int, evidence: Evidence) -> Grouping
         matrices=evidence.matrices,
         options=run.options["grouping"],
         newcomers=evidence.newcomers,
-        settled=run.plan.among(evidence.clients) if run.plan is not None else (),
+        settled=run.plan.among(set(evidence.clients) - set(evidence.newcomers)) if run.plan is not None else (),
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import itertools
 import os
+import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,8 +64,8 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
     path = config.run_dir or _unused(now or datetime.now(UTC), config.scheme)
     directory = RunDirectory(path)
     check_free(directory)
+    claim(directory)
     try:
-        path.mkdir(parents=True, exist_ok=True)
         directory.models.mkdir()
         with directory.config.open("x", encoding="utf-8") as file:
             file.write(_settings_text(config))
@@ -84,6 +85,16 @@ def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
                     f"{flag} {directory.path} already holds a run ({part.name})",
                     "give another directory, or move that one away",
                 )
+    except OSError as error:
+        raise unusable(directory, flag, error) from None
+
+
+def claim(directory: RunDirectory, flag: str = "--run-dir") -> None:
+    """Make the directory; ConfigError if it cannot be."""
+    try:
+        directory.path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory.path):
+            pass
     except OSError as error:
         raise unusable(directory, flag, error) from None
 

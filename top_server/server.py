@@ -7,7 +7,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from top_server import grouping_service, local_nodes, local_run, rounds
 from top_server.checkpoint import Checkpoints
 from top_server.choosing import choose, options
 from top_server.config import RunConfig
+from top_server.group_run import GroupTask
 from top_server.grouping import GROUPINGS
 from top_server.growth import group_count
 from top_server.history import read_lines
@@ -79,6 +80,7 @@ async def run(config: RunConfig, journal: Journal) -> None:
             alone = None
             if config.local_run is not None:
                 alone = local_run.recorded(config) or await _play_alone(config, new_run, run_id, journal)
+                _check_compared(config, membership, alone)
             run = new_run(config, scheme, run_id, journal)
             run.alone = alone
             row = await _play(run, directory)
@@ -137,7 +139,12 @@ async def _play_alone(
         # Models of both runs are in the same stores at the same time.
         run = new_run(settings, SCHEMES["independent"], f"{run_id}.alone", own_journal)
         await _play(run, directory)
+        models = [run.merging.of(client) for client in run.merging.clients()]
+        at_home = {held.client: held for held in models if held.client is not None}
+        await run.survey(settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
         run.models.clear()
+        # New ones: an order of this run that is still on its way must not be taken for one of the next.
+        await run.managers.close()
     found = local_run.recorded(config)
     assert found is not None
     return found
@@ -174,6 +181,16 @@ def check_head(scheme: Scheme, membership: Membership) -> None:
     if scheme.personal and not 0 < heads < len(membership.tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
+
+
+def _check_compared(config: RunConfig, membership: Membership, alone: Mapping[int, float]) -> None:
+    """Clients without test samples are in neither run."""
+    lacking = [c for c, hosted in membership.clients.items() if hosted.test_samples and c not in alone]
+    if lacking:
+        raise ConfigError(
+            f"--local-run {config.local_run} tells nothing of client {lacking[0]}",
+            "give another directory: a local run is made where there is none",
+        )
 
 
 def _check_manager_ports(config: RunConfig, scheme: Scheme, clients: int) -> None:

@@ -46,5 +46,5 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     for name, per_client in (("last", last), ("best", best)):
         found[name] = {**asdict(Spread.of(per_client.values())), "per_client": dict(sorted(per_client.items()))}
     found["last"]["round"] = evaluated[-1].get("round")
-    found["last"].update({name: evaluated[-1][name] for name in ("ipr", "rsd") if name in evaluated[-1]})
+    found["last"].update({name: evaluated[-1][name] for name in ("ipr", "rsd") if evaluated[-1].get(name) is not None})
     return found

@@ -261,6 +261,7 @@ _LINES: dict[str, str] = {
     "client_placed": "round {round}: client {client} came while training goes on, and joined group {group}",
     "layer_chosen": "updates are compared by layer {layer}",
     "discriminators": "telling the clients' data apart: {exchanges} exchanges, {left} of {pairs} pairs left",
+    "not_compared": "round {round}: the data of client {client} are not compared with the others': {reason}",
     "distances_found": "round {round}: told the data of {hosted} clients apart in {seconds} s, {bytes}",
     "local_run_started": "every client trains alone for {rounds} rounds first, recorded in {directory}",
     "local_round_finished": "alone: round {round} of {rounds}, accuracy {accuracy}, {seconds} s",

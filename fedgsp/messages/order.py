@@ -127,9 +127,10 @@ class SendUp:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Forget these models."""
+    """Forget these models; `own` ones are clients' own, which are wanted no more, nor the ones before."""
 
     model_ids: tuple[str, ...]
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,5 +21,6 @@ PROGRAMS: dict[str, Program] = {
     "distance": survey.distance,
     "evaluate": survey.evaluate,
     "evaluate-training": survey.evaluate_training,
+    "forget": survey.forget,
     "initialise": survey.initialise,
 }

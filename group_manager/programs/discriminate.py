@@ -21,6 +21,9 @@ from fedgsp.weights import Weights
 from group_manager.discrimination import Networks, networks
 from group_manager.group import Group
 
+#: Networks that may be here at once.
+MOST_BYTES = 8 * 1024**3
+
 
 async def run(group: Group) -> GroupResult | Failure:
     """Exchanges networks until none improves; the result is a model of `clients` (N,) and `distances` (N, N)."""
@@ -31,7 +34,9 @@ async def run(group: Group) -> GroupResult | Failure:
     found = networks(list(members), plan)
     exchange = 0
     while found.left and exchange <= plan.rounds:
-        judges, trains = exchange % plan.judge_every == 1 % plan.judge_every and exchange > 0, exchange < plan.rounds
+        # What was averaged in an exchange is judged in the next; what is trained last is judged, too.
+        judges = exchange > 0 and ((exchange - 1) % plan.judge_every == 0 or exchange == plan.rounds)
+        trains = exchange < plan.rounds
         if judges or trains:
             await _Exchange(group, found, plan.settings, exchange, judges, trains).carry_out(members)
         if judges:
@@ -117,6 +122,10 @@ class _Exchange:
             self._group.release([work.produces])
             if isinstance(weights, Failure):
                 return weights
+            held = weights.buffer.nbytes * len(self._group.request.members)
+            if held > MOST_BYTES and not self._found.shared:
+                detail = f"the pairs of all clients are {held / 1e9:.0f} GB here: use distance=shared"
+                return Failure(FailureCode.TOO_LONG, detail)
             if not self._found.fits(client, weights):
                 return Failure(FailureCode.WRONG_SHAPES, f"what it sent are no {len(work.others)} discriminators")
             trained[client] = weights

@@ -14,6 +14,7 @@ from fedgsp.messages import (
     Initialise,
     Member,
     ModelRef,
+    Release,
     Trained,
     Work,
 )
@@ -60,6 +61,15 @@ async def collect(group: Group) -> GroupResult | Failure:
         else:
             group.done(member, position, Trained(handed))
     return GroupResult(ModelRef(""), 0, group.bytes_direct, group.bytes_relayed)
+
+
+async def forget(group: Group) -> GroupResult | Failure:
+    """Lets the nodes forget the members' own models."""
+    for position, member in enumerate(group.request.members):
+        if member.start is not None and member.start.ref is not None:
+            key = group.key("forget", position)
+            await group.outcome(group.submit(member, key, Release((member.start.ref.id,), own=True)))
+    return GroupResult(ModelRef(""), 0, 0, 0)
 
 
 async def initialise(group: Group) -> GroupResult | Failure:

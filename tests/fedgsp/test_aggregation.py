@@ -52,6 +52,19 @@ def test_tensors_longer_than_a_block_are_averaged_to_the_end() -> None:
     assert np.array_equal(result["w"], expected)
 
 
+def test_an_exact_mean_is_not_rounded_to_the_dtype_of_the_models() -> None:
+    folds = [(model, count) for model, count in zip(models(2, 3), (1, 2), strict=True)]
+    mean = Mean(weighted=True)
+    for model, count in folds:
+        mean.fold(model, count)
+    first, second = (model for model, _ in folds)
+    exact, rounded = mean.result(exact=True), mean.result()
+    assert exact["w"].dtype == np.float64
+    assert np.array_equal(exact["w"], (first["w"].astype(np.float64) + 2 * second["w"].astype(np.float64)) / 3)
+    for name, array in rounded.items():
+        assert np.array_equal(exact[name].astype(array.dtype), array)
+
+
 def test_integer_tensors_are_those_of_the_first_model() -> None:
     members = models(3, seed=2)
     first = members[0]["batches"].copy()

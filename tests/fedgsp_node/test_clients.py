@@ -180,7 +180,7 @@ def test_a_head_that_travels_is_used_and_one_that_does_not_is_the_clients_own() 
     expected = clients.initial_weights(derive(5, "initial-weights"))
     assert np.array_equal(fresh.arrays["4.weight"], expected.arrays["4.weight"])
     assert np.array_equal(fresh.arrays["0.weight"], some.arrays["0.weight"])
-    clients.keep_head(0, other)
+    clients.keep_head(0, other, 1)
     assert np.array_equal(
         clients.whole(0, some.part(clients.shared), seed=5).arrays["4.weight"], other.arrays["4.weight"]
     )

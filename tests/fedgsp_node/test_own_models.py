@@ -102,6 +102,18 @@ def test_models_of_another_run_are_none_of_this_ones(tmp_path: Path) -> None:
     assert len(second.store) == 0
 
 
+def test_a_client_whose_own_model_is_forgotten_has_none_and_begins_anew() -> None:
+    node = Node()
+    node.train(0, "initial", "r1")
+    node.train(0, "r1", "r2")
+    node.train(3, "initial", "other")
+    node.own.forget(["r2", "never heard of"])
+    assert node.held("r1", "r2", "other") == ["other"]
+    node.train(0, "initial again", "s1")
+    node.train(0, "s1", "s2")
+    assert node.held("s1", "s2", "other") == ["s1", "s2", "other"]
+
+
 def test_a_disk_that_takes_nothing_fails_the_order(tmp_path: Path) -> None:
     node = Node(tmp_path / "state")
     (tmp_path / "state").rmdir()

@@ -69,6 +69,35 @@ def test_another_run_begins_with_nothing_and_the_same_run_goes_on(tmp_path: Path
     assert state.get(3, HEAD) is None
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_of_rounds_the_last_is_kept_and_what_there_was_before_it(tmp_path: Path, on_disk: bool) -> None:
+    def before(number: int) -> float | None:
+        reader = opened(tmp_path) if on_disk else state
+        found = reader.get_before(3, HEAD, number)
+        return float(found["w"][0]) if found is not None else None
+
+    state = opened(tmp_path if on_disk else None)
+    assert before(1) is None
+    state.put_in(3, HEAD, {"w": np.ones(1)}, 1)
+    assert (before(1), before(2)) == (None, 1.0)
+    state.put_in(3, HEAD, {"w": np.full(1, 4.0)}, 4)
+    assert (before(4), before(5)) == (1.0, 4.0)
+    state.put_in(3, HEAD, {"w": np.full(1, 4.5)}, 4)  # again: what there was before the round is still the same
+    assert (before(4), before(5)) == (1.0, 4.5)
+    assert state.get_before(3, MODEL, 5) is state.get_before(4, HEAD, 5) is None
+
+
+def test_a_disk_that_takes_no_result_of_a_round_leaves_that_of_the_one_before(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    state.put_in(3, HEAD, ARRAYS, 1)
+    (tmp_path / f".{next(tmp_path.iterdir()).name}.tmp").mkdir()  # where the new one is to be written aside
+    with pytest.raises(RunError, match=r"cannot be written"):
+        state.put_in(3, HEAD, {"w": np.zeros(2)}, 2)
+    for reader in (state, opened(tmp_path)):
+        assert same(reader.get(3, HEAD))
+        assert same(("", reader.get_before(3, HEAD, 2)))
+
+
 def test_a_directory_that_cannot_be_made_is_told_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"--state-dir .*file/state cannot be used.*give a directory"):

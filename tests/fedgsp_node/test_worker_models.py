@@ -15,6 +15,9 @@ from fedgsp.messages import (
     Evaluate,
     Failure,
     FailureCode,
+    Order,
+    OrderKey,
+    Release,
     Reveal,
     SendUp,
     Start,
@@ -54,14 +57,14 @@ async def test_a_head_stays_with_its_client_and_is_what_the_next_training_goes_o
         assert result.ref == (await n.store.get("a")).ref("a")
         first = head_of(n, 0)
         await n.do(personal(start, "b"), client=1)
-        await n.do(personal(start, "c"), client=0)
+        await n.do(personal(start, "c"), client=0, round_number=ROUND + 1)
 
         plain = Clients(Blobs(), None)
         head = plain.initial_weights(derive(SETTINGS.seed, "initial-weights")).arrays
         shared = (await n.store.get(start)).arrays
-        for produces, own in [("a", head), ("c", first)]:
+        for produces, own, number in [("a", head, ROUND), ("c", first, ROUND + 1)]:
             whole = Weights.of({**head, **own, **shared}, plain.tensors)
-            after = plain.train(0, whole, SETTINGS, ROUND, Control()).after
+            after = plain.train(0, whole, SETTINGS, number, Control()).after
             assert np.array_equal((await n.store.get(produces)).buffer, after.part(without_head(plain.tensors)).buffer)
             if produces == "a":
                 assert all(np.array_equal(array, after.arrays[name]) for name, array in first.items())
@@ -89,9 +92,9 @@ async def test_a_restarted_node_goes_on_with_the_heads_on_its_disk(tmp_path: Pat
     async with node(state_dir=tmp_path) as again:
         assert all(np.array_equal(array, kept[name]) for name, array in head_of(again, 0).items())
         again.store.put("a", a)
-        await again.do(personal("a", "b"))
+        await again.do(personal("a", "b"), round_number=ROUND + 1)
         whole = Weights.of({**a.arrays, **kept}, again.clients.tensors)
-        after = Clients(Blobs(), None).train(0, whole, SETTINGS, ROUND, Control()).after
+        after = Clients(Blobs(), None).train(0, whole, SETTINGS, ROUND + 1, Control()).after
         assert np.array_equal((await again.store.get("b")).buffer, after.part(again.clients.shared).buffer)
 
 
@@ -154,6 +157,17 @@ async def test_a_retained_result_is_the_clients_own_and_found_again_after_a_rest
         # what it started from too: whoever ordered the training may not have heard of its result
         assert np.array_equal((await again.store.get("r1")).buffer, kept.buffer)
         assert not np.array_equal(kept.buffer, newest.buffer)
+
+
+async def test_a_client_that_is_to_forget_its_own_model_keeps_nothing_of_it_and_others_keep_theirs() -> None:
+    async with node() as n:
+        await n.do(Train(Start("start", HERE), "r1", SETTINGS, retain=True))
+        await n.do(Train(Start("r1", OWN), "r2", SETTINGS, retain=True))
+        await n.do(Train(Start("start", HERE), "other", SETTINGS, retain=True), client=1)
+        await n.worker.carry_out(Order(OrderKey(ROUND, "forget", 0, 0), 0, Release(("r2",), own=True)), n._upload)
+        assert [model_id in n.store for model_id in ("start", "r1", "r2", "other")] == [True, False, False, True]
+        await n.do(Train(Start("start", HERE), "s1", SETTINGS, retain=True))
+        assert "s1" in n.store
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,21 @@ def test_with_equal_steps_fednova_is_the_mean(start: float, clients: Clients, st
     assert value_of(folded("fednova", equal).result(scalar(start))) == pytest.approx(mean, rel=1e-12, abs=1e-11)
 
 
+def test_fednova_rounds_to_single_precision_once() -> None:
+    """A mean that is rounded first would be wrong by up to `reach` times as much."""
+    rng, like = np.random.default_rng(0), (TensorSpec("w", "float32", (500,)),)
+    start, one, other = (Weights.of({"w": 1 + 0.1 * rng.standard_normal(500)}, like) for _ in range(3))
+    aggregation = AGGREGATIONS["fednova"]()
+    aggregation.fold(one, 1.0, 1.0)
+    aggregation.fold(other, 3.0, 9.0)
+    w, a, b = (weights.arrays["w"].astype(np.float64) for weights in (start, one, other))
+    exact = w + 7 * (1 / 4 * (a - w) / 1 + 3 / 4 * (b - w) / 9)
+    found = aggregation.result(start).arrays["w"]
+    assert found.dtype == np.float32
+    # of two that are equally near, either
+    assert (np.abs(found - exact) <= 0.5001 * np.spacing(found)).all()
+
+
 def test_a_client_alone_has_its_own_model_whatever_its_steps() -> None:
     for steps in (1, 7, 400):
         assert value_of(folded("fednova", [(3.5, 20, steps)]).result(scalar(-1.0))) == pytest.approx(3.5)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from support.surveyed import Surveys, surveyed
 
-from fedgsp.messages import TensorSpec
+from fedgsp.messages import Failure, FailureCode, MemberSkipped, TensorSpec
 from fedgsp.weights import Weights
+from top_server.evidence import Evidence
 from top_server.group_run import GroupOutcome, GroupTask
 from top_server.profiles.distances import Distances
 
@@ -29,6 +30,27 @@ def truth(one: int, other: int) -> float:
 
 def matrix(clients: tuple[int, ...], rule: Callable[[int, int], float] = truth) -> np.ndarray:
     return np.array([[rule(one, other) for other in clients] for one in clients])
+
+
+def lacking(clients: tuple[int, ...], *unknown: int) -> np.ndarray:
+    """The matrix of clients of whom some could not be compared."""
+    return matrix(clients, lambda a, b: np.nan if a != b and {a, b}.intersection(unknown) else truth(a, b))
+
+
+def same(evidence: Evidence, expected: np.ndarray) -> bool:
+    return np.array_equal(evidence.matrices["distances"], expected, equal_nan=True)
+
+
+def failing(surveys: Surveys, *clients: int, reason: str = "no labels") -> None:
+    """From now on these clients fail; a manager tells 1 of them, as of all that it does not know."""
+
+    def answer(task: GroupTask) -> GroupOutcome:
+        lost = [client for client in task.clients if client in clients]
+        told = matrix(task.clients, lambda a, b: 1.0 if a != b and {a, b}.intersection(lost) else truth(a, b))
+        skipped = tuple(MemberSkipped(c, Failure(FailureCode.TASK_RAISED, f"{reason} {c}")) for c in lost)
+        return surveys.outcome(task, result=surveys.made(found(task.clients, told)), skipped=skipped)
+
+    surveys.answers["discriminate"] = answer
 
 
 @asynccontextmanager

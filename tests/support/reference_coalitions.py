@@ -129,18 +129,19 @@ class CoalitionReference(GroupReference):
         """w + tau_eff sum p_k d_k, rounded as the system does: from the start towards the mean by n_k / tau_k."""
         states, steps = [state for state, _ in learnt], [count for _, count in learnt]
         shares = [weight / count for weight, count in zip(weights, steps, strict=True)]
-        result = weighted_mean(states, shares)  # type: ignore[arg-type]
+        exact = [{name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in s.items()} for s in states]
+        result = weighted_mean(exact, shares)  # type: ignore[arg-type]
         total = sum(weights)
         reach = sum(n * tau for n, tau in zip(weights, steps, strict=True)) * sum(shares) / total**2
         for name, _ in self.task.model().named_parameters():
             before = start[name].astype(np.float64)
-            moved = before + reach * (result[name].astype(np.float64) - before)
+            moved = before + reach * (result[name] - before)
             effective = sum(n / total * tau for n, tau in zip(weights, steps, strict=True))
             normalised = [(state[name].astype(np.float64) - before) / tau for state, tau in learnt]
             step = sum(n / total * d for n, d in zip(weights, normalised, strict=True))
             np.testing.assert_allclose(moved, before + effective * step, rtol=1e-4, atol=1e-6)
-            result[name] = moved.astype(result[name].dtype)
-        return result
+            result[name] = moved
+        return {name: array.astype(start[name].dtype) for name, array in result.items()}
 
     def _regrouped(self, grouping: str, number: int, evidence: Arrays, before: Partition | None = None) -> Partition:
         clients = sorted(self.clients)

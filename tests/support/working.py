@@ -48,8 +48,8 @@ class Node:
     worker: Worker
     uploads: dict[str, Weights] = field(default_factory=dict)
 
-    def do(self, work: Work | None, client: int = 0) -> Coroutine[Any, Any, Any]:
-        return self.worker.carry_out(Order(OrderKey(ROUND, "train", 0, 0), client, work), self._upload)
+    def do(self, work: Work | None, client: int = 0, round_number: int = ROUND) -> Coroutine[Any, Any, Any]:
+        return self.worker.carry_out(Order(OrderKey(round_number, "train", 0, 0), client, work), self._upload)
 
     async def _upload(self, model_id: str, weights: Weights) -> None:
         self.uploads[model_id] = weights

@@ -109,3 +109,50 @@ def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
     config = RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:9", grouping_option={"colour": "red"})
     assert choose(config).grouping == "grpc://127.0.0.1:9"
     assert options(config, choose(config))["grouping"] == {"colour": "red"}
+
+
+# --- training with which nobody would learn
+
+
+@pytest.mark.parametrize(
+    ("training", "rate", "given", "told"),
+    [
+        ("fedprox", 0.2, {"mu": "10"}, "2"),
+        ("fedprox", 0.5, {"mu": "6"}, "3"),
+        ("ditto", 2.0, {}, "2"),
+        ("ditto", 0.01, {"lambda": "250"}, "2.5"),
+        ("pfedme", 0.01, {"lambda": "20"}, "2"),
+        ("pfedme", 0.01, {"lambda": "15", "personal_rate": "0.2"}, "3"),
+        ("pfedme", 0.5, {"lambda": "5", "personal_rate": "0.001"}, "2.5"),
+    ],
+)
+def test_steps_that_swing_ever_wider_about_the_received_model_are_refused(
+    training: str, rate: float, given: dict[str, str], told: str
+) -> None:
+    error = refused(scheme="fedavg", training=training, learning_rate=rate, training_option=given)
+    assert (
+        error.what == f"the step size times the pull of training {training} is {told}: from 2 on it swings ever wider"
+    )
+    assert "lower --learning-rate" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("training", "rate", "given"),
+    [
+        ("sgd", 50.0, {}),
+        ("fedprox", 0.2, {"mu": "9.9"}),
+        ("ditto", 1.99, {}),
+        ("pfedme", 0.01, {"lambda": "19.9"}),
+        ("pfedme", 0.01, {"lambda": "25", "personal_rate": "0.01"}),
+    ],
+)
+def test_steps_that_overshoot_but_come_nearer_go(training: str, rate: float, given: dict[str, str]) -> None:
+    config = RunConfig(scheme="fedavg", training=training, learning_rate=rate, training_option=given)
+    assert choose(config).training == training
+
+
+@pytest.mark.parametrize("program", ["relay", "alone"])
+def test_distances_of_models_need_clients_that_train_in_parallel(program: str) -> None:
+    error = refused(scheme="fesem", program=program)
+    assert error.what == f"profile model-distances needs program parallel, and scheme fesem has {program}"
+    assert error.remedy == "use scheme fesem"

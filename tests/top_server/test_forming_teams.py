@@ -88,6 +88,26 @@ async def test_arrivals_are_grouped_with_the_settled_groups_of_those_who_are_the
         assert s.journal.of_kind("client_placed") == []
 
 
+@pytest.mark.parametrize("regroup", ["always", "arrivals"])
+async def test_newcomers_leave_their_settled_groups_and_are_grouped_again(regroup: str) -> None:
+    """Such as a client of which only now is known how far it is from the others."""
+    async with grouping(regroup) as (s, groups):
+        await formed(s, 1, 0, 1, 2, 3)
+        assert await formed(s, 2, 0, 1, 2, 3, newcomers=(1,)) == ((0,), (2, 3), (1,))
+        request = groups.asked[1]
+        assert (request.newcomers, request.settled) == ((1,), ((0,), (2, 3)))
+        assert await formed(s, 3, 0, 1, 2, 3) == ((0,), (2, 3), (1,))
+        assert len(groups.asked) == (3 if regroup == "always" else 2)
+
+
+async def test_never_leaves_newcomers_that_have_a_place_where_they_are() -> None:
+    async with grouping("never") as (s, groups):
+        await formed(s, 1, 0, 1, 2, 3)
+        assert await formed(s, 2, 0, 1, 2, 3, newcomers=(1,)) == ((0, 1), (2, 3))
+        assert len(groups.asked) == 1
+        assert s.journal.of_kind("client_placed") == []
+
+
 async def test_a_group_whose_members_have_all_left_is_kept_until_somebody_arrives() -> None:
     async with grouping("arrivals", 6) as (s, groups):
         await formed(s, 1, 0, 1, 2, 3)

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support.hellos import hello, membership
 
 from fedgsp.errors import ConfigError
+from fedgsp.messages import HostedClient
 from top_server.config import FIELDS, RunConfig, flag
 from top_server.local_run import SAME, check, gains, recorded, settings
 from top_server.run_directory import RunDirectory, prepare
+from top_server.server import _check_compared as check_compared
 from top_server.summary import summarise
 
 #: Another value for each setting that must be the same.
@@ -123,10 +126,31 @@ def test_one_that_did_not_end_is_refused(summary: str | None, tmp_path: Path) ->
         recorded(run)
 
 
-def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not TOML", r"alone/config\.toml is not TOML"),
+        ('colour = "red"', "colour"),
+        ('rounds = "many"', "rounds"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_refused_in_the_name_of_the_option(
+    text: str, reason: str, tmp_path: Path
+) -> None:
     run = config(tmp_path)
-    ended(run, {0: 0.5}).config.write_text("not TOML")
-    with pytest.raises(ConfigError, match=r"alone/config\.toml is not TOML"):
+    ended(run, {0: 0.5}).config.write_text(text)
+    with pytest.raises(ConfigError, match=f"--local-run .*alone holds no run: .*{reason}"):
+        recorded(run)
+
+
+def test_a_run_that_was_cut_off_before_its_last_round_did_not_end(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    directory = ended(run, {0: 0.5})
+    summary = json.loads(directory.summary.read_text())
+    assert summary["last"]["round"] == run.rounds
+    summary["last"]["round"] -= 1
+    directory.summary.write_text(json.dumps(summary))
+    with pytest.raises(ConfigError, match="holds a run that did not end"):
         recorded(run)
 
 
@@ -140,9 +164,33 @@ def test_without_a_local_run_there_is_nothing_to_check(tmp_path: Path) -> None:
 def test_one_that_is_still_to_be_made_or_can_be_compared_passes(tmp_path: Path) -> None:
     run = config(tmp_path, run_dir=tmp_path / "run")
     check(run)
-    assert not (tmp_path / "alone").exists()
+    check(run)
     ended(run, {0: 0.5})
     check(run)
+
+
+def test_the_directory_of_one_that_is_still_to_be_made_is_there_and_empty(tmp_path: Path) -> None:
+    check(config(tmp_path, local_run=tmp_path / "a" / "alone"))
+    assert list((tmp_path / "a" / "alone").iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["file", "file/alone", "n" * 300])
+def test_a_place_where_none_can_be_made_is_refused_in_the_name_of_the_option(below: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--local-run .* cannot be used: .*; give a directory"):
+        check(config(tmp_path, local_run=tmp_path / below))
+
+
+def test_a_place_that_may_not_be_written_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--local-run /proc/fedgsp cannot be used"):
+        check(config(Path(), local_run=Path("/proc/fedgsp")))
+
+
+def test_what_another_run_left_without_its_settings_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "history.jsonl").write_text("precious")
+    with pytest.raises(ConfigError, match=r"--local-run .*alone already holds a run \(history\.jsonl\)"):
+        check(config(tmp_path))
 
 
 def test_both_runs_need_directories_of_their_own(tmp_path: Path) -> None:
@@ -169,10 +217,18 @@ def test_gains_are_those_of_the_worked_example() -> None:
     assert found == (0.5, pytest.approx(0.0559017, abs=1e-7))
 
 
-def test_only_clients_of_both_runs_count() -> None:
-    assert gains({0: 0.5, 1: 0.9}, {1: 0.8, 2: 0.1}) == (1.0, 0.0)
-    assert gains({0: 0.5}, {1: 0.8}) is None
-    assert gains({}, {}) is None
+def test_there_are_no_figures_unless_both_runs_have_the_same_clients() -> None:
+    assert gains({0: 0.5, 1: 0.9}, {1: 0.8, 0: 0.6}) == (0.5, pytest.approx(0.1))
+    for reached, alone in [
+        ({0: 0.5, 1: 0.9}, {1: 0.8}),
+        ({1: 0.8}, {0: 0.5, 1: 0.9}),
+        ({0: 0.5, 1: 0.9}, {1: 0.8, 2: 0.1}),
+        ({0: 0.5}, {1: 0.8}),
+        ({}, {0: 0.5}),
+        ({0: 0.5}, {}),
+        ({}, {}),
+    ]:
+        assert gains(reached, alone) is None
 
 
 @hypothesis_settings(deadline=None, max_examples=40)
@@ -187,3 +243,17 @@ def test_better_is_strictly_better(accuracies: dict[int, tuple[int, int]]) -> No
     mean = sum(differences) / len(differences)
     assert found[0] == pytest.approx(sum(better) / len(better))
     assert found[1] ** 2 == pytest.approx(sum((d - mean) ** 2 for d in differences) / len(differences), abs=1e-12)
+
+
+# --- who is in it
+
+
+async def test_a_local_run_that_tells_nothing_of_a_client_with_test_samples_is_refused(tmp_path: Path) -> None:
+    run, (members, _) = config(tmp_path), membership()
+    await members.admit(hello("n0", (0, 4)))
+    await members.admit(dataclasses.replace(hello("n1"), clients=(HostedClient(7, 10, 0),)))
+    for alone in ({0: 0.5, 4: 0.5}, {0: 0.5, 4: 0.0, 7: 0.5, 9: 0.5}):
+        check_compared(run, members, alone)
+    for alone in ({0: 0.5}, {}):
+        with pytest.raises(ConfigError, match=r"--local-run .*alone tells nothing of client [04]; give another"):
+            check_compared(run, members, alone)

@@ -13,6 +13,7 @@ import pytest
 from fedgsp.errors import ConfigError, DataError
 from top_server import local_run
 from top_server.config import RunConfig, dump
+from top_server.distance_picture import read_distances
 from top_server.pictures import draw, gains_over, last_partition, panels, partition_image
 
 ROWS = [
@@ -40,7 +41,7 @@ def compared(path: Path, alone: dict[str, float] | None, **changes: Any) -> Path
     if alone is not None:
         local.mkdir()
         (local / "config.toml").write_text(dump(dataclasses.replace(local_run.settings(config), **changes)))
-        (local / "summary.json").write_text(json.dumps({"last": {"per_client": alone}}))
+        (local / "summary.json").write_text(json.dumps({"last": {"round": config.rounds, "per_client": alone}}))
     return run_directory(path, ROWS)
 
 
@@ -87,6 +88,16 @@ def test_distances_and_gains_are_panels_of_their_own(tmp_path: Path) -> None:
     told = told_by(tmp_path / "run.svg")
     assert "distances, and coalitions outlined" in told
     assert "1 of 1 clients are better off than alone" in told
+
+
+def test_pairs_that_were_not_compared_are_drawn_as_nothing(tmp_path: Path) -> None:
+    document = {"clients": [0, 1, 2], "distances": [[0, 0.5, None], [0.5, 0, None], [None, None, 0]]}
+    (tmp_path / "distances.json").write_text(json.dumps(document))
+    found = read_distances(tmp_path / "distances.json")
+    assert found is not None
+    np.testing.assert_array_equal(found[1], [[0, 0.5, np.nan], [0.5, 0, np.nan], [np.nan, np.nan, 0]])
+    draw(run_directory(tmp_path, ROWS), tmp_path / "run.svg")
+    assert "distances, and coalitions outlined" in told_by(tmp_path / "run.svg")
 
 
 def test_the_last_ipr_and_rsd_are_told(tmp_path: Path) -> None:

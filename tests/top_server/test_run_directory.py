@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from top_server.config import RunConfig, load
-from top_server.run_directory import prepare
+from top_server.run_directory import RunDirectory, check_free, claim, prepare, unusable
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -58,3 +60,37 @@ def test_a_place_that_cannot_be_is_refused(tmp_path: Path, below: str) -> None:
 def test_a_place_that_may_not_be_written_is_refused() -> None:
     with pytest.raises(ConfigError, match="--run-dir /proc/fedgsp cannot be used"):
         prepare(RunConfig(run_dir=Path("/proc/fedgsp")))
+
+
+# --- before there is a run
+
+
+def test_claiming_makes_the_directory_and_leaves_nothing_in_it(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "a" / "b")
+    for _ in range(2):
+        claim(directory)
+        assert list(directory.path.iterdir()) == []
+        check_free(directory)
+    prepare(RunConfig(run_dir=directory.path))
+
+
+def test_looking_whether_a_place_is_free_makes_nothing(tmp_path: Path) -> None:
+    check_free(RunDirectory(tmp_path / "a" / "b"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("look", [check_free, claim])
+def test_a_file_is_no_place_and_the_flag_that_named_it_is_told(
+    look: Callable[[RunDirectory, str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--local-run .*/file cannot be used: .*; give a directory"):
+        look(RunDirectory(tmp_path / "file"), "--local-run")
+
+
+def test_a_full_disk_is_told_by_its_reason(tmp_path: Path) -> None:
+    reasons = [OSError(errno.ENOSPC, "No space left on device"), OSError("odd")]
+    assert [unusable(RunDirectory(tmp_path), "--run-dir", reason).what for reason in reasons] == [
+        f"--run-dir {tmp_path} cannot be used: No space left on device",
+        f"--run-dir {tmp_path} cannot be used: odd",
+    ]

@@ -29,3 +29,14 @@ def test_a_run_without_figures_per_client_has_no_summary() -> None:
     assert summarise([{"accuracy": 0.5}]) is None
     with pytest.raises(ValueError, match="nothing to summarise"):
         Spread.of([])
+
+
+def test_gains_are_those_of_the_last_evaluation_if_it_has_some() -> None:
+    rows = [{**row, "ipr": ipr, "rsd": 0.1} for row, ipr in zip(ROWS, (0.5, 0.75, None), strict=True)]
+    found = summarise(rows)
+    assert found is not None
+    assert (found["last"]["ipr"], found["last"]["rsd"]) == (0.75, 0.1)
+    rows[1].update(ipr=None, rsd=None)  # somebody was missing
+    found = summarise(rows)
+    assert found is not None
+    assert not found["last"].keys() & {"ipr", "rsd"}

@@ -178,6 +178,13 @@ def test_lines_about_discriminators_become_rarer() -> None:
     assert told == [1, *range(11, 101, 10), *range(101, 1000, 100), 1001]
 
 
+def test_a_client_that_is_not_compared_is_a_line_with_the_reason() -> None:
+    line = describe(event("not_compared", round=2, client=7, reason="it has less than 2 training samples"))
+    assert line is not None
+    assert "round 2" in line
+    assert "client 7 are not compared with the others': it has less than 2 training samples" in line
+
+
 def test_a_round_without_an_evaluation_keeps_the_last_accuracy() -> None:
     state = state_after(*started(), event("round_finished", round=1, **ROW), event("round_finished", round=2))
     assert state.accuracies == [0.5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,14 +20,15 @@ from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.group_run import GroupOutcome, GroupTask
 from top_server.grouping.options import Options
+from top_server.history import plain
 from top_server.profiles.base import Profile
 from top_server.run import Run
 from top_server.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
-#: The distance of clients that could not be compared.
-UNKNOWN = 1.0
+#: How often a client that fails while distances are measured is measured again.
+MOST_TRIES = 3
 
 
 class DistanceOptions(NamedTuple):
@@ -65,6 +67,7 @@ class Distances(Profile):
         self._met: set[int] = set()
         self._samples = 0
         self._sizes: dict[int, int] = {}
+        self._failures: dict[int, int] = {}
         self._seconds, self._bytes = 0.0, 0
         if self._chosen.file:
             self._known = read_file(Path(self._chosen.file))
@@ -90,45 +93,61 @@ class Distances(Profile):
         return chosen
 
     async def gather(self, round_number: int) -> Evidence:
-        """Matrix `distances` (N, N), in -1..1 and 1 for clients that could not be compared."""
+        """Matrix `distances` (N, N), in -1..1 and NaN for clients that could not be compared.
+
+        Newcomers are those that were measured in this round, after the first: also clients that failed before.
+        """
         hosted = self.run.membership.clients
         clients = tuple(hosted)
         new = tuple(client for client in clients if client not in self._met)
         if new:
             await self._measure(round_number, clients, new)
-            self._met.update(new)
-        if not self._sizes.keys() >= set(clients):
+        if new or not self._sizes.keys() >= set(clients):
             self._sizes.update((client, hosted[client].train_samples) for client in clients)
             self._record()
-        return Evidence(clients, matrices={"distances": self._matrix(clients)})
+        newcomers = new if round_number > 1 else ()
+        return Evidence(clients, matrices={"distances": self._matrix(clients)}, newcomers=newcomers)
 
     async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
         run, begin = self.run, time.monotonic()
         hosted = run.membership.clients
         able = [client for client in clients if hosted[client].train_samples >= 2]  # a part to train on, one to judge
+        self._met.update(client for client in new if client not in able)
+        for client in set(new) - set(able):
+            reason = "it has less than 2 training samples"
+            run.journal.record("not_compared", round=round_number, client=client, reason=reason)
         arrived = [client for client in able if client in new]
-        others = [client for client in able if client not in new]
         if len(able) < 2 or not arrived:
             return
         # The same for all, so that the smallest decides; a smaller one that comes later, for its own pairs.
         half = min(hosted[client].train_samples for client in able) // 2
         self._samples = self._samples or half
-        plan = self._plan(min(self._samples, half), arrived if others else ())
+        plan = self._plan(min(self._samples, half), arrived if len(arrived) < len(able) else ())
         networks, outputs = (1, len(able)) if self._chosen.shared else (len(able) - 1, 1)
         most = most_bytes(networks, outputs, run.membership.num_classes)
         task = GroupTask(0, "discriminate", tuple(able), discrimination=plan, max_bytes=most)
         logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
         outcome = await run.survey(round_number, task)
         if len(outcome.left_out) == len(able):
-            raise RunError("no client's data could be told apart from the others'", "see events.jsonl for the reasons")
+            last = outcome.skipped[-1].failure
+            raise RunError(f"no client's data could be told apart from the others': {last}", "see events.jsonl")
         found = await self._take(outcome, len(able))
         for (one, other), distance in found.items():
-            if one in new or other in new:
+            if (one in new or other in new) and not outcome.left_out.intersection((one, other)):
                 self._known[one, other] = distance
+        self._note_failures(outcome.left_out.intersection(arrived))
+        self._met.update(set(arrived) - outcome.left_out)
         seconds, moved = round(time.monotonic() - begin, 3), _bytes_moved(outcome)
         self._seconds += seconds
         self._bytes += moved
         run.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
+
+    def _note_failures(self, clients: Iterable[int]) -> None:
+        """A client that fails is measured again in the next round, but not for ever."""
+        for client in clients:
+            self._failures[client] = self._failures.get(client, 0) + 1
+            if self._failures[client] >= MOST_TRIES:
+                self._met.add(client)
 
     def _plan(self, samples: int, newcomers: Iterable[int]) -> Discrimination:
         chosen = self._chosen
@@ -164,16 +183,16 @@ class Distances(Profile):
 
     def _matrix(self, clients: Sequence[int]) -> NDArray[np.float64]:
         known, count = self._known, len(clients)
-        cells = [0.0 if one == other else known.get((one, other), UNKNOWN) for one in clients for other in clients]
+        cells = [0.0 if one == other else known.get((one, other), math.nan) for one in clients for other in clients]
         return np.array(cells).reshape(count, count)
 
     def _record(self) -> None:
         """Keeps what was found in the run directory, where option `distances` of another run takes it from."""
         assert self.run.config.run_dir is not None
-        clients = sorted(self._met)
+        clients = sorted(self._sizes)
         document = {
             "clients": clients,
-            "distances": self._matrix(clients).tolist(),
+            "distances": plain(self._matrix(clients)),  # null for a pair that could not be compared
             "sizes": [self._sizes.get(client, 0) for client in clients],
             "shared": self._chosen.shared,
             "seconds": round(self._seconds, 3),
@@ -195,18 +214,19 @@ def read_file(path: Path) -> dict[tuple[int, int], float]:
     """Distances that a run recorded, both ways for every pair; raises ConfigError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        clients, matrix = document["clients"], np.array(document["distances"], np.float64)
+        clients, matrix = document["clients"], np.array(document["distances"], np.float64)  # NaN for null
         if not isinstance(clients, list) or not all(type(client) is int and client >= 0 for client in clients):
             raise ValueError("clients must be a list of ids")
         if len(set(clients)) != len(clients):
             raise ValueError("a client is listed twice")
         if matrix.shape != (len(clients), len(clients)):
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
-        if not (np.abs(matrix) <= 1).all() or not np.array_equal(matrix, matrix.T):
+        if (np.abs(matrix) > 1).any() or not np.array_equal(matrix, matrix.T, equal_nan=True):
             raise ValueError("distances must be symmetric, and from -1 to 1")
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
         ) from None
     rows = list(enumerate(clients))
-    return {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
+    known = {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
+    return {pair: distance for pair, distance in known.items() if not math.isnan(distance)}

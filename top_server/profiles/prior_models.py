@@ -24,6 +24,7 @@ class PriorModels(Priors):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         assert run.config.run_dir is not None
+        self._gram: Evidence | None = None
         self._spool = UpdateSpool(RunDirectory(run.config.run_dir).path)
 
     async def gather(self, round_number: int) -> Evidence:
@@ -32,8 +33,12 @@ class PriorModels(Priors):
         unknown = {client: self.priors[client] for client in clients if client not in self._spool.clients}
         if unknown:
             await self._collect(round_number, unknown)
-        gram = await asyncio.to_thread(self._spool.gram, clients)
-        return Evidence(clients, matrices={"gram": gram})
+        for client in set(unknown) - set(self._spool.clients):
+            self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
+        if unknown or self._gram is None or self._gram.clients != clients:
+            gram = await asyncio.to_thread(self._spool.gram, clients)
+            self._gram = Evidence(clients, matrices={"gram": gram})
+        return self._gram
 
     def close(self) -> None:
         """Gives back the spool's memory and disk."""

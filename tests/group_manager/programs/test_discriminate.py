@@ -86,27 +86,28 @@ async def test_the_paper_s_earliest_stop_is_after_101_exchanges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "judge_every", "asked", "judged"),
+    ("rounds", "judge_every", "judged"),
     [
-        (1, 10, 2, [1]),
-        (9, 10, 9, [1]),
-        (11, 10, 12, [1, 11]),
-        (4, 1, 5, [1, 2, 3, 4]),
-        (4, 2, 4, [1, 3]),
-        (5, 3, 5, [1, 4]),
+        (1, 10, [1]),
+        (2, 10, [1, 2]),
+        (9, 10, [1, 9]),
+        (11, 10, [1, 11]),
+        (12, 10, [1, 11, 12]),
+        (4, 1, [1, 2, 3, 4]),
+        (4, 2, [1, 3, 4]),
+        (5, 3, [1, 4, 5]),
     ],
 )
-async def test_exchanges_end_in_time_and_after_the_last_there_is_nothing_to_train(
-    rounds: int, judge_every: int, asked: int, judged: list[int]
+async def test_what_is_trained_last_is_judged_too_when_there_is_nothing_to_train(
+    rounds: int, judge_every: int, judged: list[int]
 ) -> None:
     async with discriminating(THREE[:2]) as (play, script):
         await run(play, THREE[:2], plan(rounds=rounds, judge_every=judge_every))
         for client in (0, 1):
-            assert script.exchanges(client) == list(range(asked))
+            assert script.exchanges(client) == list(range(rounds + 1))
             assert script.judged(client) == judged
-            assert [order.exchange for order in script.of(client) if not order.work.produces] == list(
-                range(rounds, asked)
-            )
+            assert [order.exchange for order in script.of(client) if not order.work.produces] == [rounds]
+        assert [event.exchanges for event in left(play)] == judged
 
 
 async def test_every_client_goes_on_from_the_means_of_its_pairs() -> None:
@@ -118,7 +119,7 @@ async def test_every_client_goes_on_from_the_means_of_its_pairs() -> None:
             assert first.start is None
             assert first.work.others == tuple(other for other in range(4) if other != client)
             assert [order.start for order in later] == [
-                [expected[client, other][exchange] for other in first.work.others] for exchange in range(5)
+                [expected[client, other][exchange] for other in first.work.others] for exchange in range(6)
             ]
 
 
@@ -136,8 +137,8 @@ async def test_networks_go_by_way_of_the_manager_in_every_mode(relay: RelayMode)
     async with discriminating(THREE) as (play, _):
         outcome = await play.run(THREE, "discriminate", start=None, discrimination=plan(rounds=3), relay=relay)
         assert isinstance(outcome, GroupResult)
-        # of three clients with two networks each: three times up, and twice down
-        assert (outcome.bytes_direct, outcome.bytes_relayed) == (0, 3 * 2 * NETWORK_BYTES * (3 + 2))
+        # of three clients with two networks each: three times up, and as often down, the last time to be judged
+        assert (outcome.bytes_direct, outcome.bytes_relayed) == (0, 3 * 2 * NETWORK_BYTES * (3 + 3))
 
 
 # --- the result
@@ -168,6 +169,12 @@ async def test_the_best_judgement_of_a_pair_counts() -> None:
         assert (await matrix_of(play, outcome))[0, 1] == pytest.approx(0.6)
 
 
+async def test_the_judgement_after_the_last_exchange_counts() -> None:
+    async with discriminating(THREE[:2], Script(right=lambda _, exchange, __: 50 + 5 * exchange)) as (play, _):
+        outcome = await run(play, THREE[:2], plan(rounds=5))
+        assert (await matrix_of(play, outcome))[0, 1] == pytest.approx(0.5)
+
+
 async def test_members_without_pairs_have_nothing_to_do() -> None:
     async with discriminating(THREE) as (play, script):
         for members in ([], THREE[:1]):
@@ -186,7 +193,7 @@ async def test_with_newcomers_only_their_pairs_learn() -> None:
         found = await matrix_of(play, outcome)
         assert found[:3, :3].tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
         assert found[3].tolist() == [0, 0, 0, 0]
-        assert left(play) == [PairsLeft(1, 3, 3)]
+        assert left(play) == [PairsLeft(1, 3, 3), PairsLeft(2, 3, 3)]
 
 
 # --- stopping
@@ -225,7 +232,7 @@ async def test_a_shared_network_starts_from_the_plain_mean_which_nodes_keep_whil
     async with discriminating(THREE) as (play, script):
         outcome = await run(play, THREE, plan(shared=True, rounds=4))
         number, expected = 0.0, []
-        for _ in range(3):
+        for _ in range(4):
             number = sum(learned_together(client, number) for client in range(3)) / 3
             expected.append([number])
         for client in range(3):
@@ -273,8 +280,10 @@ async def test_outputs_keep_their_places_when_a_client_fails() -> None:
 # --- orders that make no sense
 
 
-@pytest.mark.parametrize("how", [None, Discrimination(None, 5, 1, 1), plan(judge_every=0)])
-async def test_discriminators_without_settings_are_refused_and_nobody_is_asked(how: Discrimination | None) -> None:
+@pytest.mark.parametrize("how", [None, Discrimination(None, 5, 1, 1), plan(judge_every=0), plan(patience=0)])
+async def test_discriminators_without_settings_or_patience_are_refused_and_nobody_is_asked(
+    how: Discrimination | None,
+) -> None:
     async with discriminating(THREE) as (play, script):
         outcome = await play.run(THREE, "discriminate", start=None, discrimination=how)
         assert getattr(outcome, "code", None) is FailureCode.BAD_ORDER

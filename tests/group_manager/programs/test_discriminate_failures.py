@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from support.faults import Faults
 from support.scene import Scene, hosted, scene
-from support.scripted_networks import Answer, Script, plan, stack
+from support.scripted_networks import NETWORK_BYTES, Answer, Script, plan, stack
 
+from fedgsp.discriminators import LARGEST
 from fedgsp.messages import (
     Cancel,
     Discriminate,
@@ -23,6 +24,7 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.weights import Weights, WeightsError
+from group_manager.programs import discriminate
 
 #: Client 1 is the one that goes wrong.
 THREE = hosted(n1=[0, 2], n2=[1])
@@ -67,14 +69,18 @@ def failing(client: int, at: int) -> Script:
 
 
 @KINDS
-@pytest.mark.parametrize("at", [0, 1, 2, 3])
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 4])
 async def test_a_client_that_fails_is_told_of_once_and_left_out_and_the_others_go_on(at: int, shared: bool) -> None:
-    """At once, when it is to judge first, between two judgements, and at the second."""
+    """At once, when it is to judge first, between two judgements, at the second, and when all is trained."""
     script = failing(1, at)
     async with discriminating(script) as play:
         assert await distances(play, shared=shared) == pytest.approx(OTHERS)
         assert play.skipped == {1: Failure(FailureCode.TASK_RAISED, "the camera broke")}
-        assert [script.exchanges(client) for client in range(3)] == [[0, 1, 2, 3], list(range(at + 1)), [0, 1, 2, 3]]
+        assert [script.exchanges(client) for client in range(3)] == [
+            list(range(5)),
+            list(range(at + 1)),
+            list(range(5)),
+        ]
 
 
 @KINDS
@@ -201,6 +207,11 @@ def with_nan(made: Weights) -> Weights:
     return made
 
 
+def huge(made: Weights) -> Weights:
+    made.arrays["w"][0, 0] = -1.01 * LARGEST
+    return made
+
+
 def wider(made: Weights) -> Weights:
     rows = len(made.arrays["w"])
     specs = (TensorSpec("w", "float32", (rows, 5)), TensorSpec("b", "float32", (rows, 2)))
@@ -217,9 +228,10 @@ def wider(made: Weights) -> Weights:
         (lambda made: stack(1, 2, 3), FailureCode.WRONG_SHAPES),
         (lambda made: stack(), FailureCode.WRONG_SHAPES),
         (lambda made: Weights.of({}, ()), FailureCode.WRONG_SHAPES),
+        (huge, FailureCode.WRONG_SHAPES),
         (with_nan, FailureCode.NOT_FINITE),
     ],
-    ids=["other shapes", "another dtype", "too many rows", "no rows", "nothing", "NaN"],
+    ids=["other shapes", "another dtype", "too many rows", "no rows", "nothing", "out of bounds", "NaN"],
 )
 async def test_networks_that_cannot_be_used_leave_their_client_out(
     spoil: Callable[[Weights], Weights], code: FailureCode, at: int, shared: bool
@@ -231,6 +243,41 @@ async def test_networks_that_cannot_be_used_leave_their_client_out(
     async with discriminating(lying(lie, at)) as play:
         assert await distances(play, shared=shared) == pytest.approx(OTHERS)
         assert {client: failure and failure.code for client, failure in play.skipped.items()} == {1: code}
+
+
+async def test_pairs_that_are_too_many_to_be_held_here_are_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = 3 * 2 * NETWORK_BYTES  # three clients of two networks each
+    monkeypatch.setattr(discriminate, "MOST_BYTES", held - 1)
+    async with discriminating(script := Script(right)) as play:
+        assert (await distances(play)).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+        assert [failure and failure.code for failure in play.skipped.values()] == [FailureCode.TOO_LONG] * 3
+        assert all("use distance=shared" in str(failure) for failure in play.skipped.values())
+        assert {asked.exchange for asked in script.asked} == {0}
+
+
+@pytest.mark.parametrize(("shared", "less"), [(False, 0), (True, 1)])
+async def test_pairs_that_can_be_held_and_a_shared_network_are_not_refused(
+    shared: bool, less: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks = 1 if shared else 2
+    monkeypatch.setattr(discriminate, "MOST_BYTES", 3 * networks * NETWORK_BYTES - less)
+    async with discriminating(Script(right)) as play:
+        assert (await distances(play, shared=shared))[0] == pytest.approx(np.array([0, 0.2, 0.4]))
+        assert play.skipped == {}
+
+
+@KINDS
+async def test_the_first_client_does_not_decide_what_networks_look_like(shared: bool) -> None:
+    def change(client: int, exchange: int, answer: Discriminated, made: Weights | None) -> Answer:
+        return (answer, wider(made)) if client == 0 and made is not None else (answer, made)
+
+    async with discriminating(Script(right, change=change)) as play:
+        assert await distances(play, shared=shared) == pytest.approx(np.array([[0, 1, 1], [1, 0, 0.6], [1, 0.6, 0]]))
+        assert {client: failure and failure.code for client, failure in play.skipped.items()} == {
+            0: FailureCode.WRONG_SHAPES
+        }
 
 
 @KINDS

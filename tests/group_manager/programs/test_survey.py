@@ -22,6 +22,7 @@ from fedgsp.messages import (
     Order,
     Part,
     RelayMode,
+    Release,
     Result,
     SourceKind,
     Trained,
@@ -173,6 +174,22 @@ async def test_collecting_brings_the_members_own_models_here_and_says_which_are_
         assert value_of(await play.store.get("own 0")) == 5.0
         assert play.skipped == {1: Failure(FailureCode.NO_SUCH_MODEL, "this node has model 'own 1' no more")}
         assert "own 0" in play.nodes["n1"].store  # it is still its client's own
+
+
+async def test_forgetting_lets_the_nodes_of_those_who_have_own_models_release_them() -> None:
+    async with scene() as play:
+        await play.attach(TWO_NODES)
+        await play.nodes["n2"].leave()  # with what it had
+        node = play.nodes["n1"]
+        for model_id in ("own 0", "of another"):
+            node.store.put(model_id, model(5.0))
+        owns = {client: Part(model(5.0).ref(f"own {client}"), TWO_NODES[client].node) for client in (0, 1)}
+        members = [dataclasses.replace(member, start=owns.get(member.client)) for member in TWO_NODES]
+        assert await play.run(members, "forget", start=None) == GroupResult(ModelRef(""), 0, 0, 0)
+        told = [(order.client, order.work) for order in node.orders if order.key and order.key.task == "forget"]
+        assert told == [(0, Release(("own 0",), own=True))]
+        assert ["own 0" in node.store, "of another" in node.store] == [False, True]
+        assert (play.done, play.skipped) == ([], {})
 
 
 async def test_every_group_number_gives_fresh_weights_of_its_own() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.measured import matrix, measuring, truth
+from support.measured import matrix, measuring, same, truth
 
 from fedgsp.errors import ConfigError, RunError
-from top_server.profiles.distances import Distances
+from top_server.profiles.distances import Distances, read_file
 
 GOOD: dict[str, Any] = {"clients": [0, 1], "distances": [[0, 0.5], [0.5, 0]]}
 
@@ -87,10 +87,24 @@ def test_a_good_file_is_read_both_ways(tmp_path: Path) -> None:
     assert Distances.read({"distances": str(path)}).file == str(path)
 
 
+async def test_pairs_that_a_file_does_not_tell_are_not_known_and_its_clients_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text(json.dumps({"clients": [0, 1, 2], "distances": [[0, 0.5, 0.5], [0.5, 0, None], [0.5, None, 0]]}))
+    assert read_file(path) == {(0, 1): 0.5, (1, 0): 0.5, (0, 2): 0.5, (2, 0): 0.5}
+    async with measuring(monkeypatch, tmp_path, clients=3, distances=str(path)) as (surveys, profile):
+        expected = np.array([[0, 0.5, 0.5], [0.5, 0, np.nan], [0.5, np.nan, 0]])
+        assert same(await profile.gather(1), expected)
+        assert surveys.asked == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        "[" * 100_000,
+        json.dumps({"clients": [0, 1], "distances": [[0, 10**400], [10**400, 0]]}),
         "{",
         "[]",
         "3",
@@ -114,7 +128,7 @@ def test_a_good_file_is_read_both_ways(tmp_path: Path) -> None:
                 [[0, 0.5]],
                 [[0, 0.5], [0.5]],
                 [[0, "far"], ["far", 0]],
-                [[0, None], [None, 0]],
+                [[0, None], [0.5, 0]],
                 [[0, float("nan")], [0.5, 0]],
                 [[0, float("inf")], [0.5, 0]],
                 [[0, 1.01], [1.01, 0]],

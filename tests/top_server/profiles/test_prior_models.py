@@ -106,7 +106,7 @@ async def test_newcomers_train_from_the_first_model_though_the_global_one_has_mo
         assert evidence.matrices["gram"].tolist() == gram_of(0, 1, 2, 7)
 
 
-async def test_a_model_that_is_lost_on_its_way_is_a_row_of_nan_and_asked_for_again(
+async def test_a_model_that_is_lost_on_its_way_is_a_row_of_nan_and_its_client_trains_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with learning(monkeypatch, tmp_path) as (surveys, profile):
@@ -124,7 +124,34 @@ async def test_a_model_that_is_lost_on_its_way_is_a_row_of_nan_and_asked_for_aga
         assert gram[np.ix_([0, 2], [0, 2])].tolist() == gram_of(0, 2)
         surveys.answers["collect"] = whole
         assert (await profile.gather(2)).matrices["gram"].tolist() == gram_of(0, 1, 2)
-        assert [task.clients for task in surveys.of("collect")] == [(0, 1, 2), (1,)]
+        for program in ("alone", "collect"):
+            assert [task.clients for task in surveys.of(program)] == [(0, 1, 2), (1,)]
+        assert (await profile.gather(3)).matrices["gram"].tolist() == gram_of(0, 1, 2)
+        assert len(surveys.asked) == 4
+
+
+async def test_a_client_that_lost_its_model_and_cannot_train_again_is_in_no_matrix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path) as (surveys, profile):
+        surveys.answers["collect"] = lambda task: surveys.outcome(task)
+        first = await profile.gather(1)
+        assert np.isnan(first.matrices["gram"]).all()
+        surveys.answers["alone"] = lambda task: surveys.outcome(task)
+        assert (await profile.gather(2)).clients == ()
+
+
+async def test_inner_products_are_made_again_only_when_others_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with learning(monkeypatch, tmp_path) as (surveys, profile):
+        first = await profile.gather(1)
+        assert (await profile.gather(2)).matrices["gram"] is first.matrices["gram"]
+        node = await surveys.join("late", c7=40)
+        assert (await profile.gather(3)).matrices["gram"].tolist() == gram_of(0, 1, 2, 7)
+        await surveys.stage.run.membership.leave(node, "it broke")
+        evidence = await profile.gather(4)
+        assert (evidence.clients, evidence.matrices["gram"].tolist()) == ((0, 1, 2), gram_of(0, 1, 2))
 
 
 async def test_who_could_not_train_is_not_known_and_tries_again(

@@ -1,0 +1,124 @@
+"""Distances of clients that fail while they are measured: asked again in the next round, and not for ever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.measured import failing, lacking, matrix, measuring, same
+from support.surveyed import Surveys
+
+from fedgsp.errors import RunError
+from top_server.profiles.distances import MOST_TRIES
+
+KINDS = pytest.mark.parametrize("distance", ["pairwise", "shared"])
+
+
+def newcomers(surveys: Surveys) -> list[tuple[int, ...]]:
+    """Of each measurement, as the manager was told."""
+    return [task.discrimination.newcomers for task in surveys.asked if task.discrimination is not None]
+
+
+@KINDS
+async def test_who_failed_is_not_known_and_measured_again_in_the_next_round_as_a_newcomer(
+    distance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, distance=distance) as (surveys, profile):
+        failing(surveys, 1)
+        first = await profile.gather(1)
+        assert same(first, lacking((0, 1, 2, 3), 1))
+        assert first.newcomers == ()
+        failing(surveys)
+        second = await profile.gather(2)
+        assert same(second, matrix((0, 1, 2, 3)))
+        assert second.newcomers == (1,)
+        assert (await profile.gather(3)).newcomers == ()
+        assert [task.clients for task in surveys.asked] == [(0, 1, 2, 3)] * 2
+        assert newcomers(surveys) == [(), () if distance == "shared" else (1,)]
+
+
+async def test_who_fails_again_and_again_is_given_up_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path) as (surveys, profile):
+        failing(surveys, 2)
+        told = [(await profile.gather(number)).newcomers for number in range(1, MOST_TRIES + 3)]
+        assert told == [(), *[(2,)] * (MOST_TRIES - 1), (), ()]
+        assert len(surveys.asked) == MOST_TRIES == 3
+        assert same(await profile.gather(9), lacking((0, 1, 2, 3), 2))
+
+
+async def test_what_is_known_of_a_client_stays_when_it_fails_as_the_partner_of_a_newcomer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=3) as (surveys, profile):
+        await profile.gather(1)
+        await surveys.join("late", c7=40)
+        failing(surveys, 1)
+        evidence = await profile.gather(2)
+        expected = matrix((0, 1, 2, 7))
+        expected[1, 3] = expected[3, 1] = np.nan
+        assert same(evidence, expected)
+        assert evidence.newcomers == (7,)
+        # it has been measured once, and so has the newcomer
+        assert (await profile.gather(3)).newcomers == ()
+        assert len(surveys.asked) == 2
+
+
+async def test_newcomers_are_told_after_the_first_round_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        assert (await profile.gather(1)).newcomers == ()
+        await surveys.join("late", c7=40, c8=1)
+        assert (await profile.gather(2)).newcomers == (7, 8)
+        assert (await profile.gather(3)).newcomers == ()
+        assert newcomers(surveys) == [(), (7,)]
+        assert [event["client"] for event in surveys.stage.journal.of_kind("not_compared")] == [8]
+
+
+async def test_newcomers_without_samples_let_nobody_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        await profile.gather(1)
+        await surveys.join("late", c7=1)
+        assert same(await profile.gather(2), lacking((0, 1, 7), 7))
+        assert len(surveys.asked) == 1
+        assert json.loads((tmp_path / "distances.json").read_text())["clients"] == [0, 1, 7]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_run_in_which_nobody_can_be_compared_ends_with_the_last_reason(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path) as (surveys, profile):
+        if number == 2:
+            await profile.gather(1)
+            await surveys.join("late", c7=40)
+        failing(surveys, 0, 1, 2, 3, 7, reason="no labels at")
+        with pytest.raises(RunError, match=r"no client's data could be told apart.*no labels at (3|7)"):
+            await profile.gather(number)
+
+
+async def test_two_that_can_be_compared_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with measuring(monkeypatch, tmp_path) as (surveys, profile):
+        failing(surveys, 1, 2)
+        assert same(await profile.gather(1), lacking((0, 1, 2, 3), 1, 2))
+
+
+async def test_pairs_that_were_not_compared_are_null_in_the_record_and_measured_by_who_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path) as (surveys, profile):
+        failing(surveys, 1)
+        await profile.gather(1)
+    text = (tmp_path / "distances.json").read_text()
+    assert "NaN" not in text
+    record = json.loads(text)
+    assert record["clients"] == [0, 1, 2, 3]
+    assert record["distances"][1] == [None, 0, None, None]
+    (tmp_path / "kept.json").write_text(text)
+    async with measuring(monkeypatch, tmp_path, distances=str(tmp_path / "kept.json")) as (surveys, profile):
+        assert same(await profile.gather(1), matrix((0, 1, 2, 3)))
+        assert newcomers(surveys) == [(1,)]
