@@ -99,13 +99,11 @@ async def test_a_run_of_scheme_independent_is_a_local_run_too(tmp_path: Path) ->
     assert (run.rows[-1]["ipr"], run.rows[-1]["rsd"]) == pytest.approx(by_definition(reached, told), abs=1e-12)
 
 
-async def test_only_clients_that_are_in_both_runs_are_compared(tmp_path: Path) -> None:
+async def test_a_local_run_that_lacks_a_client_is_refused(tmp_path: Path) -> None:
     await play(configured(tmp_path, "alone", scheme="independent", min_clients=3), [host("n0", 0, 1, 2)])
-    run = await played(configured(tmp_path, "run", tmp_path / "alone"))
-    told = recorded(tmp_path / "alone").rows[-1]["accuracy_per_client"]
-    assert told.keys() == {"0", "1", "2"}
-    reached = run.rows[-1]["accuracy_per_client"]
-    assert (run.rows[-1]["ipr"], run.rows[-1]["rsd"]) == pytest.approx(by_definition(reached, told), abs=1e-12)
+    with pytest.raises(ExceptionGroup) as caught:
+        await played(configured(tmp_path, "run", tmp_path / "alone"))
+    assert caught.group_contains(ConfigError, match="tells nothing of client 3; give another directory")
 
 
 # Refusals, by the command before it takes a directory, and by the run itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -31,14 +32,19 @@ class _Pool:
         self._stack = stack
         self._channels = channels
         self._managers: list[Manager] = []
+        self._numbers = itertools.count()
 
     async def ensure(self, count: int) -> list[Manager]:
         while len(self._managers) < count:
-            name = f"m{len(self._managers)}"
+            name = f"m{next(self._numbers)}"
             address = await self._stack.enter_async_context(_manager(name))
             client = ManagerClient(name, self._channels.to(address))
             self._managers.append(Manager(name, address, cast("Any", None), client, 0))
         return self._managers[:count]
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+        self._managers.clear()
 
     async def discard(self, manager: Manager) -> None:
         raise AssertionError(f"{manager.name} does not answer")
