@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -15,18 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import Finished, nodes, play, settings
-from support.gated_task import GATES, GatedBlobs, gated_settings, host
+from support.coming_and_going import NEW, RESTARTED, play_with_a_restart, play_with_newcomers
+from support.gated_task import GatedBlobs
 from support.managers_here import managers_here
 from support.reference_coalitions import CoalitionReference
 from support.reference_discriminators import Discriminators
 from support.reference_groups import Played, assert_equals
 
 from fedgsp.local_training import TRAININGS
-from fedgsp_node import server as node_server
-from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from top_server.config import RunConfig
-from top_server.journal import Event
 
 SEVEN = range(7)
 LAYOUTS = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}
@@ -233,48 +229,10 @@ def test_some_discriminators_stop_before_others() -> None:
 # Clients that come and go
 
 BLOBS: dict[str, Any] = {"rounds": 4, "learning_rate": 0.3, "decay": 0.9, "batch_size": 8}
-#: Hosted by the node that is restarted in the middle of round 2, when they have trained; the others wait that long.
-RESTARTED = (0, 1, 2)
 
 
 def of_blobs(**changes: Any) -> CoalitionReference:
     return CoalitionReference(GatedBlobs(), range(6), **{**BLOBS, **changes})
-
-
-async def with_a_restart(tmp_path: Path, scheme: str, state_dir: Path | None) -> Finished:
-    gate = GATES["restart"]
-    gate.set()
-    trained, left = asyncio.Event(), asyncio.Event()
-    seen: set[int] = set()
-
-    def watch(event: Event) -> None:
-        match event:
-            case {"event": "round_started", "round": 2}:
-                gate.clear()
-            case {"event": "hop_finished", "round": 2, "client": client}:
-                seen.add(client)
-                if seen.issuperset(RESTARTED):
-                    trained.set()
-            case {"event": "node_left", "node": "restarted"}:
-                left.set()
-            case {"event": "node_joined", "node": "restarted"} if left.is_set():
-                gate.set()
-
-    async def restarts(settings: NodeSettings) -> None:
-        first = asyncio.create_task(node_server.run(settings))
-        await trained.wait()
-        first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
-        await left.wait()
-        await node_server.run(settings)
-
-    stays, back = host("stays", 3, 4, 5, gate="restart"), host("restarted", *RESTARTED, state_dir=state_dir)
-    run = await play(
-        gated_settings(tmp_path, scheme=scheme, min_nodes=2, learning_rate=0.3), [stays], [(back, restarts)], watch
-    )
-    assert len([event for event in run.of_kind("node_joined") if event["node"] == "restarted"]) == 2
-    return run
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "lost"])
@@ -286,7 +244,8 @@ async def test_personal_models_outlive_their_node_where_they_are_kept_and_their_
     managers_here(monkeypatch)
     lost = [] if kept else [(2, client) for client in RESTARTED]
     how = {"training": scheme, "numbers": TRAININGS[scheme]}
-    run = await with_a_restart(tmp_path, scheme, tmp_path / "state" if kept else None)
+    state_dir = tmp_path / "state" if kept else None
+    run = await play_with_a_restart(tmp_path, state_dir, scheme=scheme, learning_rate=0.3)
     expected = of_blobs(**how, forgotten=lost).play_together()
     assert_equals(run, expected)
     # an oracle that forgets otherwise would not do
@@ -296,7 +255,7 @@ async def test_personal_models_outlive_their_node_where_they_are_kept_and_their_
 
 # --- late ones
 
-EARLY, NEW = (0, 1, 2, 3), (4, 5)
+EARLY = (0, 1, 2, 3)
 #: Floats of a network for 6 features and 3 labels.
 NETWORK = 200 * 6 + 200 + 200 * 3 + 200 + 200 + 1
 
@@ -334,27 +293,9 @@ async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
     tmp_path: Path, c: float, before: list[list[int]], after: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managers_here(monkeypatch)
-    gate, begun = GATES["newcomers"], asyncio.Event()
-    gate.set()
-
-    def watch(event: Event) -> None:
-        match event:
-            case {"event": "round_started", "round": 2}:
-                gate.clear()
-                begun.set()
-            case {"event": "node_joined", "node": "new"}:
-                gate.set()
-
-    async def joins_late(settings: NodeSettings) -> None:
-        await begun.wait()
-        await node_server.run(settings)
-
     learning = {"exchanges": "3", "judge_every": "1", "discriminator_rate": "0.3", "discriminator_batch": "4"}
-    config = gated_settings(
-        tmp_path, scheme="fedcollab", min_nodes=2, grouping_option={**learning, "c": str(c), "restarts": "10"}
-    )
-    early = [host("n0", 0, 1), host("n1", 2, 3, gate="newcomers")]
-    run = await play(config, early, [(host("new", *NEW), joins_late)], watch)
+    options = {**learning, "c": str(c), "restarts": "10"}
+    run = await play_with_newcomers(tmp_path, scheme="fedcollab", grouping_option=options)
 
     first, later = run.of_kind("distances_found")
     assert (first["clients"], later["clients"]) == ([0, 1, 2, 3], [0, 1, 2, 3, 4, 5])

@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.cluster import Finished, play
-from support.gated_task import ALPHA, GATES, gated_settings, host, oracle
+from support.coming_and_going import JOINS, NEW, play_with_newcomers
+from support.gated_task import ALPHA, oracle
 from support.reference_groups import assert_equals, assert_final_models
-
-from fedgsp_node import server as node_server
-from fedgsp_node.settings import NodeSettings
-from top_server.journal import Event
-
-#: They join while round 2 is being played.
-NEW = (4, 5)
-JOINS = dict.fromkeys(NEW, 3)
-
-
-async def play_with_newcomers(tmp_path: Path, options: Mapping[str, str] = ALPHA, **changes: Any) -> Finished:
-    gate = GATES["newcomers"]
-    gate.set()
-    begun = asyncio.Event()
-
-    def watch(event: Event) -> None:
-        match event:
-            case {"event": "round_started", "round": 2}:
-                gate.clear()
-                begun.set()
-            case {"event": "node_joined", "node": "new"}:
-                gate.set()
-
-    async def joins_late(settings: NodeSettings) -> None:
-        await begun.wait()
-        await node_server.run(settings)
-
-    early = [host("n0", 0, 1), host("n1", 2, 3, gate="newcomers")]
-    config = gated_settings(tmp_path, min_nodes=2, grouping_option=dict(options), **changes)
-    return await play(config, early, [(host("new", *NEW), joins_late)], watch)
 
 
 @pytest.mark.parametrize("start", ["mean", "initial"])
 async def test_newcomers_are_placed_where_they_gain_most(tmp_path: Path, start: str) -> None:
     expected = oracle(joins=JOINS).play_hcct(newcomers=start)
     assert expected[2].partition == [[0], [1, 3], [2, 4], [5]]
-    run = await play_with_newcomers(tmp_path, {**ALPHA, "newcomer_start": start}, scheme="hcct")
+    run = await play_with_newcomers(tmp_path, grouping_option={**ALPHA, "newcomer_start": start}, scheme="hcct")
     assert_equals(run, expected)
     assert [(event["round"], event["clients"]) for event in run.of_kind("newcomers")] == [(3, [4, 5])]
 
@@ -55,17 +22,19 @@ async def test_newcomers_are_placed_where_they_gain_most(tmp_path: Path, start: 
 async def test_sketches_of_newcomers_can_be_compared_with_those_of_the_others(tmp_path: Path) -> None:
     # longer than the update: the sketch loses nothing
     options = {**ALPHA, "similarity": "sketch", "sketch_size": "128"}
-    assert_equals(await play_with_newcomers(tmp_path, options, scheme="hcct"), oracle(joins=JOINS).play_hcct())
+    assert_equals(
+        await play_with_newcomers(tmp_path, grouping_option=options, scheme="hcct"), oracle(joins=JOINS).play_hcct()
+    )
 
 
 async def test_newcomers_show_the_layer_that_the_others_show(tmp_path: Path) -> None:
-    run = await play_with_newcomers(tmp_path, scheme="hcct-e")
+    run = await play_with_newcomers(tmp_path, grouping_option=ALPHA, scheme="hcct-e")
     assert_equals(run, oracle(joins=JOINS).play_hcct("layer"))
     assert not run.of_kind("update_missing")
 
 
 async def test_late_clients_join_the_smallest_groups_of_a_static_scheme(tmp_path: Path) -> None:
-    run = await play_with_newcomers(tmp_path, {}, scheme="naive-gsp", beta=2)
+    run = await play_with_newcomers(tmp_path, scheme="naive-gsp", beta=2)
     placed = run.of_kind("client_placed")
     assert [(event["round"], event["client"]) for event in placed] == [(3, 4), (3, 5)]
     assert {event["group"] for event in placed} == {0, 1}
@@ -74,7 +43,7 @@ async def test_late_clients_join_the_smallest_groups_of_a_static_scheme(tmp_path
 
 
 async def test_late_clients_of_independent_start_from_the_initial_model(tmp_path: Path) -> None:
-    run = await play_with_newcomers(tmp_path, {}, scheme="independent")
+    run = await play_with_newcomers(tmp_path, scheme="independent")
     reference = oracle()
     models = dict(reference.play_independent()[-1].models)
     for client in NEW:
@@ -84,7 +53,7 @@ async def test_late_clients_of_independent_start_from_the_initial_model(tmp_path
 
 @pytest.mark.parametrize("scheme", ["maxfl", "maxfl-hcct", "ifca", "flsc", "hcct-p"])
 async def test_every_scheme_takes_in_late_clients(tmp_path: Path, scheme: str) -> None:
-    run = await play_with_newcomers(tmp_path, {}, scheme=scheme)
+    run = await play_with_newcomers(tmp_path, scheme=scheme)
     assert [row["clients_trained"] for row in run.rows] == [4, 4, 6, 6]
     assert sorted(client for group in run.rows[3]["partition"] for client in group) == [0, 1, 2, 3, 4, 5]
     assert run.rows[3]["accuracy_per_client"].keys() == {"0", "1", "2", "3", "4", "5"}

@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.cluster import Finished, play
-from support.gated_task import ALPHA, GATES, gated_settings, host, oracle
+from support.cluster import play
+from support.coming_and_going import RESTARTED, play_with_a_restart
+from support.gated_task import ALPHA, gated_settings, host, oracle
 from support.reference_groups import assert_equals, assert_final_models
 
-from fedgsp_node import server as node_server
-from fedgsp_node.settings import NodeSettings
 from top_server.checkpoint import load
-from top_server.journal import Event
-
-#: Hosted by the node that is restarted in the middle of round 2, when they have trained; the others wait that long.
-RESTARTED = (0, 1, 2)
-
-
-async def play_with_a_restart(tmp_path: Path, state_dir: Path | None, **changes: Any) -> Finished:
-    gate = GATES["restart"]
-    gate.set()
-    trained, left = asyncio.Event(), asyncio.Event()
-    seen: set[int] = set()
-
-    def watch(event: Event) -> None:
-        match event:
-            case {"event": "round_started", "round": 2}:
-                gate.clear()
-            case {"event": "hop_finished", "round": 2, "client": client}:
-                seen.add(client)
-                if seen.issuperset(RESTARTED):
-                    trained.set()
-            case {"event": "node_left", "node": "restarted"}:
-                left.set()
-            case {"event": "node_joined", "node": "restarted"} if left.is_set():
-                gate.set()
-
-    async def restarts(settings: NodeSettings) -> None:
-        first = asyncio.create_task(node_server.run(settings))
-        await trained.wait()
-        first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
-        await left.wait()
-        await node_server.run(settings)
-
-    stays = host("stays", 3, 4, 5, gate="restart")
-    back = host("restarted", *RESTARTED, state_dir=state_dir)
-    options = {} if changes["scheme"] == "independent" else ALPHA
-    config = gated_settings(tmp_path, min_nodes=2, grouping_option=options, **changes)
-    run = await play(config, [stays], [(back, restarts)], watch)
-    assert len([event for event in run.of_kind("node_joined") if event["node"] == "restarted"]) == 2
-    return run
 
 
 @pytest.mark.parametrize("scheme", ["hcct-p", "hcct", "independent"])
@@ -65,7 +20,8 @@ async def test_a_node_restarted_within_a_round_goes_on_where_it_was(tmp_path: Pa
         "hcct": lambda: oracle().play_hcct(),
         "independent": lambda: oracle().play_independent(),
     }[scheme]()
-    run = await play_with_a_restart(tmp_path, tmp_path / "state", scheme=scheme)
+    options = {} if scheme == "independent" else ALPHA
+    run = await play_with_a_restart(tmp_path, tmp_path / "state", scheme=scheme, grouping_option=options)
     assert_equals(run, expected)
     assert not run.of_kind("model_lost")
 
@@ -101,7 +57,7 @@ async def test_a_group_goes_on_without_a_model_that_was_lost_with_its_node(tmp_p
     expected = oracle(lost=[(3, 1)]).play_hcct()
     assert [1] in expected[1].partition
     assert [1, 3] in expected[2].partition
-    run = await play_with_a_restart(tmp_path, None, scheme="hcct")
+    run = await play_with_a_restart(tmp_path, None, scheme="hcct", grouping_option=ALPHA)
     assert [event["client"] for event in run.of_kind("model_lost")] == [1]
     assert [row["clients_trained"] for row in run.rows] == [6, 6, 6, 6]
     assert [row["partition"] for row in run.rows] == [played.partition for played in expected]
