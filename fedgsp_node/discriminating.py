@@ -20,7 +20,7 @@ class Discriminating:
         self._clients = clients
         self._fetcher = fetcher
         self._slot = slot
-        self._samples: dict[tuple[int, bool], Samples] = {}
+        self._samples: dict[tuple[int, float], Samples] = {}
 
     def forget(self) -> None:
         """Gives back the memory of what was encoded."""
@@ -34,7 +34,7 @@ class Discriminating:
         client, exchange = order.client, order.key.attempt
         try:
             size = discriminators.sizes(client, work.others, settings.shared)
-            samples = await self._slot.run(lambda control: self._encoded(client, settings.balanced, control))
+            samples = await self._slot.run(lambda control: self._encoded(client, settings.feature_scale, control))
             expected = tensors(*size, samples.x.shape[1], samples.classes)
             if work.start is None:
                 networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
@@ -60,10 +60,10 @@ class Discriminating:
         answer = Discriminated(None, correct, len(samples) - settings.samples, source, moved)
         return answer, networks if work.produces else None
 
-    def _encoded(self, client: int, balanced: bool, control: Control) -> Samples:
-        if (client, balanced) not in self._samples:
+    def _encoded(self, client: int, scale: float, control: Control) -> Samples:
+        if (client, scale) not in self._samples:
             part = self._clients.training_part(client)
-            self._samples[client, balanced] = self._clients.call(
-                lambda: discriminators.samples_of(self._clients.task, part, control, balanced)
+            self._samples[client, scale] = self._clients.call(
+                lambda: discriminators.samples_of(self._clients.task, part, control, scale)
             )
-        return self._samples[client, balanced]
+        return self._samples[client, scale]

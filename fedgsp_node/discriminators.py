@@ -42,11 +42,11 @@ class Samples:
         return len(self.y)
 
 
-def samples_of(task: Task, part: Split, control: Control, balanced: bool = False) -> Samples:
+def samples_of(task: Task, part: Split, control: Control, scale: float = 1.0) -> Samples:
     """Encodes a training part, once; raises TaskError for one whose samples or labels cannot be told apart.
 
-    Features of unit deviation weigh d against the labels' `num_classes`. Balanced, they weigh the same: then distances
-    come out as the authors published them for label shift; unbalanced, a few samples are told apart by what they show.
+    Features are multiplied by `scale`. At 1 many of unit deviation drown the label where samples are few; near 0 only
+    labels count, and clients that label the same inputs otherwise look alike.
     """
     if part.y.ndim != 1 or part.y.dtype.kind not in "iub" or task.num_classes < 2:
         found = f"{task.num_classes} classes, and labels of dtype {part.y.dtype} and shape {part.y.shape}"
@@ -70,8 +70,8 @@ def samples_of(task: Task, part: Split, control: Control, balanced: bool = False
         encoded = torch.cat(blocks)
     if not torch.isfinite(encoded).all():
         raise TaskError("the task's features() returned NaN or infinite values", "mend the task's encoder")
-    if balanced:
-        encoded = encoded * math.sqrt(task.num_classes / encoded.shape[1])
+    if scale != 1:
+        encoded = encoded * scale
     return Samples(encoded, torch.from_numpy(part.y.astype(np.int64)), task.num_classes)
 
 

@@ -95,7 +95,7 @@ class DiscriminatorSettings:
     learning_rate: float
     seed: int
     shared: bool = False
-    balanced: bool = False
+    feature_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

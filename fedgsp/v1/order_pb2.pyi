@@ -375,7 +375,7 @@ class DiscriminatorSettings(_message.Message):
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
-    BALANCED_FIELD_NUMBER: _builtins.int
+    FEATURE_SCALE_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     """of the training part that are trained on; the rest is the validation part"""
     steps: _builtins.int
@@ -386,8 +386,8 @@ class DiscriminatorSettings(_message.Message):
     """root seed of the run"""
     shared: _builtins.bool
     """one network with an output per client, in place of one per pair"""
-    balanced: _builtins.bool
-    """features are scaled down to weigh as much as labels do"""
+    feature_scale: _builtins.float
+    """features are multiplied by it; labels are not"""
     def __init__(
         self,
         *,
@@ -397,11 +397,11 @@ class DiscriminatorSettings(_message.Message):
         learning_rate: _builtins.float = ...,
         seed: _builtins.int = ...,
         shared: _builtins.bool = ...,
-        balanced: _builtins.bool = ...,
+        feature_scale: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["balanced", b"balanced", "batch_size", b"batch_size", "learning_rate", b"learning_rate", "samples", b"samples", "seed", b"seed", "shared", b"shared", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "feature_scale", b"feature_scale", "learning_rate", b"learning_rate", "samples", b"samples", "seed", b"seed", "shared", b"shared", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

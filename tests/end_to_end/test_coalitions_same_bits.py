@@ -191,7 +191,7 @@ LEARNING = {
 }
 KINDS = {
     "pairwise": ({}, {}),
-    "shared": ({"distance": "shared", "features": "raw", "local_steps": "2"}, {"balanced": False, "steps": 2}),
+    "shared": ({"distance": "shared", "feature_scale": "1", "local_steps": "2"}, {"scale": 1.0, "steps": 2}),
 }
 PLACING = {"c": "5", "restarts": "10"}
 
@@ -223,7 +223,7 @@ async def test_discriminators_find_the_oracles_distances_and_coalitions(
 
 
 def test_some_discriminators_stop_before_others() -> None:
-    assert told_apart("pairwise")[1] == [(1, 21), (6, 21), (11, 20), (16, 10), (21, 5)]
+    assert told_apart("pairwise")[1] == [(1, 21), (6, 21), (11, 21), (16, 11), (21, 3)]
 
 
 # Clients that come and go
@@ -287,7 +287,7 @@ def placed(
 
 @pytest.mark.parametrize(
     ("c", "before", "after"),
-    [(0.5, [[0, 2, 3], [1]], [[0, 2, 3, 4], [1], [5]]), (2.0, [[0, 1, 2, 3]], [[0, 1, 2, 3, 4, 5]])],
+    [(0.5, [[0, 2, 3], [1]], [[0, 2, 3, 4], [1], [5]]), (5.0, [[0, 1, 2, 3]], [[0, 1, 2, 3, 4, 5]])],
 )
 async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
     tmp_path: Path, c: float, before: list[list[int]], after: list[list[int]], monkeypatch: pytest.MonkeyPatch

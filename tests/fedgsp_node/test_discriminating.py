@@ -73,8 +73,8 @@ async def _no_upload(model_id: str, weights: Weights) -> None:
     raise AssertionError(f"nobody asked for {model_id}")
 
 
-def seen(client: int = CLIENT, balanced: bool = False) -> Samples:
-    return samples_of(Blobs(), Clients(Blobs(), None).training_part(client), Control(), balanced)
+def seen(client: int = CLIENT, scale: float = 1.0) -> Samples:
+    return samples_of(Blobs(), Clients(Blobs(), None).training_part(client), Control(), scale)
 
 
 def fresh(settings: DiscriminatorSettings, others: tuple[int, ...]) -> Weights:
@@ -90,7 +90,7 @@ def some(settings: DiscriminatorSettings, others: tuple[int, ...], seed: int = 0
 
 def stepped(weights: Weights, settings: DiscriminatorSettings, others: tuple[int, ...], exchange: int) -> Weights:
     after = weights.copy()
-    discriminators.step(after, seen(balanced=settings.balanced), CLIENT, others, settings, exchange, Control())
+    discriminators.step(after, seen(scale=settings.feature_scale), CLIENT, others, settings, exchange, Control())
     return after
 
 
@@ -152,12 +152,12 @@ async def test_what_is_trained_has_the_digest_that_is_told() -> None:
         assert result.ref.digest == Weights(kept.tensors, kept.buffer).digest != old
 
 
-async def test_balanced_features_are_other_samples() -> None:
+async def test_scaled_features_are_other_samples() -> None:
     async with node() as n:
-        settings = dataclasses.replace(PAIRS, balanced=True)
-        await do(n, work(settings, produces="balanced"))
+        settings = dataclasses.replace(PAIRS, feature_scale=0.5)
+        await do(n, work(settings, produces="scaled"))
         await do(n, work(PAIRS, produces="raw"))
-        for name, how in [("balanced", settings), ("raw", PAIRS)]:
+        for name, how in [("scaled", settings), ("raw", PAIRS)]:
             expected = stepped(fresh(how, (0, 3)), how, (0, 3), 0)
             assert np.array_equal((await n.store.get(name)).buffer, expected.buffer)
 

@@ -54,7 +54,7 @@ class Discriminators:
     patience: int
     steps: int = 1
     #: Whether all features together weigh what all labels do.
-    balanced: bool = True
+    scale: float = 0.5
     seed: int = 0
     #: Samples that every client trains on; half of the fewest unless given.
     samples: int = 0
@@ -176,8 +176,7 @@ class Discriminators:
     def _split(self, client: int, samples: int) -> tuple[Batch, Batch]:
         data = self.task.data(client).train
         x, y = torch.from_numpy(data.x.reshape(len(data), -1)), torch.from_numpy(data.y)
-        if self.balanced:
-            x = x * math.sqrt(self.task.num_classes / x.shape[1])
+        x = x * self.scale
         shuffled = stream(self.seed, "discriminator-split", client).permutation(len(data)).tolist()
         chosen: list[int] = []
         passed = 0

@@ -35,7 +35,7 @@ class DistanceOptions(NamedTuple):
     """Options of --grouping-option that say how distances are found."""
 
     shared: bool
-    balanced: bool
+    feature_scale: float
     exchanges: int
     local_steps: int
     batch_size: int
@@ -50,7 +50,7 @@ class Distances(Profile):
 
     options = (
         "distance",
-        "features",
+        "feature_scale",
         "exchanges",
         "local_steps",
         "discriminator_batch",
@@ -79,7 +79,7 @@ class Distances(Profile):
         options = Options("distances", given, cls.options, "profile")
         chosen = DistanceOptions(
             options.choice("distance", ("pairwise", "shared")) == "shared",
-            options.choice("features", ("balanced", "raw")) == "balanced",
+            options.number("feature_scale", 0.5, least=1e-6),
             options.integer("exchanges", 2000),
             options.integer("local_steps", 1),
             options.integer("discriminator_batch", 32),
@@ -158,7 +158,7 @@ class Distances(Profile):
             chosen.learning_rate,
             self.run.config.seed,
             chosen.shared,
-            chosen.balanced,
+            chosen.feature_scale,
         )
         # A shared network has an output for everybody: newcomers make it learn again.
         return Discrimination(
