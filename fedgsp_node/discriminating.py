@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedgsp.discriminators import tensors
 from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, Order
 from fedgsp.weights import Weights
 from fedgsp_node import discriminators
@@ -35,7 +34,7 @@ class Discriminating:
         try:
             size = discriminators.sizes(client, work.others, settings.shared)
             samples = await self._slot.run(lambda control: self._encoded(client, settings.feature_scale, control))
-            expected = tensors(*size, samples.x.shape[1], samples.classes)
+            expected = discriminators.tensors(*size, samples.x.shape[1], samples.classes)
             if work.start is None:
                 networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
                 source, moved = None, 0

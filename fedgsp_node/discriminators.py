@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedgsp.discriminators import HIDDEN, MOST_FEATURES, tensors
+from fedgsp.discriminators import HIDDEN, MOST_FEATURES
 from fedgsp.errors import TaskError
-from fedgsp.messages import DiscriminatorSettings
+from fedgsp.messages import DiscriminatorSettings, TensorSpec
 from fedgsp.seeds import derive, stream
 from fedgsp.task import Split, Task
 from fedgsp.weights import Weights, check_finite, check_same_tensors
@@ -81,6 +81,19 @@ def sizes(client: int, others: tuple[int, ...], shared: bool) -> tuple[int, int]
         kind = "a shared network" if shared else "pairs"
         raise ValueError(f"client {client} cannot train {kind} with {list(others)}")
     return (1, len(others)) if shared else (len(others), 1)
+
+
+def tensors(networks: int, outputs: int, features: int, labels: int, hidden: int = HIDDEN) -> tuple[TensorSpec, ...]:
+    """What a stack of networks looks like."""
+    shapes = {
+        "features.weight": (networks, hidden, features),
+        "features.bias": (networks, hidden),
+        "labels.weight": (networks, hidden, labels),
+        "labels.bias": (networks, hidden),
+        "output.weight": (networks, outputs, hidden),
+        "output.bias": (networks, outputs),
+    }
+    return tuple(TensorSpec(name, "float32", shape) for name, shape in shapes.items())
 
 
 def fresh(seed: int, networks: int, outputs: int, features: int, labels: int) -> Weights:

@@ -6,7 +6,6 @@ import asyncio
 
 import numpy as np
 
-from fedgsp.messages import MemberDone, Trained
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
@@ -47,13 +46,8 @@ class PriorModels(Priors):
     async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
         task = GroupTask(0, "collect", tuple(held), own_starts=held)
         outcome = await self.run.survey(round_number, task)
-        for done in outcome.done:
-            weights = outcome.models.get(done.client)
-            if _came(done) and isinstance(weights, Weights):
+        for client, weights in outcome.models.items():
+            if isinstance(weights, Weights):
                 parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
                 vector = np.concatenate(parts).astype(np.float32)
-                await asyncio.to_thread(self._spool.put, done.client, vector)
-
-
-def _came(done: MemberDone) -> bool:
-    return isinstance(done.result, Trained) and done.result.ref is not None
+                await asyncio.to_thread(self._spool.put, client, vector)

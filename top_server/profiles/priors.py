@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedgsp.messages import Results, Trained
+from fedgsp.messages import Results
 from top_server.evidence import Evidence
 from top_server.group_run import GroupTask
 from top_server.grouping.options import Options
@@ -43,9 +43,7 @@ class Priors(Profile):
             start = ((self._initial, 1.0),)
             task = GroupTask(0, "alone", missing, start, results=Results.KEPT, local_epochs=epochs, training="sgd")
             outcome = await run.survey(round_number, task)
-            for done in outcome.done:
-                if isinstance(done.result, Trained) and done.result.ref is not None:
-                    self.priors[done.client] = Held(done.result.ref, done.client)
+            self.priors.update(outcome.own_models)
         return tuple(client for client in run.membership.clients if client in self.priors)
 
 
