@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from fedgsp.errors import ConfigError
+from fedgsp.tls import Tls, handshake_failure
 
 #: Messages stay small because weights travel in chunks; a larger one is refused by gRPC itself.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
@@ -67,37 +68,61 @@ def resolve(address: str, seen_host: str) -> str:
     return f"{seen_host if is_wildcard(host) else host}:{port}"
 
 
+def loopback(host: str) -> str:
+    """How this machine dials a server of its own that listens at a host: a wildcard is no name to check."""
+    if not is_wildcard(host):
+        return host
+    return "[::1]" if host == "[::]" else "127.0.0.1"
+
+
 async def start_server(
-    listen: str, register: Iterable[Callable[[grpc.aio.Server], None]]
+    listen: str, register: Iterable[Callable[[grpc.aio.Server], None]], tls: Tls | None = None
 ) -> tuple[grpc.aio.Server, str]:
-    """A running server and the address it bound; raises ConfigError if the port is taken or the host is not ours."""
+    """A running server and the address it bound; raises ConfigError if the port is taken or the host is not ours.
+
+    With `tls` it takes those clients alone that present a certificate of the same CA.
+    """
     host, port = split_address(listen)
     server = grpc.aio.server(options=_SERVER_OPTIONS)
     for add in register:
         add(server)
     try:
-        bound = server.add_insecure_port(f"{'[::]' if host == '*' else host}:{port}")
+        where = f"{'[::]' if host == '*' else host}:{port}"
+        bound = server.add_secure_port(where, _server_side(tls)) if tls else server.add_insecure_port(where)
     except RuntimeError:
         bound = 0
     if not bound:
-        raise ConfigError(
-            f"cannot listen on {listen}", "the port is in use or the host is not this machine's: choose another"
-        )
+        remedy = "the port is in use or the host is not this machine's: choose another"
+        if tls:
+            remedy += "; or gRPC does not take the key of --tls-cert: RSA, P-256 and P-384 do"
+        raise ConfigError(f"cannot listen on {listen}", remedy)
     await server.start()
     return server, f"{host}:{bound}"
 
 
-class Channels:
-    """One channel per address, closed together."""
+def _server_side(tls: Tls) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials([(tls.key, tls.cert)], tls.ca, require_client_auth=True)
 
-    def __init__(self) -> None:
+
+class Channels:
+    """One channel per address, closed together; with `tls`, servers must prove that they are of the dialled host."""
+
+    def __init__(self, tls: Tls | None = None) -> None:
         self._open: dict[str, grpc.aio.Channel] = {}
+        self._credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert) if tls else None
 
     def to(self, address: str) -> grpc.aio.Channel:
         """The channel to an address; it connects by itself and reconnects after a loss."""
         if address not in self._open:
-            self._open[address] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            self._open[address] = self._dial(address)
         return self._open[address]
+
+    def _dial(self, address: str) -> grpc.aio.Channel:
+        host, _, port = address.rpartition(":")
+        where = f"{loopback(host)}:{port}"
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(where, options=_CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(where, self._credentials, options=_CHANNEL_OPTIONS)
 
     async def drop(self, address: str) -> None:
         """Closes the channel to an address that will not be used again."""
@@ -114,9 +139,11 @@ class Channels:
 
 
 def describe(error: grpc.aio.AioRpcError | Any) -> str:
-    """One line of a gRPC error: its code and the first line of its details."""
-    details = (error.details() or "").splitlines()
-    return f"{error.code().name}{': ' + details[0] if details else ''}"
+    """One line of a gRPC error: its code, and the first line of its details or what they mean if TLS failed."""
+    details = next(iter((error.details() or "").splitlines()), "")
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        details = handshake_failure(details) or details
+    return f"{error.code().name}{': ' + details if details else ''}"
 
 
 async def refuse(context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 import fedgsp
-from fedgsp import lifecycle, logs
+from fedgsp import lifecycle, logs, tls
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.options import options
 from fedgsp_node.settings import NodeSettings, parse_clients
@@ -71,6 +72,22 @@ def start(
             rich_help_panel=REACHING,
         ),
     ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="PEM of the CA by which all peers are known; without it connections are plain",
+            rich_help_panel=REACHING,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PEM of the certificate shown to all peers", rich_help_panel=REACHING),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PEM of the private key of --tls-cert", rich_help_panel=REACHING),
+    ] = None,
     state_dir: Annotated[
         Path | None,
         typer.Option(
@@ -95,6 +112,7 @@ def start(
     """Join a top server and work until its run is over."""
     if not connect_timeout > 0:
         raise ConfigError(f"--connect-timeout is {connect_timeout:g}", "give a number of seconds above 0")
+    files = tls.tls_files(tls_ca, tls_cert, tls_key)
     settings = NodeSettings(
         top_server=top_server,
         task=task,
@@ -109,6 +127,7 @@ def start(
     )
     _check_addresses(settings)
     logs.configure(verbose, json_lines=json)
+    settings = dataclasses.replace(settings, tls=_credentials(settings, files))
     from fedgsp_node import server  # brings in torch, which takes seconds that --help and a bad flag should not
 
     raise typer.Exit(lifecycle.run(server.run(settings)))
@@ -129,6 +148,15 @@ def _check_addresses(settings: NodeSettings) -> None:
                 raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
     if settings.advertise and not settings.peer_listen:
         raise ConfigError("--advertise tells an address where nobody listens", "give --peer-listen too")
+
+
+def _credentials(settings: NodeSettings, files: tls.TlsFiles | None) -> tls.Tls | None:
+    from fedgsp.channels import is_wildcard, split_address
+
+    found, told = tls.load(files), settings.advertise or settings.peer_listen
+    if found and told and not is_wildcard(host := split_address(told)[0]):
+        found.check_covers(host, "where other nodes dial this one")
+    return found
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ async def run(settings: NodeSettings) -> None:
         clients = await slot.run(
             lambda _: Clients(load_task(settings.task, settings.task_options), settings.clients, personal)
         )
-        async with Channels() as channels, _peer_server(settings, store) as peer_address:
+        async with Channels(settings.tls) as channels, _peer_server(settings, store) as peer_address:
             fetcher = Fetcher(store, channels, clients.tensors, host)
             worker = Worker(clients, store, fetcher, slot)
             node = _Node(settings, clients, channels, store, worker, peer_address)
@@ -83,7 +83,9 @@ async def _peer_server(settings: NodeSettings, store: ModelStore) -> AsyncIterat
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
     server, bound = await start_server(
-        settings.peer_listen, [lambda server: model_pb2_grpc.add_ModelServiceServicer_to_server(servicer, server)]
+        settings.peer_listen,
+        [lambda server: model_pb2_grpc.add_ModelServiceServicer_to_server(servicer, server)],
+        settings.tls,
     )
     _, port = split_address(bound)
     try:

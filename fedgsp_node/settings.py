@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from fedgsp.tls import Tls
+
 #: Far above what a node can hold; keeps a slip such as 0-99999999999 from filling the memory.
 MOST_CLIENTS = 1_000_000
 
@@ -36,6 +38,8 @@ class NodeSettings:
     name: str | None = None
     #: Seconds without a top server after which it gives up.
     connect_timeout: float = 120.0
+    #: What it proves itself by, and knows all peers by; None for plain connections.
+    tls: Tls | None = None
 
 
 def parse_clients(text: str) -> tuple[int, ...]:

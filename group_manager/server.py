@@ -9,16 +9,17 @@ from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tls import Tls
 from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 
 
-async def run(name: str, listen: str) -> None:
+async def run(name: str, listen: str, tls: Tls | None = None) -> None:
     """Serves at `listen` until stopped; says its address on standard output."""
     members, store = Members(), ModelStore()
-    async with Channels() as channels:
-        server, address = await start_server(listen, [])
+    async with Channels(tls) as channels:
+        server, address = await start_server(listen, [], tls)
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)

@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 import fedgsp
-from fedgsp import lifecycle, logs
+from fedgsp import lifecycle, logs, tls
 from fedgsp.errors import ConfigError, UserError
 from top_server import config, settings_cli
 
@@ -78,11 +78,12 @@ def _run(settings: config.RunConfig, json: bool) -> int:
     from top_server.run_directory import prepare
 
     choosing.choose(settings)  # refuses what cannot work together before a directory is taken
+    credentials = server.credentials(settings)
     local_run.check(settings)
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
     with Journal(directory) as journal, view.watching(journal, directory, json):
-        return lifecycle.run(server.run(settings, journal))
+        return lifecycle.run(server.run(settings, journal, credentials))
 
 
 @app.command()
@@ -103,14 +104,20 @@ def grouping_service(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="where top servers ask; port 0 takes any")
     ] = "127.0.0.1:7300",
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM of the CA by which top servers are known")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM of the certificate shown to them")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM of the private key of --tls-cert")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="log more, to stderr")] = False,
 ) -> None:
     """Answer the grouping questions of other top servers (their --grouping grpc://HOST:PORT)."""
     config.check_address("--listen", listen)
     logs.configure(verbose)
+    credentials = tls.load(tls.tls_files(tls_ca, tls_cert, tls_key))
     from top_server import grouping_service
 
-    raise typer.Exit(lifecycle.run(grouping_service.serve(listen)))
+    raise typer.Exit(lifecycle.run(grouping_service.serve(listen, credentials)))
 
 
 def main() -> None:

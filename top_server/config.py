@@ -17,6 +17,7 @@ from typing import Any
 import tomli_w
 
 from fedgsp.errors import ConfigError
+from fedgsp.tls import TlsFiles, tls_files
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,6 +127,11 @@ class RunConfig:
     manager_ports: str | None = _setting(
         None, PROCESSES, "ports that group managers may take; any if not given", metavar="FIRST-LAST"
     )
+    tls_ca: Path | None = _setting(
+        None, PROCESSES, "PEM of the CA by which all peers are known; without it connections are plain", metavar="FILE"
+    )
+    tls_cert: Path | None = _setting(None, PROCESSES, "PEM of the certificate shown to all peers", metavar="FILE")
+    tls_key: Path | None = _setting(None, PROCESSES, "PEM of the private key of --tls-cert", metavar="FILE")
     local_nodes: int = _setting(0, PROCESSES, "nodes to start on this machine", least=0)
     clients: int | None = _setting(None, PROCESSES, "clients that the local nodes host together: 0 to N - 1", least=1)
     threads: int = _setting(1, PROCESSES, "threads per local node", least=1)
@@ -168,6 +174,11 @@ class RunConfig:
             )
         return range(first, last + 1)
 
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
+        return tls_files(self.tls_ca, self.tls_cert, self.tls_key)
+
 
 FIELDS: Mapping[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}
 TYPES: Mapping[str, Any] = typing.get_type_hints(RunConfig)
@@ -197,7 +208,7 @@ def check(config: RunConfig) -> None:
     check_address("--listen", config.listen)
     if config.grouping and config.grouping.startswith(GROUPING_SERVICE):
         check_address("--grouping", config.grouping.removeprefix(GROUPING_SERVICE))
-    _ = config.manager_port_range
+    _ = config.manager_port_range, config.tls_files
     _check_local_nodes(config)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
 from fedgsp.errors import PeerError, UserError
+from fedgsp.tls import Tls
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 
@@ -150,10 +151,12 @@ def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:
     return sizes
 
 
-async def serve(listen: str) -> None:
+async def serve(listen: str, tls: Tls | None = None) -> None:
     """Serves the groupings of this package until stopped; says its address on standard output."""
     server, address = await start_server(
-        listen, [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)]
+        listen,
+        [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)],
+        tls,
     )
     sys.stdout.write(f"listening on {address}\n")
     sys.stdout.flush()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+HOST = "127.0.0.1"
+
 #: A child says by its exit code what kind of mistake it met; the run ends with the same.
 _ERRORS: dict[int, type[UserError]] = {kind.exit_code: kind for kind in UserError.__subclasses__()}
 
@@ -38,9 +40,10 @@ def blocks(clients: int, nodes: int) -> list[range]:
 
 def commands(config: RunConfig, top_server: str) -> list[list[str]]:
     """The command line of every local node."""
-    top_server = resolve(top_server, "127.0.0.1")
-    shared = ["start", "--top-server", top_server, "--peer-listen", "127.0.0.1:0", "--threads", str(config.threads)]
+    top_server = resolve(top_server, HOST)
+    shared = ["start", "--top-server", top_server, "--peer-listen", f"{HOST}:0", "--threads", str(config.threads)]
     shared += ["--task", config.task, "--connect-timeout", str(config.join_timeout)]
+    shared += config.tls_files.flags if config.tls_files else []
     for key, value in config.task_option.items():
         shared += ["--task-option", f"{key}={value}"]
     found = [

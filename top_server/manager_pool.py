@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgsp.channels import Channels, is_wildcard, split_address
+from fedgsp.channels import Channels, loopback, split_address
 from fedgsp.errors import PeerError, RunError
 from fedgsp.lifecycle import python_module, ready_line, spawn, stop
 from fedgsp.messages import AttachTo
+from fedgsp.tls import TlsFiles
 from top_server.manager_client import ManagerClient
 from top_server.membership import Recorder
 
@@ -43,13 +44,20 @@ class ManagerPool:
     """Invariant: every process here was started here, and is stopped here."""
 
     def __init__(
-        self, host: str, ports: range | None, log_folder: Path, channels: Channels, recorder: Recorder
+        self,
+        host: str,
+        ports: range | None,
+        log_folder: Path,
+        channels: Channels,
+        recorder: Recorder,
+        tls: TlsFiles | None,
     ) -> None:
         self._host = host
         self._ports = ports
         self._log_folder = log_folder
         self._channels = channels
         self._recorder = recorder
+        self._tls = tls
         self._managers: list[Manager] = []
         self._numbers = itertools.count()
 
@@ -94,6 +102,7 @@ class ManagerPool:
         error = PeerError("no port is free for a group manager", "widen --manager-ports")
         for port in ports:
             command = [*python_module("group_manager"), "--name", name, "--listen", f"{self._host}:{port}"]
+            command += self._tls.flags if self._tls else []
             process = await spawn(command, log)
             try:
                 address = await ready_line(process, f"group manager {name}", log)
@@ -112,21 +121,20 @@ class ManagerPool:
 
     def _near(self, port: int) -> str:
         """How this process dials a manager: they all run on this machine, whatever interface they listen on."""
-        return f"{_loopback(self._host)}:{port}"
-
-
-def _loopback(host: str) -> str:
-    if not is_wildcard(host):
-        return host
-    return "[::1]" if host == "[::]" else "127.0.0.1"
+        return f"{loopback(self._host)}:{port}"
 
 
 @asynccontextmanager
 async def manager_pool(
-    host: str, ports: range | None, log_folder: Path, channels: Channels, recorder: Recorder
+    host: str,
+    ports: range | None,
+    log_folder: Path,
+    channels: Channels,
+    recorder: Recorder,
+    tls: TlsFiles | None = None,
 ) -> AsyncIterator[ManagerPool]:
     """A pool whose managers end with the block."""
-    pool = ManagerPool(host, ports, log_folder, channels, recorder)
+    pool = ManagerPool(host, ports, log_folder, channels, recorder, tls)
     try:
         yield pool
     finally:

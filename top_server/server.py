@@ -13,11 +13,12 @@ from typing import Any
 
 import grpc.aio
 
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, split_address, start_server
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
 from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.messages import Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc, model_pb2_grpc
 from top_server import grouping_service, local_nodes, local_run, rounds
 from top_server.checkpoint import Checkpoints
@@ -46,7 +47,18 @@ logger = logging.getLogger(__name__)
 DISMISS_TIMEOUT_S = 10.0
 
 
-async def run(config: RunConfig, journal: Journal) -> None:
+def credentials(config: RunConfig) -> Tls | None:
+    """What this process proves itself by; raises ConfigError if nobody could be convinced by it."""
+    tls = load(config.tls_files)
+    if tls:
+        host = loopback(split_address(config.listen)[0])
+        tls.check_covers(host, "where the top server dials its group managers")
+        if config.local_nodes:
+            tls.check_covers(local_nodes.HOST, "where local nodes are dialled")
+    return tls
+
+
+async def run(config: RunConfig, journal: Journal, tls: Tls | None) -> None:
     """Plays a whole run into its prepared `run_dir`; raises UserError if it cannot be finished."""
     assert config.run_dir is not None
     directory = RunDirectory(config.run_dir)
@@ -55,14 +67,14 @@ async def run(config: RunConfig, journal: Journal) -> None:
     scheme = choose(config)
     run_id = secrets.token_hex(4)
     async with AsyncExitStack() as stack:
-        channels = await stack.enter_async_context(Channels())
+        channels = await stack.enter_async_context(Channels(tls))
         membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal)
         store = ModelStore()
-        address = await stack.enter_async_context(_doors(config.listen, membership, store))
+        address = await stack.enter_async_context(_doors(config.listen, membership, store, tls))
         journal.record("listening", address=address)
         host, _ = split_address(address)
         managers = await stack.enter_async_context(
-            manager_pool(host, config.manager_port_range, directory.logs, channels, journal)
+            manager_pool(host, config.manager_port_range, directory.logs, channels, journal, config.tls_files)
         )
         leave = Leave(False, "the top server stopped")
         await stack.enter_async_context(
@@ -151,14 +163,14 @@ async def _play_alone(
 
 
 @asynccontextmanager
-async def _doors(listen: str, membership: Membership, store: ModelStore) -> AsyncIterator[str]:
+async def _doors(listen: str, membership: Membership, store: ModelStore, tls: Tls | None) -> AsyncIterator[str]:
     """Where nodes join and models are fetched; yields the address."""
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(store), server)
 
-    server, address = await start_server(listen, [register])
+    server, address = await start_server(listen, [register], tls)
     try:
         yield address
     finally:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.certificates import Authority
 
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp_node import cli
-from fedgsp_node.settings import parse_clients
+from fedgsp_node.settings import NodeSettings, parse_clients
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,7 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
         (["start", "--top-server", "h:1", "--threads", "0"], "error: Invalid value for '--threads'"),
         (["start", "--top-server", "h:1", "--connect-timeout", "0"], "error: --connect-timeout is 0"),
         (["start", "--top-server", "h:1", "--connect-timeout", "nan"], "error: --connect-timeout is nan"),
+        (["start", "--top-server", "h:1", "--tls-cert", "c"], "error: --tls-cert without --tls-ca and --tls-key"),
         (["begin"], "error: No such command 'begin'"),
     ],
 )
@@ -79,6 +82,20 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert captured.out == ""
     assert captured.err.startswith(error)
     assert captured.err.count("\n") == 1
+
+
+def test_a_certificate_must_cover_where_peers_dial_the_node(tmp_path: Path) -> None:
+    files = Authority(tmp_path).issue(hosts=["node.example.org"])
+    for peer_listen, advertise, dialled in (
+        ("127.0.0.1:0", None, "127.0.0.1"),
+        ("0.0.0.0:0", "other.example.org:0", "other.example.org"),
+    ):
+        settings = NodeSettings("h:1", peer_listen=peer_listen, advertise=advertise)
+        with pytest.raises(ConfigError, match=f"does not cover {dialled}, where other nodes dial this one"):
+            cli._credentials(settings, files)
+    for covered in (NodeSettings("h:1"), NodeSettings("h:1", peer_listen="[::]:0", advertise="node.example.org:0")):
+        assert cli._credentials(covered, files) is not None
+    assert cli._credentials(NodeSettings("h:1", peer_listen="127.0.0.1:0"), None) is None
 
 
 def test_help_and_mistakes_need_no_torch() -> None:

@@ -65,7 +65,7 @@ async def play(
     with Journal(directory) as journal:
         journal.subscribe(watch)
         async with asyncio.TaskGroup() as group:
-            group.create_task(server.run(config, journal))
+            group.create_task(server.run(config, journal, server.credentials(config)))
             for settings, live in [*((settings, node_server.run) for settings in nodes), *others]:
                 group.create_task(host(settings, live))
     return Finished(directory, rows, events)

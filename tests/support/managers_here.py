@@ -52,7 +52,7 @@ class _Pool:
 
 @asynccontextmanager
 async def _pool(
-    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object
+    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object, _tls: None
 ) -> AsyncIterator[_Pool]:
     async with AsyncExitStack() as stack:
         yield _Pool(stack, channels)

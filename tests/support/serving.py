@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import grpc.aio
 
 from fedgsp.channels import Channels, start_server
+from fedgsp.tls import Tls
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,11 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(*register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[Served]:
+async def serving(*register: Callable[[grpc.aio.Server], None], tls: Tls | None = None) -> AsyncIterator[Served]:
     """A server with these services on a port of its own; it and its channel end with the block."""
-    server, address = await start_server("127.0.0.1:0", register)
+    server, address = await start_server("127.0.0.1:0", register, tls)
     try:
-        async with Channels() as channels:
+        async with Channels(tls) as channels:
             yield Served(server, address, channels.to(address))
     finally:
         await server.stop(None)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.certificates import Authority
 
 import fedgsp
 from fedgsp.errors import ConfigError, PeerError, RunError
@@ -60,6 +61,8 @@ def test_the_version_is_that_of_the_package(
         (["--rounds", "3", "grouping-service"], "error: --rounds is for a run, not for grouping-service"),
         (["grouping-service", "--listen", "x"], "error: --listen: 'x' is not an address"),
         (["grouping"], "error: No such command 'grouping'"),
+        (["--tls-ca", "ca.pem"], "error: --tls-ca without --tls-cert and --tls-key; give all three for TLS"),
+        (["grouping-service", "--tls-key", "x"], "error: --tls-key without --tls-ca and --tls-cert; give all three"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -70,6 +73,22 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert captured.out == ""
     assert captured.err.startswith(error)
     assert captured.err.count("\n") == 1
+
+
+def test_a_certificate_for_another_host_is_refused_before_a_directory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli.logs, "configure", lambda _: None)  # it would outlast this test
+    flags = Authority(tmp_path).issue(hosts=["top.example.org"]).flags
+    for host, dialled in (("0.0.0.0", "127.0.0.1"), ("[::]", "::1"), ("localhost", "localhost")):
+        arguments = ["--listen", f"{host}:0", "--run-dir", str(tmp_path / "run"), *flags]
+        assert end(arguments, monkeypatch) == ConfigError.exit_code
+        said = capsys.readouterr().err
+        assert f"does not cover {dialled}, where the top server dials its group managers; issue it with" in said
+    arguments = ["--listen", "top.example.org:0", "--local-nodes", "1", "--run-dir", str(tmp_path / "run"), *flags]
+    assert end(arguments, monkeypatch) == ConfigError.exit_code
+    assert "does not cover 127.0.0.1, where local nodes are dialled" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_mistakes_that_a_task_group_wrapped_are_found_and_bugs_are_not_hidden() -> None:

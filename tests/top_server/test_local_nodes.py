@@ -57,6 +57,13 @@ def test_each_node_is_told_its_clients_and_the_task() -> None:
     assert [first[i + 1] for i, word in enumerate(first) if word == "--task-option"] == ["a=b=c", "d="]
 
 
+def test_each_node_is_given_the_files_of_the_top_server(tmp_path: Path) -> None:
+    paths = {f"tls_{name}": tmp_path / name for name in ("ca", "cert", "key")}
+    (command,) = commands(RunConfig(local_nodes=1, **paths), "127.0.0.1:7000")
+    for name in ("ca", "cert", "key"):
+        assert command[command.index(f"--tls-{name}") + 1] == str(tmp_path / name)
+
+
 def test_a_single_node_hosts_all_clients_of_the_task() -> None:
     (command,) = commands(RunConfig(local_nodes=1), "127.0.0.1:7000")
     assert "--clients" not in command

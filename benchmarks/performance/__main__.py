@@ -1,0 +1,56 @@
+"""Measures what the data plane, training and grouping cost: `make bench`, or `python -m benchmarks.performance`.
+
+Each measure runs in a process of its own and can be run alone, as `python -m benchmarks.performance.hop`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.performance.rows import Row, table
+
+MEASURES = tuple(
+    sorted(
+        path.stem
+        for path in Path(__file__).parent.glob("*.py")
+        if "main(measure" in path.read_text() and path.stem not in ("rows", "__main__")
+    )
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("measures", nargs="*", metavar="MEASURE", help=f"of {', '.join(MEASURES)}; all if none")
+    parser.add_argument("--repeats", type=int, help="samples of each quantity; each measure has its own default")
+    parser.add_argument("--out", type=Path, help="also write the rows there, one JSON object per line")
+    flags = parser.parse_args()
+    if unknown := [name for name in flags.measures if name not in MEASURES]:
+        parser.error(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
+    rows: list[Row] = []
+    failed = []
+    for name in flags.measures or MEASURES:
+        sys.stderr.write(f"measuring {name} ...\n")
+        command = [sys.executable, "-m", f"benchmarks.performance.{name}", "--json"]
+        if flags.repeats:
+            command += ["--repeats", str(flags.repeats)]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if ended.returncode:
+            failed.append(name)
+            continue
+        for line in ended.stdout.splitlines():
+            found = json.loads(line)
+            rows.append(Row(**{**found, "ours": tuple(found["ours"]), "theirs": tuple(found["theirs"])}))
+    sys.stdout.write(table(rows) + "\n")
+    if flags.out:
+        flags.out.write_text("".join(json.dumps(vars(row)) + "\n" for row in rows))
+    if failed:
+        sys.stderr.write(f"failed: {', '.join(failed)}\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""Throw-away certificates for measures under TLS, by the commands of docs/tls.md."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+def make(directory: Path) -> tuple[Path, Path, Path]:
+    """A CA, and a certificate with its key for 127.0.0.1 and localhost, valid for a day; needs `openssl` 3."""
+    ca, cert, key = (directory / name for name in ("ca.pem", "here.pem", "here.key"))
+    ca_key, wish = directory / "ca.key", directory / "here.csr"
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    _openssl("req", "-x509", *_NEW_KEY, "-days", "1", "-subj", "/CN=ca", "-keyout", ca_key, "-out", ca)
+    _openssl("req", "-new", *_NEW_KEY, "-subj", "/CN=here", *names, "-keyout", key, "-out", wish)
+    signed = ("-CA", ca, "-CAkey", ca_key, "-copy_extensions", "copy", "-days", "1", "-out", cert)
+    _openssl("x509", "-req", "-in", wish, *signed)
+    return ca, cert, key
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)

@@ -1,0 +1,70 @@
+"""What a measure says: rows of one table, each with what it was measured beside and the limit it is held to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity: every sample of ours, of what it is measured beside in the same run, and its limit."""
+
+    what: str
+    unit: str
+    ours: tuple[float, ...]
+    limit: float
+    #: What it is measured beside; the limit is then one of the ratio of the medians, ours / theirs.
+    beside: str = ""
+    theirs: tuple[float, ...] = ()
+    #: Whether the limit is a least, not a most.
+    at_least: bool = False
+    note: str = ""
+
+    @property
+    def value(self) -> float:
+        """What the limit is compared with."""
+        ours = statistics.median(self.ours)
+        return ours / statistics.median(self.theirs) if self.theirs else ours
+
+    @property
+    def reached(self) -> bool:
+        """Whether the limit is kept."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def spread(samples: Sequence[float]) -> str:
+    """Median, and least to greatest."""
+    if not samples:
+        return ""
+    if len(samples) == 1:
+        return f"{samples[0]:.4g}"
+    return f"{statistics.median(samples):.4g} ({min(samples):.4g} - {max(samples):.4g})"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = ["| what | ours | beside | ratio | limit | |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        beside = f"{row.beside}: {spread(row.theirs)} {row.unit}" if row.theirs else row.beside
+        ratio = f"{row.value:.2f}" if row.theirs else ""
+        limit = f"{'>=' if row.at_least else '<='} {row.limit:g}{'' if row.theirs else ' ' + row.unit}"
+        what = f"{row.what} ({row.note})" if row.note else row.what
+        kept = "kept" if row.reached else "**missed**"
+        lines.append(f"| {what} | {spread(row.ours)} {row.unit} | {beside} | {ratio} | {limit} | {kept} |")
+    return "\n".join(lines)
+
+
+def main(measure: Callable[[int], list[Row]], description: str, repeats: int = 5) -> None:
+    """The command line of one measure: a table, or with --json one row per line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"samples of each quantity (default {repeats})")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    flags = parser.parse_args()
+    rows = measure(flags.repeats)
+    text = "\n".join(json.dumps(asdict(row)) for row in rows) if flags.json else table(rows)
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,142 @@
+"""A whole system under mutual TLS: the same bits as in the open, and no door for strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from support.certificates import Authority, unchecked
+from support.cluster import nodes, play, settings
+from support.reference import Reference, assert_same_bits
+from support.serving import serving
+
+from fedgsp.channels import Channels, describe
+from fedgsp.errors import PeerError
+from fedgsp.tls import Tls
+from fedgsp_node import server as node_server
+from fedgsp_node.settings import NodeSettings
+from fedgsp_node.tasks import load_task
+from group_manager import server as manager_server
+from top_server import grouping_service
+from top_server.journal import Event
+
+
+class Doors:
+    """A CA, a certificate of it, and those who may not come in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tls = unchecked(Authority(folder).issue())
+        foreign = unchecked(Authority(folder, "foreign").issue())
+        files = self.tls.files
+        self.settings = {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key}
+        self.strangers = {"plain": None, "foreign": dataclasses.replace(foreign, ca=self.tls.ca)}
+
+    async def assert_closed(self, address: str) -> None:
+        """A door for holders of a certificate, and for nobody else."""
+        assert (await _heard(address, self.tls)).startswith("UNIMPLEMENTED")
+        for name, stranger in self.strangers.items():
+            assert "closed the connection at once" in await _heard(address, stranger), (name, address)
+
+
+async def _heard(address: str, tls: Tls | None) -> str:
+    async with Channels(tls) as channels:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channels.to(address).unary_unary("/stranger/Call")(b"", timeout=10)
+    return describe(caught.value)
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Doors:
+    return Doors(tmp_path)
+
+
+@asynccontextmanager
+async def started(program: Coroutine[Any, Any, None], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """A program that says on stdout at which address it serves."""
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", SimpleNamespace(write=lines.put_nowait, flush=lambda: None))
+        running = asyncio.create_task(program)
+        line = await asyncio.wait_for(lines.get(), 30)
+    try:
+        yield line.split()[-1]
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strangers(
+    tmp_path: Path, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Reference(load_task("digits", {"clients": "8"}), range(8), rounds=2, beta=2, sampling_rate=1.0)
+    found: list[str] = []
+    here = asyncio.Event()
+
+    def watch(event: Event) -> None:
+        if event["event"] in ("listening", "node_joined"):
+            found.append(event["address"])
+        if len(found) == 3:
+            here.set()
+
+    async def comes_last(settings: NodeSettings) -> None:
+        await here.wait()
+        for address in found:
+            await doors.assert_closed(address)
+        await node_server.run(settings)
+
+    async with started(grouping_service.serve("127.0.0.1:0", doors.tls), monkeypatch) as service:
+        await doors.assert_closed(service)
+        config = settings(
+            tmp_path / "run",
+            listen="0.0.0.0:0",  # managers, too, are told an address that names nobody
+            min_nodes=3,
+            grouping=f"grpc://{service}",
+            **doors.settings,
+        )
+        hosts = [dataclasses.replace(node, tls=doors.tls) for node in nodes([7, 0, 3], [1, 2], [4, 5, 6])]
+        run = await play(config, hosts[:2], [(hosts[2], comes_last)], watch)
+    assert_same_bits(run.model(2), expected.play_fedgsp()[1])
+    assert [row["clients_trained"] for row in run.rows] == [8, 8]
+    assert all(row["bytes_direct"] > 0 for row in run.rows)
+    assert f'tls_key = "{doors.tls.files.key}"' in run.directory.config.read_text()
+
+
+async def test_nodes_that_cannot_be_dialled_relay_under_tls_too(tmp_path: Path, doors: Doors) -> None:
+    expected = Reference(load_task("digits", {"clients": "8"}), range(8), rounds=1, beta=2, sampling_rate=1.0)
+    config = settings(tmp_path / "run", rounds=1, listen="0.0.0.0:0", **doors.settings)
+    hosts = [dataclasses.replace(node, tls=doors.tls) for node in nodes(range(4), range(4, 8), peers=False)]
+    run = await play(config, hosts)
+    assert_same_bits(run.model(1), expected.play_fedgsp()[0])
+
+
+async def test_a_group_manager_takes_no_strangers(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(manager_server.run("m0", "127.0.0.1:0", doors.tls), monkeypatch) as address:
+        await doors.assert_closed(address)
+
+
+@pytest.mark.parametrize(
+    ("dialled", "dials", "said"),
+    [
+        (True, False, "as servers do that want TLS"),
+        (False, True, "the TLS handshake failed: it does not speak TLS"),
+    ],
+)
+async def test_a_node_and_a_top_server_of_which_one_has_tls_do_not_meet_and_the_node_says_why(
+    doors: Doors, dialled: bool, dials: bool, said: str
+) -> None:
+    async with serving(tls=doors.tls if dialled else None) as top:
+        tls = doors.tls if dials else None
+        task = "support.batch_norm_task:Task"
+        alone = NodeSettings(top.address, task=task, clients=(3,), connect_timeout=0.1, tls=tls)
+        with pytest.raises(PeerError, match=f"no top server at {top.address} .*{said}"):
+            await node_server.run(alone)

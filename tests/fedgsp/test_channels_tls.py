@@ -1,0 +1,96 @@
+"""What two processes say when one of them is not who the other wants: always at once, and always what it is about."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from support.certificates import SERVERS, Authority, unchecked
+from support.serving import serving
+
+from fedgsp.channels import Channels, describe, split_address, start_server
+from fedgsp.tls import Tls
+
+#: Hosts that are not the machine's own: a certificate for them does not cover where it is dialled.
+ELSEWHERE = ["198.51.100.1", "elsewhere.example.org"]
+
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, _: Any) -> Any:
+        async def echo(request: bytes, _: Any) -> bytes:
+            return request
+
+        return grpc.unary_unary_rpc_method_handler(echo)
+
+
+def echo(server: grpc.aio.Server) -> None:
+    server.add_generic_rpc_handlers((Echo(),))
+
+
+async def said(channel: grpc.aio.Channel) -> bytes:
+    answer: bytes = await channel.unary_unary("/test/Echo")(b"hello", timeout=10)
+    return answer
+
+
+async def failure(dialled: Tls | None, dials: Tls | None) -> str:
+    """What a client hears of a server that it cannot speak with."""
+    async with serving(echo, tls=dialled) as served, Channels(dials) as channels:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await said(channels.to(served.address))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    return describe(caught.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "*"])
+async def test_holders_of_certificates_speak_at_every_host_they_cover(tmp_path: Path, host: str) -> None:
+    authority = Authority(tmp_path)
+    server, address = await start_server(f"{host}:0", [echo], unchecked(authority.issue("server")))
+    try:
+        async with Channels(unchecked(authority.issue("client", hosts=ELSEWHERE))) as channels:
+            assert await said(channels.to(address)) == b"hello"
+            assert await said(channels.to(f"localhost:{split_address(address)[1]}")) == b"hello"
+            await channels.drop(address)
+            assert await said(channels.to(address)) == b"hello"
+    finally:
+        await server.stop(None)
+
+
+async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_with(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    client = unchecked(authority.issue("client"))
+    for server, why in (
+        (None, "it does not speak TLS"),
+        (Authority(tmp_path, "foreign").issue(), "its certificate is not of the CA in --tls-ca"),
+        (authority.issue("old", days=-1), "its certificate has expired"),
+        (authority.issue("other", hosts=ELSEWHERE), "its certificate does not cover the host by which it is dialled"),
+    ):
+        assert f"the TLS handshake failed: {why}" in await failure(unchecked(server) if server else None, client)
+
+
+async def test_a_client_that_is_not_of_the_ca_is_not_served(tmp_path: Path) -> None:
+    authority, foreign = Authority(tmp_path), Authority(tmp_path, "foreign")
+    server = unchecked(authority.issue("server"))
+    stranger = foreign.issue()
+    stranger.ca.write_bytes(authority.ca.read_bytes())  # it believes the server, which does not believe it
+    for client in (
+        None,
+        unchecked(stranger),
+        unchecked(authority.issue("old", days=-1)),
+        unchecked(authority.issue("for servers", usage=SERVERS)),
+    ):
+        told = await failure(server, client)
+        assert "it closed the connection at once, as servers do that want TLS or another certificate" in told
+
+
+async def test_a_client_without_a_certificate_is_not_served(tmp_path: Path) -> None:
+    tls = unchecked(Authority(tmp_path).issue())
+    async with serving(echo, tls=tls) as served:
+        async with grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(tls.ca)) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await said(channel)
+        assert "it closed the connection at once" in describe(caught.value)
+        assert await asyncio.wait_for(said(served.channel), 10) == b"hello"
