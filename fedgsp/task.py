@@ -45,6 +45,8 @@ class Task(abc.ABC):
     num_classes: int
     #: Beginnings of the names of the classifier head's tensors, as ("fc2.",); empty: the last dense layer is the head.
     head: tuple[str, ...] = ()
+    #: Whether data(client) is quick and gives the same each time, so that a node need not keep what it gave.
+    data_is_repeatable: bool = False
 
     @property
     @abc.abstractmethod
@@ -57,7 +59,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def data(self, client: int) -> ClientData:
-        """The data of one client; called once per hosted client."""
+        """The data of one client; called once per hosted client, unless `data_is_repeatable`."""
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean loss over a batch; cross-entropy unless overridden."""

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 
-from fedgsp.errors import ConfigError, TaskError, UserError
+from fedgsp.errors import ConfigError, TaskError
 from fedgsp.local_training import training_options
 from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
+from fedgsp_node.parts import Parts
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
-from fedgsp_node.torch_weights import as_tensor, bind, tensor_specs, weights_of
+from fedgsp_node.torch_weights import as_tensor, bound, tensor_specs, unbind, weights_of
 from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.base import Algorithm, LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
+from fedgsp_node.users_code import guarded, where
 
 T = TypeVar("T")
-
-_TORCH = Path(torch.__file__).parent  # errors are shown where the task called it
 
 
 class OrderError(Exception):
@@ -67,23 +65,24 @@ class Clients:
                 f"client {strangers[0]} does not exist: the task has {task.num_clients} clients",
                 f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
             )
-        self._data = {client: _load(task, client) for client in chosen}
-        self._module = _ours(lambda: task.model(), "model()")
+        self._parts = Parts(task, dict.fromkeys(chosen))
+        self._module = guarded(lambda: task.model(), "model()")
         if not isinstance(self._module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
         self.tensors = tensor_specs(self._module, tuple(task.head))
         self.shared = without_head(self.tensors)
-        some = next(iter(self._data.values())).train.x
-        self.training_flop = _ours(lambda: training_flop(self._module, as_tensor(some)), "model()")
+        some = self._parts.of(chosen[0]).train.x[:1]
+        self.training_flop = guarded(lambda: training_flop(self._module, as_tensor(some)), "model()")
+        unbind(self._module)
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:
         """Every hosted client with its numbers of samples."""
-        return tuple(HostedClient(c, len(data.train), len(data.test)) for c, data in self._data.items())
+        return tuple(self._parts.sizes.values())
 
     def train_samples(self, client: int) -> int:
         """Size of a client's training part."""
-        return len(self._of(client).train)
+        return self._hosted(client).train_samples
 
     def training_part(self, client: int) -> Split:
         """What a client trains on."""
@@ -128,12 +127,12 @@ class Clients:
         before = self.whole(client, start, settings.seed, round_number)
         result = before.copy()
         personal = (self._personal_model(client, round_number) or before).copy() if algorithm.keeps_personal else None
-        bind(self._module, result)
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, options, order, control, before, personal)
         begin = time.perf_counter()
-        loss, steps = self.call(lambda: algorithm.train(work))
+        with bound(self._module, result):
+            loss, steps = self.call(lambda: algorithm.train(work))
         seconds = time.perf_counter() - begin
         try:
             for trained in (result, personal) if personal is not None else (result,):
@@ -161,9 +160,9 @@ class Clients:
         model = self.whole(client, weights, settings.seed if settings else 0)
         if settings is not None and personalised_in is not None:
             model = self._personalised(client, model, settings, personalised_in, control)
-        bind(self._module, model)
         x, y = as_tensor(part.x), as_tensor(part.y)
-        correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
+        with bound(self._module, model):
+            correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
         return Evaluated(correct, len(part), loss_sum, metrics=figures)
 
     def _personalised(
@@ -175,11 +174,11 @@ class Clients:
         if algorithm.adapt is None:
             return model
         adapted, adapt = model.copy(), algorithm.adapt
-        bind(self._module, adapted)
         torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
         order = stream(settings.seed, "adaptation-order", round_number, client)
         work = self._work(client, settings, options, order, control, model)
-        self.call(lambda: adapt(work))
+        with bound(self._module, adapted):
+            self.call(lambda: adapt(work))
         return adapted
 
     def _work(
@@ -201,9 +200,13 @@ class Clients:
         return Weights.of(kept, self.tensors) if kept is not None else None
 
     def _of(self, client: int) -> ClientData:
-        if client not in self._data:
+        self._hosted(client)
+        return self.call(lambda: self._parts.of(client))
+
+    def _hosted(self, client: int) -> HostedClient:
+        if client not in self._parts.sizes:
             raise OrderError(Failure(FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"))
-        return self._data[client]
+        return self._parts.sizes[client]
 
     def call(self, call: Callable[[], T]) -> T:
         """Runs the user's code; what it raises is a failure of the order, not of the node."""
@@ -212,7 +215,7 @@ class Clients:
         except StoppedError:
             raise OrderError(Failure(FailureCode.CANCELLED, "the order was called off")) from None
         except (Exception, SystemExit) as error:
-            raise OrderError(Failure(FailureCode.TASK_RAISED, _where(error))) from error
+            raise OrderError(Failure(FailureCode.TASK_RAISED, where(error))) from error
 
 
 def _algorithm(settings: TrainingSettings) -> tuple[Algorithm, Mapping[str, int | float]]:
@@ -224,45 +227,3 @@ def _algorithm(settings: TrainingSettings) -> tuple[Algorithm, Mapping[str, int 
         return algorithm, training_options(settings.algorithm, settings.options)
     except ConfigError as error:
         raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
-
-
-def _load(task: Task, client: int) -> ClientData:
-    data = _ours(lambda: task.data(client), f"data({client})")
-    if not isinstance(data, ClientData):
-        raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
-    if not len(data.train):
-        raise TaskError(
-            f"client {client} has no training samples", "leave it out of --clients, or change the partition"
-        )
-    return ClientData(_usable(data.train, task, client), _usable(data.test, task, client))
-
-
-def _usable(part: Split, task: Task, client: int) -> Split:
-    """The part as torch takes it, doubles as float32 and whole-number labels as int64; raises TaskError."""
-    x, y = np.asarray(part.x), np.asarray(part.y)
-    for name, array in (("x", x), ("y", y)):
-        if array.dtype.kind not in "fiub":
-            raise TaskError(f"client {client}'s {name} has dtype {array.dtype}", "return arrays of numbers")
-        if array.dtype.kind == "f" and array.size and not np.isfinite(array).all():
-            raise TaskError(f"client {client}'s {name} holds NaN or infinite values", "clean or impute the data")
-    if y.dtype.kind in "iu":
-        y = y.astype(np.int64, copy=False)
-        if y.ndim == 1 and len(y) and not 0 <= y.min() <= y.max() < task.num_classes:
-            span = f"{y.min()} .. {y.max()}"
-            raise TaskError(f"client {client} has labels {span}", f"number the classes 0 .. {task.num_classes - 1}")
-    return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)
-
-
-def _ours(call: Callable[[], T], what: str) -> T:
-    try:
-        return call()
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise TaskError(f"the task's {what} raised {_where(error)}", "mend the task module") from error
-
-
-def _where(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
-    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

@@ -56,6 +56,12 @@ def bind(module: torch.nn.Module, weights: Weights) -> None:
         tensor.data = torch.from_numpy(weights.arrays[name])
 
 
+def unbind(module: torch.nn.Module) -> None:
+    """Leaves the module's tensors their shapes but no memory of their own, until it is bound."""
+    for tensor in _tensors(module).values():
+        tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
+
+
 @contextlib.contextmanager
 def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
     """Within, the module's tensors are views of these weights; afterwards of what they were before."""

@@ -12,6 +12,7 @@ from torch import nn
 from fedgsp.errors import DataError
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.dealing import SplitName, Usual, deal
+from fedgsp_node.tasks.decoded import decoded_split
 from fedgsp_node.tasks.gradients import gradients_and_colours
 from fedgsp_node.tasks.reading import check_images, check_labels, read_npz, reading
 
@@ -35,6 +36,7 @@ class Cifar10(Task):
     """The training file dealt to clients; they test on samples of their own, or on the test file."""
 
     num_classes = 10
+    data_is_repeatable = True
 
     def __init__(
         self,
@@ -160,8 +162,13 @@ def _normalised(images: NDArray[Any]) -> NDArray[np.float32]:
 
 def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] if part == "train" else ["test_batch.bin"]
-    batches = [_read_batch(folder / name) for name in names]
-    return Split(np.concatenate([batch.x for batch in batches]), np.concatenate([batch.y for batch in batches]))
+    paths = [folder / name for name in names]
+
+    def read() -> Split:
+        batches = [_read_batch(path) for path in paths]
+        return Split(np.concatenate([batch.x for batch in batches]), np.concatenate([batch.y for batch in batches]))
+
+    return decoded_split(f"cifar10-{part}", paths, read)
 
 
 def _read_batch(path: Path) -> Split:
@@ -175,7 +182,10 @@ def _read_batch(path: Path) -> Split:
 
 
 def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
-    held = read_npz(path, [f"x_{part}", f"y_{part}"])
-    images = held[f"x_{part}"]
-    check_images(path, images, [(_SIDE, _SIDE, 3)], _FORM)
-    return Split(images, check_labels(path, held[f"y_{part}"], len(images), Cifar10.num_classes, _FORM))
+    def read() -> Split:
+        held = read_npz(path, [f"x_{part}", f"y_{part}"])
+        images = held[f"x_{part}"]
+        check_images(path, images, [(_SIDE, _SIDE, 3)], _FORM)
+        return Split(images, check_labels(path, held[f"y_{part}"], len(images), Cifar10.num_classes, _FORM))
+
+    return decoded_split(f"cifar10-{part}", [path], read)

@@ -10,11 +10,12 @@ import numpy as np
 from fedgsp.errors import TaskError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split
+from fedgsp_node.tasks.decoded import rows_of
 from fedgsp_node.tasks.partitions import accepted_options, hold_out, partition_indices
 from fedgsp_node.tasks.shifts import SHIFTS, client_type, shifted_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
@@ -36,13 +37,32 @@ class Usual:
     train_share: float
 
 
+class Joined:
+    """Samples of several files, one after the other; only those rows are copied that are asked for."""
+
+    def __init__(self, files: Sequence[Split]) -> None:
+        self._files = files
+        self.y = np.concatenate([file.y for file in files])
+
+    def rows(self, rows: Indices) -> NDArray[Any]:
+        """The inputs of some samples."""
+        first = self._files[0].x
+        found = np.empty((len(rows), *first.shape[1:]), first.dtype)
+        start = 0
+        for file in self._files:
+            here = (rows >= start) & (rows < start + len(file))
+            found[here] = rows_of(file.x, rows[here] - start)
+            start += len(file)
+        return found
+
+
 class Dealt:
     """The rows of each client; samples stay as they were read until a client is asked for."""
 
     def __init__(
         self,
-        train: Split,
-        test: Split,
+        train: Split | Joined,
+        test: Split | Joined,
         rows: list[tuple[Indices, Indices]],
         change: Callable[[int, Split], Split] | None = None,
     ) -> None:
@@ -59,7 +79,8 @@ class Dealt:
         """The samples of one client, their inputs as `scaled` makes them for the model, then shifted."""
         parts = []
         for samples, rows in zip((self._train, self._test), self._rows[client], strict=True):
-            own = Split(scaled(samples.x[rows]), samples.y[rows])
+            x = samples.rows(rows) if isinstance(samples, Joined) else rows_of(samples.x, rows)
+            own = Split(scaled(x), samples.y[rows])
             parts.append(own if self._change is None else self._change(client, own))
         return ClientData(*parts)
 
@@ -81,9 +102,7 @@ def deal(
     """
     if partition in SHIFTS:
         options = {"split": split, "train_share": train_share, **numbers}
-        files = read("train"), read("test")
-        both = Split(np.concatenate([file.x for file in files]), np.concatenate([file.y for file in files]))
-        return deal_shifted(both, classes, partition, clients, options, seed)
+        return deal_shifted(Joined([read("train"), read("test")]), classes, partition, clients, options, seed)
     train = read("train")
     parts = partition_indices(
         partition, train.y, usual.clients if clients is None else clients, stream(seed, "partition"), numbers
@@ -101,7 +120,7 @@ def deal(
 
 
 def deal_shifted(
-    samples: Split, classes: int, partition: str, clients: int | None, options: Mapping[str, Any], seed: int
+    samples: Split | Joined, classes: int, partition: str, clients: int | None, options: Mapping[str, Any], seed: int
 ) -> Dealt:
     """All samples of a data set, dealt by a shift to 20 clients if not told how many; raises TaskError."""
     shift = SHIFTS[partition]

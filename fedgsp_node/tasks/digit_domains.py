@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from fedgsp.errors import DataError, TaskError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.tasks.decoded import decoded
 from fedgsp_node.tasks.digit_images import SIDE, blended, rendered
 from fedgsp_node.tasks.partitions import hold_out
-from fedgsp_node.tasks.reading import check_images, check_labels, read_npz
+from fedgsp_node.tasks.reading import check_images, check_labels, digits, read_npz
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +38,7 @@ class DigitDomains(Task):
     """Clients of one domain train on samples of their own, and all test on the test part of their domain."""
 
     num_classes = 10
+    data_is_repeatable = True
 
     def __init__(
         self,
@@ -171,18 +172,21 @@ def _files(data: str | None) -> dict[str, Path]:
 
 
 def _read(path: Path) -> Source:
-    held = read_npz(path, ["x_train", "y_train", "x_test", "y_test"])
-    parts = []
-    for part in ("train", "test"):
-        images, labels = held[f"x_{part}"], held[f"y_{part}"]
-        check_images(path, images, _SHAPES, _FORM)
-        parts.append(Split(images, check_labels(path, labels, len(images), DigitDomains.num_classes, _FORM)))
-    return Source(*parts)
+    def read() -> dict[str, NDArray[Any]]:
+        held = read_npz(path, ["x_train", "y_train", "x_test", "y_test"])
+        for part in ("train", "test"):
+            images, labels = held[f"x_{part}"], held[f"y_{part}"]
+            check_images(path, images, _SHAPES, _FORM)
+            held[f"y_{part}"] = check_labels(path, labels, len(images), DigitDomains.num_classes, _FORM)
+        return held
+
+    held = decoded("digits", [path], read)
+    return Source(Split(held["x_train"], held["y_train"]), Split(held["x_test"], held["y_test"]))
 
 
 def _digits() -> Source:
     """scikit-learn's digits; they have no test part of their own, so every seed holds out the same fifth."""
-    images, labels = load_digits(return_X_y=True)
+    images, labels = digits()
     x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
     return Source(*(Split(x[rows], labels[rows]) for rows in hold_out(labels, 0.2, stream(0, "digits-test-part"))))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.datasets import load_sample_images
 
 from fedgsp.errors import TaskError
 
@@ -41,6 +40,8 @@ _REMEDY = "pip install 'fedgsp[plots]', or leave it out of domains"
 
 def blended(digits: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """|patch - digit| on random patches of photographs, as MNIST-M is made: (n, 28, 28[, 3]) to (n, 28, 28, 3)."""
+    from sklearn.datasets import load_sample_images  # half as large as torch, and only for these
+
     try:
         photographs = load_sample_images().images
     except ImportError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.datasets import load_digits
 from torch import nn
 
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.dealing import Dealt, deal_shifted, own_rows
 from fedgsp_node.tasks.partitions import partition_indices
+from fedgsp_node.tasks.reading import digits
 from fedgsp_node.tasks.shifts import SHIFTS
 
 
@@ -31,7 +31,7 @@ class Digits(Task):
         seed: int = 0,
     ) -> None:
         numbers = {"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards}
-        images, labels = load_digits(return_X_y=True)
+        images, labels = digits()
         samples = Split((images / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels.astype(np.int64))
         if partition in SHIFTS:
             # The papers' decays would leave small clients with none of so few digits.

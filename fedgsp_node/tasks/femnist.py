@@ -10,15 +10,14 @@ from torch import nn
 from fedgsp.errors import DataError, TaskError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.femnist_files import CLASSES, Owned, open_files
+from fedgsp_node.tasks.decoded import rows_of
+from fedgsp_node.tasks.femnist_files import CLASSES, Owned, read_files
 from fedgsp_node.tasks.partitions import hold_out
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from fedgsp_node.tasks.femnist_files import PartName
 
 _VALIDATION_SHARE = 0.1
 
@@ -27,6 +26,7 @@ class Femnist(Task):
     """LEAF's FEMNIST by writer; white paper is 1.0 and ink is dark, as in LEAF, or `ink` is bright, as in MNIST."""
 
     num_classes = CLASSES
+    data_is_repeatable = True
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Femnist(Task):
         self._bright = ink == "bright"
         self._validation = validation
         self._seed = seed
-        self._files = open_files(data)
+        self._files = read_files(data)
         usable = _usable_writers(data, self._files.train, self._files.test, min_samples)
         count = len(usable) if writers is None else writers
         if not 1 <= count <= len(usable):
@@ -52,7 +52,6 @@ class Femnist(Task):
             )
         # Drawn without replacement, then numbered in the order of the file.
         self._writers = usable[np.sort(stream(seed, "femnist-writers").permutation(len(usable))[:count])]
-        self._parts: dict[PartName, _Chosen] = {}
 
     @property
     def num_clients(self) -> int:
@@ -83,33 +82,17 @@ class Femnist(Task):
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 1, 28, 28) in 0..1, labels as int64."""
-        train = self._part("train").split(int(self._writers[client]))
+        writer = int(self._writers[client])
+        train = self._split(self._files.train, writer)
         if not self._validation:
-            return ClientData(train, self._part("test").split(int(self._writers[client])))
-        kept, held = hold_out(train.y, _VALIDATION_SHARE, stream(self._seed, "validation", int(self._writers[client])))
+            return ClientData(train, self._split(self._files.test, writer))
+        kept, held = hold_out(train.y, _VALIDATION_SHARE, stream(self._seed, "validation", writer))
         return ClientData(Split(train.x[kept], train.y[kept]), Split(train.x[held], train.y[held]))
 
-    def _part(self, part: PartName) -> _Chosen:
-        # Read when first needed, so that a process which only wants the model holds no image.
-        if part not in self._parts:
-            owned = self._files.train if part == "train" else self._files.test
-            rows = np.flatnonzero(np.isin(owned.writers, self._writers))
-            chosen = Owned(owned.labels[rows], owned.writers[rows])
-            images = self._files.images(part, rows)
-            self._parts[part] = _Chosen(255 - images if self._bright else images, chosen)
-        return self._parts[part]
-
-
-class _Chosen:
-    """One part of the drawn writers: bytes in memory, floats only for the client asked for."""
-
-    def __init__(self, images: NDArray[np.uint8], owned: Owned) -> None:
-        self._images = images
-        self._owned = owned
-
-    def split(self, writer: int) -> Split:
-        own = self._owned.writers == writer
-        return Split((self._images[own] / np.float32(255))[:, None], self._owned.labels[own])
+    def _split(self, part: Owned, writer: int) -> Split:
+        own = np.flatnonzero(part.writers == writer)
+        images = rows_of(part.images, own)
+        return Split(((255 - images if self._bright else images) / np.float32(255))[:, None], part.labels[own])
 
 
 def _usable_writers(data: Path, train: Owned, test: Owned, min_samples: int) -> NDArray[np.int64]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedgsp.errors import DataError
-from fedgsp_node.tasks.reading import read_npz, read_npz_rows, read_npz_shape, reading
+from fedgsp_node.tasks.decoded import decoded
+from fedgsp_node.tasks.reading import read_npz, reading
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    PartName = Literal["train", "test"]
-
 CLASSES = 62
+PARTS = ("train", "test")
+_KEYS = ("images", "labels", "writers")
 _SHAPE = (28, 28)
 _PIXELS = 784
 _LEAF_FORM = "a JSON file as LEAF writes it (users, num_samples, user_data)"
@@ -28,97 +29,92 @@ _NPZ_FORM = "an .npz of uint8 x_train, x_test and of y_train, writer_train, y_te
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What is known of a part without its images: label and writer of each sample, shape (n,)."""
+    """One part: images of shape (n, 28, 28), label and writer of each, shape (n,)."""
 
+    images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     writers: NDArray[np.int64]
 
 
-class WriterFiles(Protocol):
-    """Samples of numbered writers; images are fetched by row."""
+class WriterFiles(NamedTuple):
+    """Samples of numbered writers."""
 
     train: Owned
     test: Owned
 
-    def images(self, part: PartName, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The images of `rows` (ascending), shape (n, 28, 28)."""
 
-
-def open_files(data: Path) -> WriterFiles:
+def read_files(data: Path) -> WriterFiles:
     """A folder is taken for LEAF's, anything else for an .npz; raises DataError."""
     if not data.exists():
         raise DataError(f"{data} does not exist", "give the folder of LEAF's train/ and test/, or an .npz")
-    return LeafFolder(data) if data.is_dir() else NpzFile(data)
+    if data.is_dir():
+        files = [path for part in PARTS for path in _leaf_files(data / part)]
+        held = decoded("femnist-leaf", files, lambda: _flat(_read_folder(data)))
+    else:
+        held = decoded("femnist", [data], lambda: _flat(_read_npz(data)))
+    return WriterFiles(*(Owned(*(held[f"{part}-{key}"] for key in _KEYS)) for part in PARTS))
 
 
-class NpzFile:
-    """The labels are read at once, images only when asked for: all of them may be more than a node has room for."""
+def _flat(files: WriterFiles) -> dict[str, NDArray[Any]]:
+    return {f"{part}-{key}": getattr(getattr(files, part), key) for part in PARTS for key in _KEYS}
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        held = read_npz(path, ["y_train", "writer_train", "y_test", "writer_test"])
-        self.train = self._owned("train", held)
-        self.test = self._owned("test", held)
 
-    def images(self, part: PartName, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The images of `rows` (ascending), shape (n, 28, 28)."""
-        return read_npz_rows(self._path, f"x_{part}", rows)
+def _read_npz(path: Path) -> WriterFiles:
+    held = read_npz(path, [f"{key}_{part}" for part in PARTS for key in ("x", "y", "writer")])
+    return WriterFiles(*(_owned(path, part, held) for part in PARTS))
 
-    def _owned(self, part: PartName, held: dict[str, NDArray[Any]]) -> Owned:
-        shape, dtype = read_npz_shape(self._path, f"x_{part}")
-        if dtype != np.uint8 or shape[1:] != _SHAPE:
+
+def _owned(path: Path, part: str, held: dict[str, NDArray[Any]]) -> Owned:
+    images = held[f"x_{part}"]
+    if images.dtype != np.uint8 or images.shape[1:] != _SHAPE:
+        raise DataError(
+            f"{path}: x_{part} is of {images.dtype}, shape {images.shape}, not of uint8, shape (n, 28, 28)",
+            f"give {_NPZ_FORM}",
+        )
+    for key in (f"y_{part}", f"writer_{part}"):
+        if held[key].dtype.kind not in "iu" or held[key].shape != images.shape[:1]:
             raise DataError(
-                f"{self._path}: x_{part} is of {dtype}, shape {shape}, not of uint8, shape (n, 28, 28)",
+                f"{path}: {key} is of {held[key].dtype}, shape {held[key].shape}, for {len(images)} images",
                 f"give {_NPZ_FORM}",
             )
-        for key in (f"y_{part}", f"writer_{part}"):
-            if held[key].dtype.kind not in "iu" or held[key].shape != shape[:1]:
-                raise DataError(
-                    f"{self._path}: {key} is of {held[key].dtype}, shape {held[key].shape}, for {shape[0]} images",
-                    f"give {_NPZ_FORM}",
-                )
-        labels, writers = (held[f"{key}_{part}"].astype(np.int64) for key in ("y", "writer"))
-        _check_labels(self._path, labels)
-        if (writers < 0).any():
-            raise DataError(f"{self._path}: writer_{part} has {writers.min()}", "number the writers from 0")
-        return Owned(labels, writers)
+    labels, writers = (held[f"{key}_{part}"].astype(np.int64) for key in ("y", "writer"))
+    _check_labels(path, labels)
+    if (writers < 0).any():
+        raise DataError(f"{path}: writer_{part} has {writers.min()}", "number the writers from 0")
+    return Owned(images, labels, writers)
 
 
-class LeafFolder:
+def _read_folder(folder: Path) -> WriterFiles:
     """`train/*.json` and `test/*.json`; writers are numbered in the order of their names."""
-
-    def __init__(self, folder: Path) -> None:
-        parts = {part: _read_leaf(folder / part) for part in ("train", "test")}
-        numbers = {user: number for number, user in enumerate(sorted({*parts["train"], *parts["test"]}))}
-        self._images = {}
-        owned = {}
-        for part, users in parts.items():
-            order = sorted(users)
-            self._images[part] = _joined([users[user][0] for user in order], (0, *_SHAPE), np.uint8)
-            labels = [users[user][1] for user in order]
-            writers = [np.full(len(own), numbers[user]) for user, own in zip(order, labels, strict=True)]
-            owned[part] = Owned(_joined(labels, (0,), np.int64), _joined(writers, (0,), np.int64))
-        self.train = owned["train"]
-        self.test = owned["test"]
-
-    def images(self, part: PartName, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The images of `rows`, shape (n, 28, 28)."""
-        return self._images[part][rows]
+    parts = {part: _read_leaf(folder / part) for part in PARTS}
+    numbers = {user: number for number, user in enumerate(sorted({*parts["train"], *parts["test"]}))}
+    owned = []
+    for users in parts.values():
+        order = sorted(users)
+        images = _joined([users[user][0] for user in order], (0, *_SHAPE), np.uint8)
+        labels = [users[user][1] for user in order]
+        writers = [np.full(len(own), numbers[user]) for user, own in zip(order, labels, strict=True)]
+        owned.append(Owned(images, _joined(labels, (0,), np.int64), _joined(writers, (0,), np.int64)))
+    return WriterFiles(*owned)
 
 
 def _joined(pieces: list[NDArray[Any]], empty: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
     return np.concatenate(pieces) if pieces else np.empty(empty, dtype)
 
 
-def _read_leaf(folder: Path) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """user -> (images, labels) of all files of one part; a user may be spread over several."""
+def _leaf_files(folder: Path) -> list[Path]:
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise DataError(
             f"{folder} holds no .json file", "give the folder that holds LEAF's train/ and test/, or an .npz"
         )
+    return paths
+
+
+def _read_leaf(folder: Path) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """user -> (images, labels) of all files of one part; a user may be spread over several."""
     pieces = defaultdict(list)
-    for path in paths:
+    for path in _leaf_files(folder):
         with reading(path, _LEAF_FORM), path.open(encoding="utf-8") as file:
             content = json.load(file)
         held = content.get("user_data") if isinstance(content, dict) else None

@@ -11,6 +11,7 @@ from torch import nn
 from fedgsp.errors import DataError
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.dealing import SplitName, Usual, deal
+from fedgsp_node.tasks.decoded import decoded_split
 from fedgsp_node.tasks.reading import check_images, check_labels, read_idx, read_npz
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class GreyImages(Task):
     """The training file dealt to clients; they test on the test file, or on samples of their own."""
 
     num_classes = 10
+    data_is_repeatable = True
 
     def __init__(
         self,
@@ -98,12 +100,19 @@ def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
     official = {"train": "train", "test": "t10k"}[part]
     images = folder / f"{official}-images-idx3-ubyte.gz"
     labels = folder / f"{official}-labels-idx1-ubyte.gz"
-    return _checked(images, read_idx(images, 3), labels, read_idx(labels, 1))
+    return decoded_split(
+        f"grey-{part}",
+        [images, labels],
+        lambda: _checked(images, read_idx(images, 3), labels, read_idx(labels, 1)),
+    )
 
 
 def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
-    held = read_npz(path, [f"x_{part}", f"y_{part}"])
-    return _checked(path, held[f"x_{part}"], path, held[f"y_{part}"])
+    def read() -> Split:
+        held = read_npz(path, [f"x_{part}", f"y_{part}"])
+        return _checked(path, held[f"x_{part}"], path, held[f"y_{part}"])
+
+    return decoded_split(f"grey-{part}", [path], read)
 
 
 def _checked(image_path: Path, images: NDArray[Any], label_path: Path, labels: NDArray[Any]) -> Split:

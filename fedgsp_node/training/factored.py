@@ -20,6 +20,11 @@ LARGE = 1 << 18
 Factors = list[tuple[nn.Parameter, torch.Tensor, torch.Tensor]]
 
 
+def large(parameter: torch.Tensor) -> bool:
+    """Whether a parameter takes the path of large ones."""
+    return parameter.numel() >= LARGE
+
+
 class _Linear(torch.autograd.Function):
     """Dense layer whose backward pass leaves (weight, G, X) in `factors` in place of a gradient."""
 
@@ -51,7 +56,7 @@ def factored_gradients(module: nn.Module) -> Iterator[Factors]:
         # a weight that is computed from others (weight_norm) needs a gradient to pass on
         and isinstance(layer.weight, nn.Parameter)
         and layer.weight.requires_grad
-        and layer.weight.numel() >= LARGE
+        and large(layer.weight)
     ]
     for layer in layers:
         layer.forward = _forward(layer, factors)  # type: ignore[method-assign]

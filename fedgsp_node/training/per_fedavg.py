@@ -16,6 +16,7 @@ def train(work: LocalWork) -> Result:
     """
     rate, count = work.settings.learning_rate, 0
     with descent(work) as steps:
+        own = [parameter.data for parameter in steps.parameters]
         ahead = [torch.empty_like(parameter) for parameter in steps.parameters]
         for x, y in batches(work, work.settings.local_epochs):
             if len(x) < SMALLEST_BATCH:
@@ -24,8 +25,7 @@ def train(work: LocalWork) -> Result:
             copy(steps.parameters, ahead)
             with steps.at(ahead):
                 steps.step(x[:half], y[:half], rate)
-                steps.differentiate(x[half:], y[half:])
-            steps.apply(rate)
+                steps.step(x[half:], y[half:], rate, onto=own)
             count += 1
     if count:
         return Result(steps.loss, count)

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
 from fedgsp.weights import Weights
 from fedgsp_node.training.base import LocalWork, Result
-from fedgsp_node.training.factored import Factors, factored_gradients
+from fedgsp_node.training.factored import Factors, factored_gradients, large
 
 
 class Descent:
-    """Takes gradients where the module is, and applies them to it; ends each step with a tick of the control."""
+    """Takes gradients where the module is, and applies them; ends each step with a tick of the control."""
 
     def __init__(self, work: LocalWork, factors: Factors) -> None:
         self._work = work
         self._names = [name for name, parameter in work.module.named_parameters() if parameter.requires_grad]
-        self._gradients: tuple[torch.Tensor | None, ...] = ()
         self._factors = factors
         self._loss_sum, self._seen = 0.0, 0
         #: Those that are trained.
         self.parameters = [parameter for parameter in work.module.parameters() if parameter.requires_grad]
+        self._places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        # Of the step that is under way:
+        self._rate = self._pull = 0.0
+        self._anchors: Sequence[torch.Tensor] = ()
+        self._onto: Sequence[torch.Tensor] = ()
+        self._left: set[int] = set()
 
     @property
     def loss(self) -> float:
@@ -33,37 +38,31 @@ class Descent:
         """Views of what belongs to `parameters` in other weights of this model."""
         return [torch.from_numpy(weights.arrays[name]) for name in self._names]
 
-    def differentiate(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Takes the gradient on one batch, for the next `apply`."""
-        loss = self._work.task.loss(self._work.module(x), y)
-        self._gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        self._loss_sum += loss.item() * len(y)
-        self._seen += len(y)
-
-    def apply(self, rate: float) -> None:
-        """Subtracts `rate` times the gradient, in place."""
-        with torch.no_grad():
-            for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
-                if gradient is not None:
-                    parameter.add_(gradient, alpha=-rate)
-            for weight, grad, inputs in self._factors:
-                weight.addmm_(grad.t(), inputs, alpha=-rate)
-        self._factors.clear()
-        self._work.control.tick()
-
     def step(
         self,
         x: torch.Tensor,
         y: torch.Tensor,
         rate: float,
-        anchors: Iterable[torch.Tensor] = (),
+        anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,
+        onto: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        """One step on the loss + strength/2 ||w - anchors||^2."""
-        self.differentiate(x, y)
-        if strength:
-            move(self.parameters, anchors, rate * strength)
-        self.apply(rate)
+        """One step on the loss + strength/2 ||w - anchors||^2, in place, or of `onto` with the gradient from here."""
+        self._rate, self._pull, self._anchors = rate, rate * strength, anchors
+        self._onto = self.parameters if onto is None else onto
+        loss = self._work.task.loss(self._work.module(x), y)
+        self._left = set(range(len(self.parameters)))
+        torch.autograd.backward(loss, inputs=self.parameters)
+        with torch.no_grad():
+            for place in self._left:
+                self._apply(place)
+            self._left.clear()
+            for weight, grad, inputs in self._factors:
+                self._onto[self._places[id(weight)]].addmm_(grad.t(), inputs, alpha=-rate)
+        self._factors.clear()
+        self._loss_sum += loss.item() * len(y)
+        self._seen += len(y)
+        self._work.control.tick()
 
     @contextlib.contextmanager
     def at(self, elsewhere: list[torch.Tensor]) -> Iterator[None]:
@@ -75,13 +74,51 @@ class Descent:
         finally:
             _point(self.parameters, own)
 
+    @contextlib.contextmanager
+    def early(self) -> Iterator[None]:
+        """Within, large gradients are applied and dropped while others are still to come: they never are all there.
+
+        By then every use of the parameter has been differentiated.
+        """
+
+        def apply(parameter: torch.Tensor) -> None:
+            place = self._places[id(parameter)]
+            if place in self._left:
+                self._left.remove(place)
+                with torch.no_grad():
+                    self._apply(place)
+
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(apply)  # type: ignore[no-untyped-call]
+            for parameter in self.parameters
+            if large(parameter)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for parameter in self.parameters:
+                parameter.grad = None
+
+    def _apply(self, place: int) -> None:
+        parameter, onto = self.parameters[place], self._onto[place]
+        if self._pull:
+            onto.lerp_(self._anchors[place], self._pull)  # one pass over memory, and no temporary
+        gradient = parameter.grad
+        if gradient is not None:
+            onto.add_(gradient, alpha=-self._rate)
+            parameter.grad = None
+
 
 @contextlib.contextmanager
 def descent(work: LocalWork) -> Iterator[Descent]:
     """Steps of one client, in training mode."""
     work.module.train()
     with factored_gradients(work.module) as factors:
-        yield Descent(work, factors)
+        steps = Descent(work, factors)
+        with steps.early():
+            yield steps
 
 
 def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

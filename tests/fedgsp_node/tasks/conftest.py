@@ -10,6 +10,14 @@ import numpy as np
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """Where decoded files are kept, not the user's own directory."""
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("FEDGSP_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def real_data():
     """The folder of real data files, named by FEDGSP_DATA."""

@@ -1,16 +1,14 @@
-"""Samples per second of every training algorithm beside plain torch loops: `python benchmarks/training.py`.
+"""Samples per second of every training algorithm beside plain torch loops.
 
 The plain loops keep to `loss.backward()` and `torch.optim.SGD`, with the proximal terms added to the gradients instead
 of the loss, which is quicker. Both take turns in one process on one thread, whose own time is taken, since other
 processes take turns too; medians count. A sample is one of the client's, however many gradients the algorithm takes on
-it. The models are LEAF's CNN for FEMNIST and an MLP.
+it. The models are LEAF's CNN for FEMNIST and an MLP. finetune trains as sgd does, by the same function.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import statistics
 import time
 from collections.abc import Callable
 
@@ -18,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.performance.rows import Row, main
 from fedgsp import ClientData, Task
 from fedgsp.local_training import training_options
 from fedgsp.messages import TrainingSettings
@@ -27,6 +26,8 @@ from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control
 
 RATE = 0.01
+AS_QUICK = 0.98
+QUICKER = {("LEAF's CNN", "sgd"): 1.2}
 Options = dict[str, int | float]
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -152,25 +153,30 @@ def seconds(algorithm: str, task: Task, x: torch.Tensor, y: torch.Tensor, batch_
     return ours, plain
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--algorithms", nargs="+", choices=PLAIN, default=list(PLAIN))
-    flags = parser.parse_args()
+def measure(repeats: int) -> list[Row]:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
-    print(f"{'model':>6} {'batch':>6} {'algorithm':>12} {'ours/s':>9} {'plain/s':>9} {'ratio':>6} {'of pairs':>14}")
-    for model, task, batch_size, count in [("cnn", CharacterCnn(), 5, 100), ("mlp", Mlp(), 32, 3200)]:
+    rows = []
+    for model, task, batch_size, count in [("LEAF's CNN", CharacterCnn(), 5, 100), ("an MLP", Mlp(), 32, 3200)]:
         x = torch.randn(count, 1, 28, 28, generator=generator)
         y = torch.randint(0, task.num_classes, (count,), generator=generator)
-        for algorithm in flags.algorithms:
+        for algorithm in PLAIN:
             seconds(algorithm, task, x, y, batch_size)  # warms up
-            pairs = [seconds(algorithm, task, x, y, batch_size) for _ in range(flags.repeats)]
-            ours, plain = (count / statistics.median(side) for side in zip(*pairs, strict=True))
-            ratios = sorted(theirs / own for own, theirs in pairs)
-            head = f"{model:>6} {batch_size:>6} {algorithm:>12} {ours:>9.0f} {plain:>9.0f} {ours / plain:>6.2f}"
-            print(f"{head}  {ratios[0]:>6.2f}..{ratios[-1]:.2f}", flush=True)
+            pairs = [seconds(algorithm, task, x, y, batch_size) for _ in range(repeats)]
+            ours, plain = (tuple(count / taken for taken in side) for side in zip(*pairs, strict=True))
+            rows.append(
+                Row(
+                    f"training {model}, batch {batch_size}, {algorithm}",
+                    "samples/s",
+                    ours,
+                    QUICKER.get((model, algorithm), AS_QUICK),
+                    "a plain loop",
+                    plain,
+                    at_least=True,
+                )
+            )
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__ or "", repeats=7)

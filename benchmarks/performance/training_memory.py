@@ -1,0 +1,111 @@
+"""The most memory that a client's training takes above an idle node's, beside the size of its model.
+
+One step at batch 5, from a model that came to a result that is kept: two models are the least that this needs. The
+process only trains; it does so once before, so that what torch keeps for itself counts as idle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.performance.rows import Row, main
+from fedgsp import ClientData, Split, Task
+
+BATCH = 5
+ALGORITHMS = ("sgd", "fedprox")
+
+
+class Dense(Task):
+    """62.5 million float32 in four dense layers, 250 MB."""
+
+    num_classes, num_clients = 62, 1
+
+    def model(self) -> object:
+        from torch import nn
+
+        widths = (784, 6144, 7168, 1800, 62)
+        layers = [(nn.Linear(ins, outs), nn.ReLU()) for ins, outs in itertools.pairwise(widths)]
+        return nn.Sequential(nn.Flatten(), *(layer for pair in layers for layer in pair))
+
+    def data(self, client: int) -> ClientData:
+        rng = np.random.default_rng(0)
+        part = Split(rng.random((BATCH, 1, 28, 28), np.float32), rng.integers(0, 62, BATCH))
+        return ClientData(part, part)
+
+
+class Convolutions(Dense):
+    """As many in 27 convolutions."""
+
+    def model(self) -> object:
+        from torch import nn
+
+        inner = [layer for _ in range(26) for layer in (nn.Conv2d(512, 512, 3, padding=1), nn.ReLU())]
+        return nn.Sequential(nn.MaxPool2d(7), nn.Conv2d(1, 512, 1), *inner, nn.Flatten(), nn.Linear(8192, 62))
+
+
+TASKS: dict[str, type[Task]] = {"dense layers": Dense, "convolutions": Convolutions}
+
+
+def _bytes(field: str) -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{field}:"))
+    return 1024 * int(line.split()[1])
+
+
+def _train(kind: str, algorithm: str) -> tuple[float, float]:
+    """Bytes above idle at the most, and of the model."""
+    import torch
+
+    from fedgsp.local_training import training_options
+    from fedgsp.messages import TrainingSettings
+    from fedgsp.weights import Weights
+    from fedgsp_node.clients import Clients
+    from fedgsp_node.training.control import Control
+
+    torch.set_num_threads(1)
+    clients = Clients(TASKS[kind](), None)
+    settings = TrainingSettings(algorithm, 1, BATCH, 0.01, seed=0, options=training_options(algorithm, {}))
+
+    def turn() -> Weights:
+        received = Weights.empty(clients.tensors)
+        for array in received.arrays.values():
+            array[...] = 0.001
+        return clients.train(0, received, settings, 1, Control()).after
+
+    turn()
+    ctypes.CDLL(None).malloc_trim(0)
+    idle = _bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    size = turn().buffer.nbytes
+    return float(_bytes("VmHWM") - idle), float(size)
+
+
+def measure(repeats: int) -> list[Row]:
+    rows = []
+    for kind in TASKS:
+        for algorithm in ALGORITHMS:
+            ours, theirs = [], []
+            for _ in range(repeats):
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    peak, size = pool.apply(_train, (kind, algorithm))
+                ours.append(peak / 2**20)
+                theirs.append(size / 2**20)
+            rows.append(
+                Row(
+                    f"peak of training above idle, {kind}, {algorithm}",
+                    "MiB",
+                    tuple(ours),
+                    2.2,
+                    "the model",
+                    tuple(theirs),
+                )
+            )
+    return rows
+
+
+if __name__ == "__main__":
+    main(measure, __doc__ or "", repeats=3)

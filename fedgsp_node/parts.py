@@ -1,0 +1,77 @@
+"""The data of the clients that a node hosts: all checked when it starts, and kept as far as they must be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedgsp.errors import TaskError
+from fedgsp.messages import HostedClient
+from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.users_code import guarded
+
+#: What is kept of the clients used last, if the task gives the data of the others again.
+KEPT_BYTES = 16 << 20
+
+
+class Parts:
+    """Data by client; raises TaskError for data that cannot be used."""
+
+    def __init__(self, task: Task, clients: Iterable[int]) -> None:
+        self._task = task
+        self._limit = KEPT_BYTES if task.data_is_repeatable else math.inf
+        self._kept: dict[int, ClientData] = {}  # the one used last is the last
+        self._size = 0
+        #: Numbers of samples by client.
+        self.sizes: dict[int, HostedClient] = {}
+        for client in clients:
+            data = self._keep(client, _load(task, client))
+            self.sizes[client] = HostedClient(client, len(data.train), len(data.test))
+
+    def of(self, client: int) -> ClientData:
+        """A client's data; raises what the task raises if it is asked again."""
+        if client in self._kept:
+            data = self._kept.pop(client)
+            self._kept[client] = data
+            return data
+        return self._keep(client, _load(self._task, client))
+
+    def _keep(self, client: int, data: ClientData) -> ClientData:
+        self._kept[client] = data
+        self._size += _nbytes(data)
+        while self._size > self._limit and len(self._kept) > 1:
+            self._size -= _nbytes(self._kept.pop(next(iter(self._kept))))
+        return data
+
+
+def _nbytes(data: ClientData) -> int:
+    return sum(array.nbytes for part in (data.train, data.test) for array in (part.x, part.y))
+
+
+def _load(task: Task, client: int) -> ClientData:
+    data = guarded(lambda: task.data(client), f"data({client})")
+    if not isinstance(data, ClientData):
+        raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
+    if not len(data.train):
+        raise TaskError(
+            f"client {client} has no training samples", "leave it out of --clients, or change the partition"
+        )
+    return ClientData(_usable(data.train, task, client), _usable(data.test, task, client))
+
+
+def _usable(part: Split, task: Task, client: int) -> Split:
+    """The part as torch takes it, doubles as float32 and whole-number labels as int64; raises TaskError."""
+    x, y = np.asarray(part.x), np.asarray(part.y)
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype.kind not in "fiub":
+            raise TaskError(f"client {client}'s {name} has dtype {array.dtype}", "return arrays of numbers")
+        if array.dtype.kind == "f" and array.size and not np.isfinite(array).all():
+            raise TaskError(f"client {client}'s {name} holds NaN or infinite values", "clean or impute the data")
+    if y.dtype.kind in "iu":
+        y = y.astype(np.int64, copy=False)
+        if y.ndim == 1 and len(y) and not 0 <= y.min() <= y.max() < task.num_classes:
+            span = f"{y.min()} .. {y.max()}"
+            raise TaskError(f"client {client} has labels {span}", f"number the classes 0 .. {task.num_classes - 1}")
+    return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)

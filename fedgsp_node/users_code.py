@@ -1,0 +1,33 @@
+"""Calls of the user's code: what it raises is shown with the file and the line that raised it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from fedgsp.errors import TaskError, UserError
+
+T = TypeVar("T")
+
+_TORCH = Path(torch.__file__).parent  # errors are shown where the task called it
+
+
+def guarded(call: Callable[[], T], what: str) -> T:
+    """Calls what the task's `what` is; raises TaskError, or the UserError of the task's own."""
+    try:
+        return call()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TaskError(f"the task's {what} raised {where(error)}", "mend the task module") from error
+
+
+def where(error: BaseException) -> str:
+    """An error with its place in the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

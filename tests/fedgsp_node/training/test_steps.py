@@ -1,0 +1,77 @@
+"""What a step leaves behind, and what it never holds at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.local_work import CrossEntropy, local_work, samples, settings
+from torch import nn
+
+from fedgsp.weights import Weights
+from fedgsp_node.training import ALGORITHMS
+from fedgsp_node.training.steps import descent
+
+torch.set_num_threads(1)
+
+
+class _Filters(nn.Module):
+    """Two layers that leave no factors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv1d(1, 4, 3, padding=1), nn.Conv1d(4, 4, 3, padding=1))
+        self.last = nn.Linear(40, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x[:, None])))).flatten(1))
+
+
+def _is_filter(parameter: torch.Tensor) -> bool:
+    return parameter.dim() == 3
+
+
+def _trained(algorithm: str) -> Weights:
+    torch.manual_seed(1)
+    work, trained = local_work(_Filters(), CrossEntropy(), samples(13), settings(2, algorithm=algorithm))
+    if ALGORITHMS[algorithm].keeps_personal:
+        work.personal = work.received.copy()
+    ALGORITHMS[algorithm].train(work)
+    return trained
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_gradients_applied_early_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+    late = _trained(algorithm)
+    monkeypatch.setattr("fedgsp_node.training.steps.large", _is_filter)
+    assert _trained(algorithm).digest == late.digest
+
+
+def test_a_large_gradient_is_gone_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp_node.training.steps.large", _is_filter)
+    module = _Filters()
+    work, trained = local_work(module, CrossEntropy(), samples(5), settings())
+    seen = []
+
+    def look(_gradient: torch.Tensor) -> None:  # of the first layer, which comes last
+        changed = not np.array_equal(trained.arrays["second.weight"], work.received.arrays["second.weight"])
+        seen.append((changed, module.second.weight.grad is None))
+
+    module.first.weight.register_hook(look)
+    with descent(work) as steps:
+        steps.step(work.x, work.y, 0.1)
+    assert seen == [(True, True)]
+
+
+def test_no_gradient_stays_and_nobody_elses_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp_node.training.steps.large", _is_filter)
+    module = _Filters()
+    work, trained = local_work(module, CrossEntropy(), samples(5), settings())
+    with descent(work) as steps:
+        steps.step(work.x, work.y, 0.1)
+        assert all(parameter.grad is None for parameter in module.parameters())
+        before = trained.copy()
+        module(work.x).sum().backward()
+    assert all(parameter.grad is None for parameter in module.parameters())
+    module(work.x).sum().backward()
+    assert trained.buffer.tobytes() == before.buffer.tobytes()
