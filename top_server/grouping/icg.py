@@ -29,12 +29,13 @@ def icg(request: GroupingRequest) -> Plan:
     """Groups whose class histograms look alike.
 
     Options: `mode` as in `sizes`, `start` (uniform, k-means++), `iterations` of the clustering (10), `normalise`
-    (false: raw counts, so that quantity counts too). ConfigError without histograms.
+    (false: raw counts, so that quantity counts too), `refine` (false: members of a cluster go to groups at random;
+    true: where they make the groups most alike). ConfigError without histograms.
     """
-    options = Options("icg", request.options, ("mode", "start", "iterations", "normalise"))
+    options = Options("icg", request.options, ("mode", "start", "iterations", "normalise", "refine"))
     mode, start = options.choice("mode", MODES), options.choice("start", tuple(STARTS))
     iterations = options.integer("iterations", 10)
-    normalise = options.flag("normalise", False)
+    normalise, refine = options.flag("normalise", False), options.flag("refine", False)
     if request.histograms is None:
         raise ConfigError("grouping icg needs class histograms", "let clients reveal them, or use grouping random")
     histograms = normalised(request.histograms) if normalise else request.histograms.astype(np.int64)
@@ -45,10 +46,13 @@ def icg(request: GroupingRequest) -> Plan:
     taking_part, rest = order[: shape.clients], order[shape.clients :]
     labels = _labels(histograms[taking_part], shape, start, iterations, rng)
     clusters = taking_part[np.argsort(labels, kind="stable")].reshape(shape.members, shape.groups)
-    groups: list[list[int]] = rng.permuted(clusters, axis=1).T.tolist()
+    clusters = rng.permuted(clusters, axis=1)
+    extra: list[list[int]] = [[] for _ in range(shape.groups)]
     if mode == "all":
-        hand_out(groups, rest.tolist(), rng)
-    return Plan.from_rows(groups, request)
+        hand_out(extra, rest.tolist(), rng)
+    if refine:
+        clusters = _refined(clusters, histograms, extra, rng)
+    return Plan.from_rows([*map(list.__add__, clusters.T.tolist(), extra)], request)
 
 
 def normalised(histograms: Ints) -> Ints:
@@ -56,6 +60,14 @@ def normalised(histograms: Ints) -> Ints:
     totals = np.maximum(histograms.sum(axis=1, keepdims=True), 1)
     scaled: Ints = np.rint(histograms * (_NORMALISED_TOTAL / totals)).astype(np.int64)
     return scaled
+
+
+def _refined(clusters: Ints, histograms: Ints, extra: list[list[int]], rng: np.random.Generator) -> Ints:
+    # Loaded only here, for it takes a while.
+    from top_server.grouping.refining import dealt
+
+    held = np.stack([histograms[clients].sum(axis=0) for clients in extra])
+    return dealt(clusters, histograms, held, rng)
 
 
 def _labels(rows: Ints, shape: Shape, start: str, iterations: int, rng: np.random.Generator) -> Ints:

@@ -12,6 +12,7 @@ from fedgsp.errors import ConfigError
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median, cpd_pairs
 from top_server.grouping.icg import icg, normalised
+from top_server.grouping.refining import difference
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,13 +83,14 @@ def test_icg_groups_are_nearer_than_random_groups_and_far_nearer_than_clients(gr
 @given(
     clients=st.integers(1, 40), groups=st.integers(1, 45), seed=st.integers(0, 2**32),
     mode=st.sampled_from(["exact", "paper", "all"]), start=st.sampled_from(STARTS),
-    normalise=st.sampled_from(["true", "false"]),
+    normalise=st.sampled_from(["true", "false"]), refine=st.sampled_from(["true", "false"]),
 )  # fmt: skip
 @settings(deadline=None, max_examples=80)
 def test_every_client_is_used_at_most_once_and_sizes_are_those_of_the_mode(
-    clients: int, groups: int, seed: int, mode: str, start: str, normalise: str
+    clients: int, groups: int, seed: int, mode: str, start: str, normalise: str, refine: str
 ) -> None:
-    request = request_for(skewed(clients, 4, seed), groups, seed, mode=mode, start=start, normalise=normalise)
+    options = {"mode": mode, "start": start, "normalise": normalise, "refine": refine}
+    request = request_for(skewed(clients, 4, seed), groups, seed, **options)
     plan = icg(request)
     plan.check(request)
     groups = min(groups, clients)
@@ -143,6 +145,28 @@ def test_raw_counts_part_clients_by_quantity_and_normalised_ones_by_mix() -> Non
     assert mixes == [{(0, 1)}] * 20
 
 
+@pytest.mark.parametrize("mode", ["exact", "paper", "all"])
+def test_refined_groups_differ_far_less_than_those_picked_at_random(mode: str) -> None:
+    histograms = skewed(128, 10, 0)
+    picked, refined = (
+        [
+            difference(group_histograms(icg(request_for(histograms, 10, seed, mode=mode, refine=refine)), histograms))
+            for seed in range(4)
+        ]
+        for refine in ("false", "true")
+    )
+    assert max(refined) < 0.4 * min(picked)
+
+
+def test_refining_changes_neither_who_idles_nor_which_clusters_there_are() -> None:
+    histograms = six_types()[:58]
+    for seed in range(3):
+        picked, refined = (icg(request_for(histograms, 9, seed, refine=refine)) for refine in ("false", "true"))
+        assert picked.idle == refined.idle
+        assert icg(request_for(histograms, 9, seed, refine="true")) == refined
+        assert icg(request_for(histograms, 9, seed)) == picked
+
+
 def test_normalised_histograms_share_a_total_and_an_empty_one_stays_empty() -> None:
     scaled = normalised(np.array([(1, 3), (100, 300), (0, 0)]))
     assert scaled[0].tolist() == scaled[1].tolist() == [2**14, 3 * 2**14]
@@ -163,7 +187,8 @@ def test_icg_without_histograms_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("mode", "most"), ("start", "zero"), ("iterations", "0"), ("normalise", "1")]
+    ("option", "value"),
+    [("mode", "most"), ("start", "zero"), ("iterations", "0"), ("normalise", "1"), ("refine", "yes")],
 )
 def test_a_bad_option_is_refused(option: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"grouping icg: option {option}"):

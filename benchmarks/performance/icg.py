@@ -1,0 +1,190 @@
+"""What ICG costs up to 36,400 clients, how near its clusters are to exact ones, and what `refine` gains.
+
+    python -m benchmarks.performance.icg [--data femnist.npz]
+
+Clients hold 62 classes, synthetic (Dirichlet 0.5) unless --data names an .npz with writer_train and y_train, of which
+368 writers are drawn for the rows on `refine`. Beside k-means-constrained where that is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.performance.rows import Row, main
+from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping.balanced_clusters import balanced_clusters, nearest_balanced
+from top_server.grouping.priced_clusters import nearest_priced
+from top_server.grouping.refining import difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Counts = NDArray[np.int64]
+
+CLASSES, WRITERS, ITERATIONS = 62, 368, 10
+#: Clients, groups, most milliseconds.
+SPEEDS = ((364, 52, 10.0), (3640, 52, 300.0), (36400, 52, 5000.0))
+MOST_MEMORY = 1024.0
+MOST_ABOVE_EXACT = 1.005
+#: Groups of the 368 writers, least share by which `refine` lowers z.
+GAINS = ((50, 0.70), (10, 0.88))
+#: Random picks whose mean z is what `refine` is compared with.
+PICKS = 20
+
+
+def synthetic(clients: int, seed: int = 0) -> Counts:
+    """Class counts (K, 62) of clients with about 226 samples each."""
+    rng = np.random.default_rng([clients, seed])
+    return rng.poisson(226 * rng.dirichlet(np.full(CLASSES, 0.5), clients))
+
+
+def writers(data: Path, seed: int) -> Counts:
+    with np.load(data) as arrays:
+        counts = np.zeros((int(arrays["writer_train"].max()) + 1, CLASSES), np.int64)
+        np.add.at(counts, (arrays["writer_train"], arrays["y_train"]), 1)
+    return counts[np.sort(np.random.default_rng(seed).permutation(len(counts))[:WRITERS])]
+
+
+def request_for(counts: Counts, groups: int, turn: int, **options: str) -> GroupingRequest:
+    options = {"iterations": str(ITERATIONS), **options}
+    return GroupingRequest(turn, groups, 0, tuple(range(len(counts))), counts.sum(axis=1), counts, options=options)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def timed(request: GroupingRequest) -> float:
+    return seconds(partial(GROUPINGS["icg"], request))
+
+
+def speeds(repeats: int) -> list[Row]:
+    rows = []
+    for clients, groups, limit in SPEEDS:
+        counts = synthetic(clients)
+        request = partial(request_for, counts, groups)
+        timed(request(0))
+        ours = tuple(1000 * timed(request(turn)) for turn in range(1, repeats + 1))
+        rows.append(Row(f"ICG, K = {clients:,}, M = {groups}", "ms", ours, limit))
+        if clients < 10_000 and (theirs := _constrained(counts, clients // groups, groups, repeats)):
+            rows.append(Row(f"ICG, K = {clients:,}, M = {groups}", "ms", ours, 1.0, "k-means-constrained", theirs))
+    return rows
+
+
+def _constrained(counts: Counts, clusters: int, size: int, repeats: int) -> tuple[float, ...]:
+    try:
+        from k_means_constrained import KMeansConstrained
+    except ImportError:
+        return ()
+
+    def fit(turn: int) -> None:
+        starts = counts[np.random.default_rng(turn).choice(len(counts), clusters, replace=False)]
+        KMeansConstrained(
+            clusters, size_min=size, size_max=size, init=starts.astype(float), n_init=1, max_iter=ITERATIONS, tol=0
+        ).fit(counts)
+
+    fit(0)
+    return tuple(1000 * seconds(partial(fit, turn)) for turn in range(1, repeats + 1))
+
+
+def peak_memory(clients: int, groups: int) -> float:
+    """MiB at the peak of one grouping above what its process, with the request made and ICG loaded, had before."""
+    GROUPINGS["icg"](request_for(synthetic(20), 4, 0, refine="true"))
+    request = request_for(synthetic(clients), groups, 1)
+    before = _kibibytes("VmRSS")
+    GROUPINGS["icg"](request)
+    return (_kibibytes("VmHWM") - before) / 1024
+
+
+def _kibibytes(name: str) -> int:
+    """Of this process as Linux tells it; the peak of getrusage would count what the parent held."""
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith(name))
+
+
+def objectives(repeats: int) -> list[Row]:
+    """By prices beside the exact flow: each step from the same sums, and the last of ten iterations."""
+    clients, groups, _ = SPEEDS[1]
+    steps: list[tuple[float, float]] = []
+    ends: list[tuple[float, float]] = []
+    for seed in range(repeats):
+        counts = synthetic(clients, seed)
+        starts = np.random.default_rng(seed).choice(clients, clients // groups, replace=False)
+        ours, exact = (balanced_clusters(counts, starts, ITERATIONS, kind) for kind in (False, True))
+        ends.append((ours.objectives[-1], exact.objectives[-1]))
+        labels = balanced_clusters(counts, starts, 3, exact=True).labels
+        sums = np.stack([counts[labels == label].sum(axis=0) for label in range(len(starts))])
+        priced = nearest_priced(counts, sums, groups, groups, np.zeros(len(sums))).labels
+        flow = nearest_balanced(counts, sums, groups)
+        steps.append((_objective(counts, sums / groups, priced), _objective(counts, sums / groups, flow)))
+    return [
+        Row(
+            f"objective of {what}, K = {clients:,}",
+            "half squared distances",
+            tuple(ours for ours, _ in pairs),
+            MOST_ABOVE_EXACT,
+            "exact flow",
+            tuple(theirs for _, theirs in pairs),
+            note=f"worst {max(ours / theirs for ours, theirs in pairs):.5f}",
+        )
+        for what, pairs in (("one step", steps), (f"{ITERATIONS} iterations", ends))
+    ]
+
+
+def _objective(counts: Counts, centroids: NDArray[np.float64], labels: Counts) -> float:
+    return 0.5 * float(((counts - centroids[labels]) ** 2).sum())
+
+
+def gains(repeats: int, data: Path | None) -> list[Row]:
+    rows = []
+    kind = "writers" if data else "synthetic"
+    for groups, least in GAINS:
+        lowered, plain, extra = [], [], []
+        for seed in range(repeats):
+            counts = writers(data, seed) if data else synthetic(WRITERS, seed)
+            refined = GROUPINGS["icg"](request_for(counts, groups, 0, refine="true"))
+            picks = [GROUPINGS["icg"](request_for(counts, groups, turn)) for turn in range(PICKS)]
+            of_picks = statistics.mean(_z(counts, plan.groups) for plan in picks)
+            lowered.append(1 - _z(counts, refined.groups) / of_picks)
+            for turn in range(1, 6):
+                plain.append(1000 * timed(request_for(counts, groups, turn)))
+                extra.append(1000 * timed(request_for(counts, groups, turn, refine="true")) - plain[-1])
+        where = f"K = {WRITERS}, M = {groups}, {kind}"
+        rows += [
+            Row(f"z of eq. 4 lowered by refine, {where}", "share", tuple(lowered), least, at_least=True),
+            Row(f"time of refine, {where}", "ms", tuple(extra), 1.0, "ICG without", tuple(plain)),
+        ]
+    return rows
+
+
+def _z(counts: Counts, groups: tuple[tuple[int, ...], ...]) -> int:
+    return difference(np.stack([counts[list(group)].sum(axis=0) for group in groups]))
+
+
+def measure(repeats: int, data: Path | None = None) -> list[Row]:
+    rows = speeds(repeats)
+    clients, groups, _ = SPEEDS[-1]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        peak = pool.apply(peak_memory, (clients, groups))
+    rows.append(Row(f"peak memory above idle, K = {clients:,}, M = {groups}", "MiB", (peak,), MOST_MEMORY))
+    return [*rows, *objectives(repeats), *gains(repeats, data)]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--data", type=Path)
+    own, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    main(measure if own.data is None else partial(measure, data=own.data), __doc__ or "")
