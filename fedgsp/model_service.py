@@ -1,21 +1,25 @@
-"""Moves weights: the service that a holder offers, and the two calls that its peers make."""
+"""Moves weights: the service that a holder offers, and the two calls that its peers make.
+
+gRPC is given the bytes of the messages: see `chunks`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import grpc.aio
+from blake3 import blake3
 
-from fedgsp import wire
+from fedgsp import chunks
 from fedgsp.channels import describe, refuse
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import model_pb2, model_pb2_grpc
+from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, check_finite, check_same_tensors, room, total_bytes
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 2 * 1024 * 1024
 #: Longest silence inside a stream of chunks.
 CHUNK_TIMEOUT_S = 30.0
 #: Longest wait for a promised model; its chain is watched, and cancelled, by the manager long before.
@@ -24,7 +28,10 @@ PROMISE_TIMEOUT_S = 24 * 3600.0
 MAX_TENSORS = 20_000
 
 
-class ModelServicer(model_pb2_grpc.ModelServiceServicer):
+_SERVICE = "fedgsp.v1.ModelService"
+
+
+class ModelServicer:
     """Serves the models of a store.
 
     `wanted(id)` is called before waiting for a model that is not there (a manager then asks its holder for it);
@@ -43,9 +50,18 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._may_upload = may_upload
         self._max_bytes = max_bytes
 
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offers the service."""
+        fetch = grpc.unary_stream_rpc_method_handler(self.Fetch, model_pb2.FetchRequest.FromString)
+        upload = grpc.stream_unary_rpc_method_handler(
+            self.Upload, response_serializer=model_pb2.UploadResponse.SerializeToString
+        )
+        handler = grpc.method_handlers_generic_handler(_SERVICE, {"Fetch": fetch, "Upload": upload})
+        server.add_generic_rpc_handlers((handler,))
+
     async def Fetch(  # noqa: N802
         self, request: model_pb2.FetchRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[model_pb2.Chunk]:
+    ) -> AsyncIterator[bytes]:
         """Streams a model once it is there."""
         try:
             if request.model_id not in self._store and self._wanted is not None:
@@ -53,12 +69,11 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             weights = await self._store.get(request.model_id)
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.NOT_FOUND, str(error))
-        digest = await asyncio.to_thread(lambda: weights.digest)
-        for chunk in _chunks(ModelRef(request.model_id, weights.buffer.nbytes, digest), weights):
+        async for chunk in _chunks(request.model_id, weights):
             yield chunk
 
     async def Upload(  # noqa: N802
-        self, requests: AsyncIterator[model_pb2.Chunk], context: grpc.aio.ServicerContext
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
     ) -> model_pb2.UploadResponse:
         """Takes a model that this process asked for."""
         try:
@@ -83,7 +98,7 @@ async def fetch(
     Weights of other tensors than `expected`, of more than `max_bytes`, cut short, with another digest than announced
     or with values that are not finite are refused.
     """
-    call = model_pb2_grpc.ModelServiceStub(channel).Fetch(
+    call = channel.unary_stream(f"/{_SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
         model_pb2.FetchRequest(model_id=model_id), timeout=PROMISE_TIMEOUT_S
     )
     try:
@@ -99,81 +114,84 @@ async def fetch(
 
 async def upload(channel: grpc.aio.Channel, model_id: str, weights: Weights, timeout_s: float) -> None:
     """Uploads a model to the process that asked for it; raises WeightsError."""
-    digest = await asyncio.to_thread(lambda: weights.digest)
-
-    async def chunks() -> AsyncIterator[model_pb2.Chunk]:
-        for chunk in _chunks(ModelRef(model_id, weights.buffer.nbytes, digest), weights):
-            yield chunk
-
+    call = channel.stream_unary(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.UploadResponse.FromString)
     try:
-        await model_pb2_grpc.ModelServiceStub(channel).Upload(chunks(), timeout=timeout_s)
+        await call(_chunks(model_id, weights), timeout=timeout_s)
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error
 
 
-def _chunks(ref: ModelRef, weights: Weights) -> Iterator[model_pb2.Chunk]:
-    yield model_pb2.Chunk(header=wire.encode(ModelHeader(ref, weights.tensors)))
+async def _chunks(model_id: str, weights: Weights) -> AsyncIterator[bytes]:
+    digesting = asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
+    yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors))
     view = weights.buffer.data
     for offset in range(0, len(view), CHUNK_BYTES):
-        yield model_pb2.Chunk(data=bytes(view[offset : offset + CHUNK_BYTES]))
+        yield chunks.data(view[offset : offset + CHUNK_BYTES])
+    yield chunks.digest(await digesting)
 
 
 async def _receive(
-    chunks: AsyncIterator[model_pb2.Chunk],
+    messages: AsyncIterator[bytes],
     expected: tuple[TensorSpec, ...] | None,
     max_bytes: int,
     accept: Callable[[str], bool],
     header_timeout_s: float | None,
     on_chunk: Callable[[], None] = lambda: None,
 ) -> tuple[ModelRef, Weights]:
-    stream = aiter(chunks)
-    first = await _next(stream, "a model", header_timeout_s)
-    if first is None or first.WhichOneof("part") != "header":
+    stream = aiter(messages)
+    header = await _next(stream, "a model", header_timeout_s)
+    if not isinstance(header, ModelHeader):
         raise WeightsError(FailureCode.BAD_STREAM, "the stream does not begin with a header")
-    header = wire.decode(ModelHeader, first.header)
     ref = header.ref
     if ref is None or not accept(ref.id):
         raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
-    if expected is not None:
-        check_same_tensors(header.tensors, expected, f"model {ref.id!r}")
-    if len(header.tensors) > MAX_TENSORS:
-        raise WeightsError(FailureCode.WRONG_SHAPES, f"model {ref.id!r} has {len(header.tensors)} tensors")
-    size = total_bytes(header.tensors)
-    if size != ref.size:
-        raise WeightsError(
-            FailureCode.WRONG_SHAPES, f"model {ref.id!r} announces {ref.size} bytes, its tensors have {size}"
-        )
-    if size > max_bytes:
-        raise WeightsError(FailureCode.TOO_LONG, f"model {ref.id!r} has {size} bytes, at most {max_bytes} are taken")
-    weights = Weights(header.tensors, room(size))
-    view, filled = weights.buffer.data, 0
-    while True:
-        chunk = await _next(stream, f"model {ref.id!r}", CHUNK_TIMEOUT_S)
-        if chunk is None:
-            break
-        if not chunk.data:  # a second header; or nothing, which could go on forever
-            raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id!r}: a chunk after the header holds no bytes")
-        end = filled + len(chunk.data)
-        if end > size:
-            raise WeightsError(FailureCode.TOO_LONG, f"model {ref.id!r}: more than the announced {size} bytes came")
-        view[filled:end] = chunk.data
+    what = f"model {ref.id!r}"
+    _check_header(what, header, ref.size, expected, max_bytes)
+    buffer, hasher, filled = room(ref.size), blake3(), 0
+    view = buffer.data
+    while not isinstance(part := await _next(stream, what, CHUNK_TIMEOUT_S), chunks.Digest):
+        if part is None:
+            raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {ref.size} bytes came, and no digest")
+        if not isinstance(part, memoryview) or not part:  # a second header; or nothing, which could go on forever
+            raise WeightsError(FailureCode.BAD_STREAM, f"{what}: a chunk after the header holds no bytes")
+        end = filled + len(part)
+        if end > ref.size:
+            raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {ref.size} bytes came")
+        view[filled:end] = part
+        hasher.update(part)  # while it is in the cache
         filled = end
         on_chunk()
-    if filled < size:
-        raise WeightsError(FailureCode.CUT_SHORT, f"model {ref.id!r}: {filled} of {size} bytes came")
-    await asyncio.to_thread(_verify, ref, weights)
+    if filled < ref.size:
+        raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {ref.size} bytes came")
+    if part.value != hasher.digest():
+        raise WeightsError(FailureCode.WRONG_DIGEST, f"{what}: the bytes do not have the announced BLAKE3 digest")
+    weights = Weights(header.tensors, buffer, part.value)
+    await asyncio.to_thread(check_finite, weights)
     return ref, weights
 
 
-async def _next(stream: AsyncIterator[model_pb2.Chunk], what: str, timeout_s: float | None) -> model_pb2.Chunk | None:
+def _check_header(
+    what: str, header: ModelHeader, size: int, expected: tuple[TensorSpec, ...] | None, max_bytes: int
+) -> None:
+    """Before a byte is allocated."""
+    if expected is not None:
+        check_same_tensors(header.tensors, expected, what)
+    if len(header.tensors) > MAX_TENSORS:
+        raise WeightsError(FailureCode.WRONG_SHAPES, f"{what} has {len(header.tensors)} tensors")
+    if total_bytes(header.tensors) != size:
+        found = total_bytes(header.tensors)
+        raise WeightsError(FailureCode.WRONG_SHAPES, f"{what} announces {size} bytes, its tensors have {found}")
+    if size > max_bytes:
+        raise WeightsError(FailureCode.TOO_LONG, f"{what} has {size} bytes, at most {max_bytes} are taken")
+
+
+async def _next(stream: AsyncIterator[bytes], what: str, timeout_s: float | None) -> chunks.Part | None:
     try:
-        return await asyncio.wait_for(anext(stream, None), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            message = await anext(stream, None)
+        return None if message is None else chunks.read(message)
     except TimeoutError:
         raise WeightsError(FailureCode.STALLED, f"no chunk of {what} for {timeout_s:.0f} s") from None
-
-
-def _verify(ref: ModelRef, weights: Weights) -> None:
-    if weights.digest != ref.digest:
-        raise WeightsError(FailureCode.WRONG_DIGEST, f"model {ref.id!r}: the bytes do not have the announced sha256")
-    check_finite(weights)
+    except ValueError as error:
+        raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
@@ -64,12 +65,15 @@ def room(size: int) -> NDArray[np.uint8]:
     return spare[start : start + size]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Weights:
     """A model's tensors; `buffer` is uint8 of shape (total_bytes,)."""
 
     tensors: tuple[TensorSpec, ...]
     buffer: NDArray[np.uint8]
+    #: The digest, once somebody has computed it.
+    known_digest: bytes | None = field(default=None, repr=False)
+    _digesting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @classmethod
     def empty(cls, tensors: tuple[TensorSpec, ...]) -> Weights:
@@ -100,10 +104,13 @@ class Weights:
             offset += _padded(nbytes(spec))
         return views
 
-    @cached_property
+    @property
     def digest(self) -> bytes:
-        """sha256 of the buffer; the buffer must not change any more."""
-        return hashlib.sha256(self.buffer.data).digest()
+        """BLAKE3 of the buffer, computed once whoever asks; the buffer must not change any more."""
+        with self._digesting:
+            if self.known_digest is None:
+                self.known_digest = blake3(self.buffer.data).digest()
+            return self.known_digest
 
     def ref(self, model_id: str) -> ModelRef:
         """The reference under which these weights are known."""
@@ -128,9 +135,16 @@ def without_head(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 def check_finite(weights: Weights) -> None:
     """Raises WeightsError if any float is NaN or infinite."""
     for name, array in weights.arrays.items():
-        # min and max carry NaN along and need no temporary of the model's size
-        if array.dtype.kind == "f" and array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        if array.dtype.kind == "f" and not _all_finite(array.reshape(-1)):
             raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds NaN or infinite values")
+
+
+def _all_finite(values: NDArray[np.generic]) -> bool:
+    with np.errstate(all="ignore"):
+        if values.dtype.itemsize > 2 and np.isfinite(np.dot(values, values)):
+            return True  # the quickest pass over memory; where squares overflow it does not tell
+    # min and max carry NaN along and need no temporary of the model's size
+    return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
 
 
 def check_same_tensors(found: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...], whose: str) -> None:

@@ -30,7 +30,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import membership_pb2, membership_pb2_grpc, model_pb2_grpc
+from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
@@ -82,11 +82,7 @@ async def _peer_server(settings: NodeSettings, store: ModelStore) -> AsyncIterat
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    server, bound = await start_server(
-        settings.peer_listen,
-        [lambda server: model_pb2_grpc.add_ModelServiceServicer_to_server(servicer, server)],
-        settings.tls,
-    )
+    server, bound = await start_server(settings.peer_listen, [servicer.add_to], settings.tls)
     _, port = split_address(bound)
     try:
         advertised = settings.advertise or bound

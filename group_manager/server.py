@@ -10,7 +10,7 @@ from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tls import Tls
-from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc, order_pb2_grpc
+from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 
@@ -24,7 +24,7 @@ async def run(name: str, listen: str, tls: Tls | None = None) -> None:
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
-        model_pb2_grpc.add_ModelServiceServicer_to_server(models, server)
+        models.add_to(server)
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
         try:

@@ -19,7 +19,7 @@ from fedgsp.messages import Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tls import Tls, load
-from fedgsp.v1 import membership_pb2_grpc, model_pb2_grpc
+from fedgsp.v1 import membership_pb2_grpc
 from top_server import grouping_service, local_nodes, local_run, rounds
 from top_server.checkpoint import Checkpoints
 from top_server.choosing import choose, options
@@ -168,7 +168,7 @@ async def _doors(listen: str, membership: Membership, store: ModelStore, tls: Tl
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(store), server)
+        ModelServicer(store).add_to(server)
 
     server, address = await start_server(listen, [register], tls)
     try:

@@ -57,7 +57,7 @@ class ModelRef(_message.Message):
     size: _builtins.int
     """bytes; 0 while the model is only promised"""
     digest: _builtins.bytes
-    """sha256 of the bytes; empty while the model is only promised"""
+    """BLAKE3 of the bytes; empty while the model is only promised"""
     def __init__(
         self,
         *,
@@ -181,13 +181,17 @@ Global___ModelHeader: _TypeAlias = ModelHeader  # noqa: Y015
 
 @_typing.final
 class Chunk(_message.Message):
-    """First the header, then the bytes in order."""
+    """First the header, whose reference has no digest yet, then the bytes in order, at last their digest: the holder
+    computes it while they travel.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
+    digest: _builtins.bytes
     @_builtins.property
     def header(self) -> Global___ModelHeader: ...
     def __init__(
@@ -195,12 +199,13 @@ class Chunk(_message.Message):
         *,
         header: Global___ModelHeader | None = ...,
         data: _builtins.bytes = ...,
+        digest: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data", "digest"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 

@@ -12,6 +12,7 @@ from support.holders import (
     answer_to,
     answer_to_upload,
     data,
+    digest,
     header,
     refused,
     serving_store,
@@ -37,18 +38,21 @@ BAD_STREAMS: dict[str, tuple[list[model_pb2.Chunk], FailureCode, str]] = {
         FailureCode.BAD_STREAM,
         "model '' was not asked for",
     ),
+    "a digest first": ([digest(), header(), data(BYTES)], FailureCode.BAD_STREAM, "does not begin with a header"),
     "another model": ([header(model_id="x"), data(BYTES)], FailureCode.BAD_STREAM, "model 'x' was not asked for"),
     "a second header": ([header(), header(), data(BYTES)], FailureCode.BAD_STREAM, "holds no bytes"),
     "a header in the middle": ([header(), data(BYTES[:8]), header()], FailureCode.BAD_STREAM, "holds no bytes"),
     "an unset oneof in the middle": ([header(), model_pb2.Chunk()], FailureCode.BAD_STREAM, "holds no bytes"),
     "an empty chunk": ([header(), data(b""), data(BYTES)], FailureCode.BAD_STREAM, "holds no bytes"),
-    "a stream that was cut": ([header(), data(BYTES[:-1])], FailureCode.CUT_SHORT, "39 of 40 bytes"),
+    "a stream that was cut": ([header(), data(BYTES[:-1]), digest()], FailureCode.CUT_SHORT, "39 of 40 bytes"),
     "only a header": ([header()], FailureCode.CUT_SHORT, "0 of 40 bytes"),
+    "only a header and a digest": ([header(), digest()], FailureCode.CUT_SHORT, "0 of 40 bytes"),
+    "no digest": ([header(), data(BYTES)], FailureCode.CUT_SHORT, "and no digest"),
     "a byte too much": ([header(), data(BYTES), data(b"!")], FailureCode.TOO_LONG, "more than the announced 40"),
     "too much at once": ([header(), data(BYTES + b"!")], FailureCode.TOO_LONG, "more than the announced 40"),
-    "other bytes": ([header(), data(BYTES[::-1])], FailureCode.WRONG_DIGEST, "announced sha256"),
-    "no digest": ([header(digest=b""), data(BYTES)], FailureCode.WRONG_DIGEST, "announced sha256"),
-    "a shortened digest": ([header(digest=WEIGHTS.digest[:8]), data(BYTES)], FailureCode.WRONG_DIGEST, "sha256"),
+    "other bytes": ([header(), data(BYTES[::-1]), digest()], FailureCode.WRONG_DIGEST, "announced BLAKE3"),
+    "an empty digest": ([header(), data(BYTES), digest(b"")], FailureCode.WRONG_DIGEST, "announced BLAKE3"),
+    "a shortened digest": ([header(), data(BYTES), digest(WEIGHTS.digest[:8])], FailureCode.WRONG_DIGEST, "BLAKE3"),
     "another size": ([header(size=48), data(BYTES)], FailureCode.WRONG_SHAPES, "announces 48 bytes, its tensors have"),
     "a size of nothing": ([header(size=0), data(BYTES)], FailureCode.WRONG_SHAPES, "announces 0 bytes"),
 }
@@ -72,7 +76,7 @@ async def test_an_upload_refuses(name: str) -> None:
 
 
 async def test_a_fetch_refuses_values_that_are_not_finite() -> None:
-    chunks = [header(NAN.tensors, size=8, digest=NAN.digest), data(NAN.buffer.tobytes())]
+    chunks = [header(NAN.tensors, size=8), data(NAN.buffer.tobytes()), digest(NAN.digest)]
     failure = await answer_to(chunks, expected=vector(1))
     assert failure.code is FailureCode.NOT_FINITE
 

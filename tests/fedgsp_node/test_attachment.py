@@ -53,7 +53,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, model_pb2_grpc, order_pb2_grpc
+from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, order_pb2_grpc
 from fedgsp_node import attachment, server
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
@@ -113,7 +113,7 @@ async def manager() -> AsyncIterator[Manager]:
         def register(server: grpc.aio.Server) -> None:
             order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
             group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-            model_pb2_grpc.add_ModelServiceServicer_to_server(models, server)
+            models.add_to(server)
 
         async with serving(register) as served:
             groups._me = Source(SourceKind.MANAGER, "m0", served.address)
@@ -142,7 +142,7 @@ async def node(m: Manager, task: Task, ids: Sequence[int] | None = None, name: s
     n = Node(name, Clients(task, ids))
 
     def register(server: grpc.aio.Server) -> None:
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(n.store), server)
+        ModelServicer(n.store).add_to(server)
 
     async with serving(register) as served, Channels() as channels:
         n.peer_address = served.address
@@ -347,7 +347,7 @@ async def top_server_with(weights: Any) -> AsyncIterator[str]:
     store.put("start", weights)
 
     def register(server: grpc.aio.Server) -> None:
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(store), server)
+        ModelServicer(store).add_to(server)
 
     async with serving(register) as served:
         yield served.address

@@ -33,7 +33,6 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import model_pb2_grpc
 from fedgsp.weights import Weights
 from fedgsp_node import discriminators
 from fedgsp_node.clients import Clients
@@ -206,7 +205,7 @@ async def manager() -> AsyncIterator[Manager]:
     store = ModelStore()
 
     def register(server: grpc.aio.Server) -> None:
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(store), server)
+        ModelServicer(store).add_to(server)
 
     async with serving(register) as served:
         yield Manager(store, Source(SourceKind.MANAGER, "m0", served.address))

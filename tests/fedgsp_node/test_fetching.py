@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import grpc.aio
 import numpy as np
 import pytest
 from support.scripted import let_others_run
@@ -20,7 +19,6 @@ from fedgsp.channels import Channels, start_server
 from fedgsp.messages import Failure, FailureCode, Source, SourceKind, Start
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import model_pb2_grpc
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.fetching import Fetched, Fetcher
 
@@ -42,9 +40,6 @@ class Peer(ModelServicer):
         async for chunk in super().Fetch(request, context):
             yield chunk
 
-    def register(self, server: grpc.aio.Server) -> None:
-        model_pb2_grpc.add_ModelServiceServicer_to_server(self, server)
-
 
 @dataclass
 class Scene:
@@ -60,7 +55,7 @@ class Scene:
 @asynccontextmanager
 async def scene() -> AsyncIterator[Scene]:
     one, other, store = Peer(), Peer(), ModelStore()
-    async with serving(one.register) as first, serving(other.register) as second, Channels() as channels:
+    async with serving(one.add_to) as first, serving(other.add_to) as second, Channels() as channels:
         fetcher = Fetcher(store, channels, TENSORS, "127.0.0.1")
         sources = (
             Source(SourceKind.NODE, "n1", first.address),

@@ -16,7 +16,6 @@ from fedgsp.channels import Channels
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import model_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.fetching import Fetcher
 
@@ -30,7 +29,7 @@ async def fetching() -> AsyncIterator[tuple[Fetcher, ModelStore, ModelStore, Sou
     here, there = ModelStore(), ModelStore()
 
     def register(server: grpc.aio.Server) -> None:
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(there), server)
+        ModelServicer(there).add_to(server)
 
     async with serving(register) as served, Channels() as channels:
         source = Source(SourceKind.MANAGER, "m0", served.address)

@@ -33,7 +33,7 @@ from fedgsp.messages import (
     RunGroupRequest,
 )
 from fedgsp.model_service import ModelServicer, fetch, upload
-from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc, order_pb2, order_pb2_grpc
+from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager import servicers
 from group_manager.group import Group
@@ -171,7 +171,7 @@ async def manager(faults: Faults | None = None) -> AsyncIterator[Manager]:
 
         def register(server: grpc.aio.Server) -> None:
             group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-            model_pb2_grpc.add_ModelServiceServicer_to_server(models, server)
+            models.add_to(server)
 
         async with serving(register) as served:
             yield Manager(play, groups, served.channel)

@@ -29,17 +29,19 @@ def registered(servicer: model_pb2_grpc.ModelServiceServicer) -> Callable[[grpc.
 
 
 def serving_store(store: ModelStore, **options: Any) -> Any:
-    return serving(registered(ModelServicer(store, **options)))
+    return serving(ModelServicer(store, **options).add_to)
 
 
-def header(
-    tensors: tuple[TensorSpec, ...] = TENSORS, model_id: str = "m", size: int = 40, digest: bytes = WEIGHTS.digest
-) -> model_pb2.Chunk:
-    return model_pb2.Chunk(header=wire.encode(ModelHeader(ModelRef(model_id, size, digest), tensors)))
+def header(tensors: tuple[TensorSpec, ...] = TENSORS, model_id: str = "m", size: int = 40) -> model_pb2.Chunk:
+    return model_pb2.Chunk(header=wire.encode(ModelHeader(ModelRef(model_id, size), tensors)))
 
 
 def data(content: bytes) -> model_pb2.Chunk:
     return model_pb2.Chunk(data=content)
+
+
+def digest(value: bytes = WEIGHTS.digest) -> model_pb2.Chunk:
+    return model_pb2.Chunk(digest=value)
 
 
 class Says(model_pb2_grpc.ModelServiceServicer):

@@ -14,7 +14,7 @@ from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc, order_pb2_grpc
+from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 from top_server import server
@@ -67,7 +67,7 @@ async def _manager(name: str) -> AsyncIterator[str]:
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, serving)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), serving)
-        model_pb2_grpc.add_ModelServiceServicer_to_server(models, serving)
+        models.add_to(serving)
         try:
             yield address
         finally:

@@ -37,7 +37,6 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import model_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
@@ -216,7 +215,7 @@ async def scene(
     top_server.put("start", model(START))
 
     def serve_models(server: grpc.aio.Server) -> None:
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(top_server), server)
+        ModelServicer(top_server).add_to(server)
 
     async with serving(serve_models) as served, Channels() as channels:
         play = Scene(channels, top_server, served.address, faults, rule, samples or {})

@@ -29,7 +29,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import group_pb2_grpc, model_pb2_grpc
+from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer
@@ -111,7 +111,7 @@ async def stage(
     def register(server: Any) -> None:
         servicer = GroupServicer(Members(), made, channels, Source(SourceKind.MANAGER, "m0"))
         group_pb2_grpc.add_GroupServiceServicer_to_server(servicer, server)
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(made), server)
+        ModelServicer(made).add_to(server)
 
     async with Channels() as channels, serving(register) as served:
         manager = Manager("m0", served.address, cast("Any", None), ManagerClient("m0", served.channel), 0)

@@ -31,7 +31,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import group_pb2, group_pb2_grpc, model_pb2_grpc
+from fedgsp.v1 import group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights
 from top_server.manager_client import ManagerClient
 
@@ -93,7 +93,7 @@ class Manager(group_pb2_grpc.GroupServiceServicer):
 async def managed(manager: Manager, store: ModelStore | None = None) -> AsyncIterator[tuple[ManagerClient, Served]]:
     def register(server: grpc.aio.Server) -> None:
         group_pb2_grpc.add_GroupServiceServicer_to_server(manager, server)
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(store or ModelStore()), server)
+        ModelServicer(store or ModelStore()).add_to(server)
 
     async with serving(register) as served:
         yield ManagerClient("m0", served.channel), served

@@ -1,0 +1,206 @@
+"""One hop of a model between processes: `python -m benchmarks.performance.hop`.
+
+Seven processes pass a model on, each when it has it whole (store and forward), over loopback, so that one sample is a
+sixth of the time from the first to the last. Ours is what nodes do: fetched in chunks, digest checked, finite, in
+tensors to train on; every process digests what it hands on, as after training. Beside it raw TCP and a bare gRPC stream
+into a buffer, neither of which checks anything; ours with mutual TLS is beside ours without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import grpc.aio
+import numpy as np
+
+from benchmarks.performance.idle_task import LEAF_CNN
+from benchmarks.performance.rows import Row, main
+from fedgsp import lifecycle
+from fedgsp.channels import Channels, start_server
+from fedgsp.messages import Source, SourceKind, Start, TensorSpec
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.weights import Weights, room
+from fedgsp_node.fetching import Fetcher
+
+PROCESSES = 7
+CHUNK_BYTES = 2 * 1024 * 1024
+SIZES = {"26 MB": LEAF_CNN, "250 MB": 62_500_000}
+Kind = Callable[[int, int], Awaitable[None]]
+
+
+async def _line() -> str:
+    return await asyncio.to_thread(sys.stdin.readline)
+
+
+def _say(text: object) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _model(parameters: int) -> Weights:
+    weights = Weights.empty((TensorSpec("w", "float32", (parameters,)),))
+    weights.arrays["w"][...] = np.random.default_rng(0).standard_normal(parameters, np.float32)
+    return weights
+
+
+async def tcp(index: int, parameters: int) -> None:
+    """recv_into and sendall."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    _say(listening.getsockname()[1])
+    port = int(sys.stdin.readline())
+    before = socket.create_connection(("127.0.0.1", port)) if index else None
+    after = listening.accept()[0] if index < PROCESSES - 1 else None
+    for connection in (before, after):
+        if connection is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    first = _model(parameters).buffer if before is None else None
+    while before is not None or sys.stdin.readline():
+        buffer = first if first is not None else room(4 * parameters + 4 * (parameters % 2))
+        view, filled = buffer.data, 0
+        while before is not None and filled < len(view):
+            got = before.recv_into(view[filled:])
+            if not got:
+                return
+            filled += got
+        if after is None:
+            _say("whole")
+        else:
+            after.sendall(view)
+
+
+async def bare(index: int, parameters: int) -> None:
+    """A gRPC stream of bytes."""
+    size = _model(parameters).buffer.nbytes if index == 0 else 4 * parameters + 4 * (parameters % 2)
+    promised: dict[bytes, asyncio.Future[memoryview]] = {}
+
+    def promise(name: bytes) -> asyncio.Future[memoryview]:
+        return promised.setdefault(name, asyncio.get_running_loop().create_future())
+
+    async def fetch(name: bytes, _: object):  # noqa: ANN202
+        view = await promise(name)
+        del promised[name]
+        for offset in range(0, len(view), CHUNK_BYTES):
+            yield bytes(view[offset : offset + CHUNK_BYTES])
+
+    handler = grpc.method_handlers_generic_handler("Bare", {"Fetch": grpc.unary_stream_rpc_method_handler(fetch)})
+    server, address = await start_server("127.0.0.1:0", [lambda server: server.add_generic_rpc_handlers((handler,))])
+    _say(address.rpartition(":")[2])
+    port = int(await _line())
+    async with Channels() as channels:
+        number = 0
+        first = _model(parameters).buffer.data if index == 0 else None
+        while index or await _line():
+            name = str(number).encode()
+            number += 1
+            if first is not None:
+                promise(name).set_result(first)
+                continue
+            buffer, filled = room(size), 0
+            view = buffer.data
+            async for chunk in channels.to(f"127.0.0.1:{port}").unary_stream("/Bare/Fetch")(name):
+                view[filled : filled + len(chunk)] = chunk
+                filled += len(chunk)
+            if index == PROCESSES - 1:
+                _say("whole")
+            else:
+                promise(name).set_result(view)
+    await server.stop(0)
+
+
+async def ours(index: int, parameters: int) -> None:
+    """The node's own fetching and serving."""
+    store = ModelStore()
+    server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to])
+    _say(address.rpartition(":")[2])
+    source = Source(SourceKind.NODE, "before", f"127.0.0.1:{int(await _line())}")
+    model = _model(parameters)
+    async with Channels() as channels:
+        fetcher = Fetcher(store, channels, model.tensors, "127.0.0.1")
+        number = 0
+        while index or await _line():
+            held = model.buffer
+            if index:
+                held = (await fetcher.get(Start(f"{number}", (source,))))[0].buffer
+            # As after training: other weights than came, whose digest nobody knows yet.
+            store.release([f"{number - 1}"])
+            store.put(f"{number}", Weights(model.tensors, held))
+            number += 1
+            if index == PROCESSES - 1:
+                _say("whole")
+    await server.stop(0)
+
+
+KINDS: dict[str, Kind] = {"tcp": tcp, "bare": bare, "ours": ours, "tls": ours}
+
+
+@contextlib.contextmanager
+def _chain(kind: str, parameters: int, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "benchmarks.performance.hop", "process", kind, str(parameters), str(folder)]
+    pipe = subprocess.PIPE
+    chain = [
+        subprocess.Popen([*command, str(index)], stdin=pipe, stdout=pipe, text=True) for index in range(PROCESSES)
+    ]
+    try:
+        ports = [process.stdout.readline().strip() for process in chain if process.stdout]
+        for index, process in enumerate(chain):
+            _tell(process, ports[index - 1] if index else "0")
+        yield chain
+    finally:
+        for process in chain:
+            process.kill()
+        for process in chain:
+            process.wait()
+
+
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def _hop_ms(chain: list[subprocess.Popen[str]]) -> float:
+    begin = time.perf_counter()
+    _tell(chain[0], "go")
+    assert chain[-1].stdout is not None
+    if chain[-1].stdout.readline() != "whole\n":
+        raise RuntimeError("a process of the chain ended")
+    return 1000 * (time.perf_counter() - begin) / (PROCESSES - 1)
+
+
+def measure(repeats: int, sizes: tuple[str, ...] = tuple(SIZES)) -> list[Row]:
+    """Each kind in turn, `repeats` times after two that warm up."""
+    rows = []
+    for size, parameters in ((size, SIZES[size]) for size in sizes):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            chains = {kind: stack.enter_context(_chain(kind, parameters, Path(folder))) for kind in KINDS}
+            samples: dict[str, list[float]] = {kind: [] for kind in KINDS}
+            for repeat in range(repeats + 2):
+                for kind, chain in chains.items():
+                    found = _hop_ms(chain)
+                    if repeat >= 2:
+                        samples[kind].append(found)
+        tcp_ms, bare_ms, ours_ms, tls_ms = (tuple(samples[kind]) for kind in ("tcp", "bare", "ours", "tls"))
+        rows += [
+            Row(f"relay hop, {size}", "ms", ours_ms, 2.0, "raw TCP", tcp_ms),
+            Row(f"bare gRPC stream, {size}", "ms", bare_ms, 1.9, "raw TCP", tcp_ms, note="for comparison"),
+            Row(f"relay hop with mutual TLS, {size}", "ms", tls_ms, 1.5, "without TLS", ours_ms),
+        ]
+    return rows
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["process"]:
+        kind, parameters, folder, index = sys.argv[2:]
+        os.environ.pop("FEDGSP_LIFELINE", None)
+        sys.exit(lifecycle.run(KINDS[kind](int(index), int(parameters))))
+    main(measure, __doc__ or "", repeats=15)
