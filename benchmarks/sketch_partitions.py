@@ -82,8 +82,8 @@ def main() -> None:
 def mean_of(models: list[Weights], weights: np.ndarray) -> Weights:
     mean = Mean(weighted=True)
     for model, weight in zip(models, weights, strict=True):
-        mean.fold(model.arrays, float(weight))
-    return Weights.of(mean.result(), models[0].tensors)
+        mean.fold(model, float(weight))
+    return mean.result()
 
 
 def gram(vectors: list[np.ndarray]) -> np.ndarray:

@@ -2,89 +2,149 @@
 
 Float operations, in this order, so that an independent implementation gives the same bits. Per element of a floating
 tensor, all in float64: acc = n_1 * w_1, then acc = acc + n_k * w_k for k = 2, 3, ... as folded, then acc / sum n_k,
-then one cast to the dtype of the tensor. The plain mean has n_k = 1. Integer and boolean tensors (such as the batch
-counter of a normalisation layer) are those of the first model.
+then one cast to the dtype of the tensor. The plain mean has n_k = 1. Integer tensors (such as the batch counter of a
+normalisation layer) are those of the first model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+import mmap
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-Tensors = Mapping[str, NDArray[Any]]
+from fedgsp.messages import TensorSpec
+from fedgsp.weights import DTYPES, Weights, padded_bytes, total_bytes
 
-_Like = tuple[tuple[int, ...], np.dtype[Any]]  # shape and dtype
+#: Changes the exact mean of a tensor, in float64, flat and in place, before it is rounded.
+Adjust = Callable[[TensorSpec, NDArray[np.float64]], None]
 
 _BLOCK = 1 << 15  # elements; a block and its product stay in the cache
 
 
 class Mean:
-    """Mean of named tensors; `weighted` by the samples behind each model, or plain."""
+    """Mean of models; `weighted` by the samples behind each, or plain.
+
+    The first model is kept as it is, and must not change: sums are made when a second one comes.
+    """
 
     def __init__(self, *, weighted: bool) -> None:
         self._weighted = weighted
         self._total = 0.0
-        self._like: dict[str, _Like] = {}
-        self._sums: dict[str, NDArray[np.float64]] = {}  # flat
-        self._kept: dict[str, NDArray[Any]] = {}
-        self._scratch = np.empty(_BLOCK)
+        self._first: Weights | None = None
+        self._sums: _Sums | None = None
+        self._over = False
 
-    def fold(self, tensors: Tensors, samples: float = 1) -> None:
-        """Add one model, trained on `samples`; ValueError unless names, shapes and dtypes are those of the first."""
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was folded."""
+        return self._first is None
+
+    def fold(self, weights: Weights, samples: float = 1) -> None:
+        """Adds a model, trained on `samples`; ValueError unless names, shapes and dtypes are those of the first."""
+        assert not self._over
         weight = float(samples) if self._weighted else 1.0
         if not (math.isfinite(weight) and weight > 0):
             raise ValueError(f"a model cannot weigh {samples} samples")
-        like = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-        if not self._like:
-            self._start(tensors, like)
-        elif like != self._like:
-            raise ValueError(f"the models differ: {_difference(self._like, like)}")
-        for name, acc in self._sums.items():
-            self._add(acc, tensors[name].reshape(-1), weight)
+        if not weights.tensors:
+            raise ValueError("a model without tensors has no mean")
+        if self._first is None:
+            self._first = weights
+        else:
+            if _layout(weights) != _layout(self._first):
+                raise ValueError(f"the models differ: {_difference(self._first, weights)}")
+            self._make_sums().add(weights, weight)
         self._total += weight
 
-    def result(self, *, exact: bool = False) -> dict[str, NDArray[Any]]:
-        """The mean so far, in the order of the first model; ValueError when nothing was folded.
-
-        Exact: floating tensors stay float64, for whoever goes on computing with them.
-        """
-        if not self._like:
+    def result(self, adjust: Adjust | None = None) -> Weights:
+        """The mean, which ends here: its memory becomes the result's. ValueError when nothing was folded."""
+        if self._first is None:
             raise ValueError("no model was folded, so there is no mean")
-        return {name: self._divided(name, exact) if name in self._sums else self._kept[name] for name in self._like}
+        self._over = True
+        narrow = all(DTYPES[spec.dtype].kind != "f" or DTYPES[spec.dtype].itemsize < 8 for spec in self._first.tensors)
+        if self._sums is None and adjust is None and narrow:
+            return self._first  # n * w / n is w again once it is rounded to fewer bits
+        return self._make_sums().rounded(self._total, adjust)
 
-    def _start(self, tensors: Tensors, like: dict[str, _Like]) -> None:
-        if not tensors:
-            raise ValueError("a model without tensors has no mean")
-        for name, (_, dtype) in like.items():
-            if dtype.kind not in "fiub":
-                raise ValueError(f"tensor {name!r} has dtype {dtype}, of which there is no mean")
-        self._like = like
-        self._kept = {name: tensor.copy() for name, tensor in tensors.items() if tensor.dtype.kind != "f"}
-        # Minus zero is the neutral element of addition: plus zero would lose the sign of a sum of minus zeros.
-        self._sums = {name: np.full(tensor.size, -0.0) for name, tensor in tensors.items() if name not in self._kept}
+    def _make_sums(self) -> _Sums:
+        assert self._first is not None
+        if self._sums is None:
+            self._sums = _Sums(self._first, self._total)
+        return self._sums
 
-    def _add(self, acc: NDArray[np.float64], values: NDArray[Any], weight: float) -> None:
-        for start in range(0, len(acc), _BLOCK):
-            block = acc[start : start + _BLOCK]
-            product = self._scratch[: len(block)]
-            np.multiply(values[start : start + _BLOCK], weight, out=product, dtype=np.float64)
-            np.add(block, product, out=block)
 
-    def _divided(self, name: str, exact: bool) -> NDArray[Any]:
-        shape, dtype = self._like[name]
-        mean = np.empty(shape, np.float64 if exact else dtype)
-        np.divide(self._sums[name].reshape(shape), self._total, out=mean, dtype=np.float64, casting="same_kind")
+class _Sums:
+    """Sums in float64, in memory where the result later overwrites what was read of them."""
+
+    def __init__(self, first: Weights, weight: float) -> None:
+        self._tensors = first.tensors
+        self._kept = {s.name: first.arrays[s.name].copy() for s in first.tensors if DTYPES[s.dtype].kind != "f"}
+        self._size = total_bytes(first.tensors)
+        # A tensor's sums begin no earlier than the tensor itself will.
+        places = np.cumsum([0, *(max(padded_bytes(s), 8 * math.prod(s.shape)) for s in first.tensors)]).tolist()
+        self._memory = mmap.mmap(-1, max(places[-1], 1))
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._sums = {
+            spec.name: np.frombuffer(self._memory, np.float64, math.prod(spec.shape), place)
+            for spec, place in zip(first.tensors, places, strict=False)
+            if spec.name not in self._kept
+        }
+        self._scratch = np.empty(_BLOCK)
+        for name, sums in self._sums.items():
+            for block, product in self._products(sums, first.arrays[name], weight):
+                block[...] = product
+
+    def add(self, weights: Weights, weight: float) -> None:
+        """Adds weight times a model."""
+        for name, sums in self._sums.items():
+            for block, product in self._products(sums, weights.arrays[name], weight):
+                block += product
+
+    def rounded(self, total: float, adjust: Adjust | None) -> Weights:
+        """The sums divided, adjusted, and cast."""
+        mean = Weights(self._tensors, np.frombuffer(self._memory, np.uint8, self._size))
+        for spec in self._tensors:
+            if spec.name in self._kept:
+                mean.arrays[spec.name][...] = self._kept[spec.name]
+                continue
+            sums, target = self._sums[spec.name], mean.arrays[spec.name].reshape(-1)
+            if adjust is not None:
+                sums /= total
+                adjust(spec, sums)
+            for start in range(0, len(sums), _BLOCK):
+                block = self._scratch[: len(sums) - start]
+                block[...] = sums[start : start + _BLOCK]
+                if adjust is None:
+                    block /= total
+                target[start : start + _BLOCK] = block
+        mean.clear_padding()
+        behind = -(-self._size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if behind < len(self._memory) and hasattr(mmap, "MADV_DONTNEED"):
+            self._memory.madvise(mmap.MADV_DONTNEED, behind)
         return mean
 
+    def _products(
+        self, sums: NDArray[np.float64], tensor: NDArray[np.generic], weight: float
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Blocks of a tensor's sums, and weight times what the tensor has there."""
+        values = tensor.reshape(-1)
+        for start in range(0, len(sums), _BLOCK):
+            product = self._scratch[: len(sums) - start]
+            product[...] = values[start : start + _BLOCK]
+            product *= weight
+            yield sums[start : start + _BLOCK], product
 
-def _difference(first: Mapping[str, _Like], other: Mapping[str, _Like]) -> str:
-    name = next(name for name in [*first, *other] if first.get(name) != other.get(name))
-    return f"tensor {name!r} is {_described(first.get(name))} in the first, {_described(other.get(name))} here"
+
+def _layout(weights: Weights) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(spec.name, spec.shape, spec.dtype) for spec in weights.tensors]
 
 
-def _described(like: _Like | None) -> str:
-    return "absent" if like is None else f"{like[1]}{list(like[0])}"
+def _difference(first: Weights, other: Weights) -> str:
+    ours, theirs = ({s.name: f"{s.dtype}{list(s.shape)}" for s in weights.tensors} for weights in (first, other))
+    name = next((name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name)), None)
+    if name is None:
+        return "their tensors stand in another order"
+    return f"tensor {name!r} is {ours.get(name, 'absent')} in the first, {theirs.get(name, 'absent')} here"

@@ -37,8 +37,9 @@ def nbytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
 
 
-def _padded(size: int) -> int:
-    return (size + 7) & ~7  # every tensor starts where an int64 may
+def padded_bytes(spec: TensorSpec) -> int:
+    """Bytes of one tensor in the buffer: every one starts where an int64 may."""
+    return (nbytes(spec) + 7) & ~7
 
 
 def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
@@ -55,7 +56,7 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
         if math.prod(max(1, size) for size in spec.shape) > sys.maxsize // DTYPES[spec.dtype].itemsize:
             raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has shape {list(spec.shape)}")
         names.add(spec.name)
-    return sum(_padded(nbytes(spec)) for spec in tensors)
+    return sum(padded_bytes(spec) for spec in tensors)
 
 
 def room(size: int) -> NDArray[np.uint8]:
@@ -79,10 +80,7 @@ class Weights:
     def empty(cls, tensors: tuple[TensorSpec, ...]) -> Weights:
         """Room for a model, with undefined values but zeroed padding."""
         weights = cls(tensors, room(total_bytes(tensors)))
-        offset = 0
-        for spec in tensors:
-            weights.buffer[offset + nbytes(spec) : offset + _padded(nbytes(spec))] = 0
-            offset += _padded(nbytes(spec))
+        weights.clear_padding()
         return weights
 
     @classmethod
@@ -101,7 +99,7 @@ class Weights:
         for spec in self.tensors:
             part = self.buffer[offset : offset + nbytes(spec)]
             views[spec.name] = part.view(DTYPES[spec.dtype]).reshape(spec.shape)
-            offset += _padded(nbytes(spec))
+            offset += padded_bytes(spec)
         return views
 
     @property
@@ -111,6 +109,13 @@ class Weights:
             if self.known_digest is None:
                 self.known_digest = blake3(self.buffer.data).digest()
             return self.known_digest
+
+    def clear_padding(self) -> None:
+        """Zeroes what lies between the tensors: the same tensors always have the same digest."""
+        offset = 0
+        for spec in self.tensors:
+            self.buffer[offset + nbytes(spec) : offset + padded_bytes(spec)] = 0
+            offset += padded_bytes(spec)
 
     def ref(self, model_id: str) -> ModelRef:
         """The reference under which these weights are known."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.aggregation import Mean
+from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 
 
@@ -19,12 +21,11 @@ class Aggregation(abc.ABC):
 
     def __init__(self) -> None:
         self._mean = Mean(weighted=True)
-        self._like: Weights | None = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing was folded."""
-        return self._like is None
+        return self._mean.empty
 
     @abc.abstractmethod
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
@@ -32,11 +33,7 @@ class Aggregation(abc.ABC):
 
     @abc.abstractmethod
     def result(self, start: Weights | None) -> Weights:
-        """The group's model; ValueError when nothing was folded."""
-
-    def _fold(self, weights: Weights, weight: float) -> None:
-        self._mean.fold(weights.arrays, weight)
-        self._like = weights
+        """The group's model, with which the aggregation ends; ValueError when nothing was folded."""
 
 
 class WeightedMean(Aggregation):
@@ -44,13 +41,11 @@ class WeightedMean(Aggregation):
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
         """Counts by its weight, however long it trained."""
-        self._fold(weights, weight)
+        self._mean.fold(weights, weight)
 
     def result(self, start: Weights | None) -> Weights:
         """The mean."""
-        mean = self._mean.result()
-        assert self._like is not None
-        return Weights.of(mean, self._like.tensors)
+        return self._mean.result()
 
 
 class FedNova(Aggregation):
@@ -70,22 +65,26 @@ class FedNova(Aggregation):
         """`steps` is the normalising sum of the local steps."""
         if not steps > 0:
             raise ValueError(f"it says that it took {steps} local steps")
-        self._fold(weights, weight / steps)
+        self._mean.fold(weights, weight / steps)
         self._weight += weight
         self._weight_per_step += weight / steps
         self._weighted_steps += weight * steps
 
     def result(self, start: Weights | None) -> Weights:
         """Computed in float64, and rounded once."""
-        mean = self._mean.result(exact=True)
+        if self.empty:
+            raise ValueError("no model was folded")
         assert start is not None
-        assert self._like is not None
         reach = self._weighted_steps * self._weight_per_step / self._weight**2
-        for spec in self._like.tensors:
-            if spec.trainable and mean[spec.name].dtype.kind == "f":
-                before = start.arrays[spec.name].astype(np.float64)
-                mean[spec.name] = before + reach * (mean[spec.name] - before)
-        return Weights.of(mean, self._like.tensors)
+
+        def step(spec: TensorSpec, mean: NDArray[np.float64]) -> None:
+            if spec.trainable:
+                before: NDArray[Any] = start.arrays[spec.name].reshape(-1)
+                mean -= before
+                mean *= reach
+                mean += before
+
+        return self._mean.result(step)
 
 
 AGGREGATIONS: dict[str, type[Aggregation]] = {

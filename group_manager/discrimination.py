@@ -202,12 +202,11 @@ class SharedNetwork(Networks):
                 self._judged, self._without_gain = dict(judged), 0
             else:
                 self._without_gain += 1
-        mean, like = Mean(weighted=False), None
+        mean = Mean(weighted=False)
         for network in trained.values():
-            mean.fold(network.arrays)
-            like = network.tensors
-        if like is not None:
-            self._start = Weights.of(mean.result(), like)
+            mean.fold(network)
+        if not mean.empty:
+            self._start = mean.result()
 
     def distance(self, one: int, other: int) -> float:
         """At the best judgement."""

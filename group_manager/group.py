@@ -252,7 +252,7 @@ class Group:
             self._carrying.pop(model_id, None)
 
     async def _mean_of(self, parts: tuple[Part, ...]) -> Weights:
-        mean, like = Mean(weighted=True), None
+        mean = Mean(weighted=True)
         lost = Failure(FailureCode.NO_SUCH_MODEL, "the start has no parts")
         for part in parts:
             assert part.ref is not None
@@ -262,12 +262,11 @@ class Group:
                 lost = weights
                 self._tell(GroupEvent(PartLost(part.client, weights)))
                 continue
-            await asyncio.to_thread(mean.fold, weights.arrays, part.weight)
-            like = weights.tensors
+            await asyncio.to_thread(mean.fold, weights, part.weight)
             self._store.release([part.ref.id])
-        if like is None:
+        if mean.empty:
             raise WeightsError(lost.code, lost.detail)
-        return Weights.of(mean.result(), like)
+        return await asyncio.to_thread(mean.result)
 
     async def _send_up(self, model_id: str) -> None:
         maker = self._makers.get(model_id)

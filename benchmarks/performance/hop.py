@@ -1,16 +1,15 @@
 """One hop of a model between processes: `python -m benchmarks.performance.hop`.
 
-Seven processes pass a model on, each when it has it whole (store and forward), over loopback, so that one sample is a
-sixth of the time from the first to the last. Ours is what nodes do: fetched in chunks, digest checked, finite, in
-tensors to train on; every process digests what it hands on, as after training. Beside it raw TCP and a bare gRPC stream
-into a buffer, neither of which checks anything; ours with mutual TLS is beside ours without.
+Seven processes pass a model on, each when it has it whole (store and forward), over loopback, so that one sample is
+a sixth of the time from the first to the last. Ours is what nodes do: fetched in chunks, digest checked, finite, in
+tensors to train on; every process digests what it hands on, as after training. Beside it raw TCP and a bare gRPC
+stream into a buffer, neither of which checks anything; ours with mutual TLS is beside ours without.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
+from benchmarks.performance import certificates
 from benchmarks.performance.idle_task import LEAF_CNN
 from benchmarks.performance.rows import Row, main
 from fedgsp import lifecycle
@@ -29,13 +29,14 @@ from fedgsp.channels import Channels, start_server
 from fedgsp.messages import Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp.weights import Weights, room
 from fedgsp_node.fetching import Fetcher
 
 PROCESSES = 7
 CHUNK_BYTES = 2 * 1024 * 1024
 SIZES = {"26 MB": LEAF_CNN, "250 MB": 62_500_000}
-Kind = Callable[[int, int], Awaitable[None]]
+Kind = Callable[[int, int, Tls | None], Awaitable[None]]
 
 
 async def _line() -> str:
@@ -53,7 +54,7 @@ def _model(parameters: int) -> Weights:
     return weights
 
 
-async def tcp(index: int, parameters: int) -> None:
+async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
     """recv_into and sendall."""
     listening = socket.create_server(("127.0.0.1", 0))
     _say(listening.getsockname()[1])
@@ -78,7 +79,7 @@ async def tcp(index: int, parameters: int) -> None:
             after.sendall(view)
 
 
-async def bare(index: int, parameters: int) -> None:
+async def bare(index: int, parameters: int, tls: Tls | None) -> None:
     """A gRPC stream of bytes."""
     size = _model(parameters).buffer.nbytes if index == 0 else 4 * parameters + 4 * (parameters % 2)
     promised: dict[bytes, asyncio.Future[memoryview]] = {}
@@ -86,7 +87,7 @@ async def bare(index: int, parameters: int) -> None:
     def promise(name: bytes) -> asyncio.Future[memoryview]:
         return promised.setdefault(name, asyncio.get_running_loop().create_future())
 
-    async def fetch(name: bytes, _: object):  # noqa: ANN202
+    async def fetch(name: bytes, _: object):
         view = await promise(name)
         del promised[name]
         for offset in range(0, len(view), CHUNK_BYTES):
@@ -117,14 +118,14 @@ async def bare(index: int, parameters: int) -> None:
     await server.stop(0)
 
 
-async def ours(index: int, parameters: int) -> None:
+async def ours(index: int, parameters: int, tls: Tls | None) -> None:
     """The node's own fetching and serving."""
     store = ModelStore()
-    server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to])
+    server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to], tls)
     _say(address.rpartition(":")[2])
     source = Source(SourceKind.NODE, "before", f"127.0.0.1:{int(await _line())}")
     model = _model(parameters)
-    async with Channels() as channels:
+    async with Channels(tls) as channels:
         fetcher = Fetcher(store, channels, model.tensors, "127.0.0.1")
         number = 0
         while index or await _line():
@@ -145,10 +146,12 @@ KINDS: dict[str, Kind] = {"tcp": tcp, "bare": bare, "ours": ours, "tls": ours}
 
 @contextlib.contextmanager
 def _chain(kind: str, parameters: int, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "benchmarks.performance.hop", "process", kind, str(parameters), str(folder)]
+    files = [str(path) for path in (certificates.make(folder) if kind == "tls" else ())]
+    command = [sys.executable, "-m", "benchmarks.performance.hop", "process", kind, str(parameters)]
     pipe = subprocess.PIPE
     chain = [
-        subprocess.Popen([*command, str(index)], stdin=pipe, stdout=pipe, text=True) for index in range(PROCESSES)
+        subprocess.Popen([*command, str(index), *files], stdin=pipe, stdout=pipe, text=True)
+        for index in range(PROCESSES)
     ]
     try:
         ports = [process.stdout.readline().strip() for process in chain if process.stdout]
@@ -200,7 +203,7 @@ def measure(repeats: int, sizes: tuple[str, ...] = tuple(SIZES)) -> list[Row]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["process"]:
-        kind, parameters, folder, index = sys.argv[2:]
-        os.environ.pop("FEDGSP_LIFELINE", None)
-        sys.exit(lifecycle.run(KINDS[kind](int(index), int(parameters))))
+        kind, parameters, index, *files = sys.argv[2:]
+        tls = load(TlsFiles(*map(Path, files))) if files else None
+        sys.exit(lifecycle.run(KINDS[kind](int(index), int(parameters), tls)))
     main(measure, __doc__ or "", repeats=15)

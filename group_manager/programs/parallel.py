@@ -46,9 +46,15 @@ async def run(group: Group) -> GroupResult | Failure:
         start = await group.collect(request.start.id)
     if isinstance(start, Failure):
         return start
-    result = await asyncio.to_thread(aggregation.result, start)
+    result = await asyncio.to_thread(_result, aggregation, start)
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
     return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
+
+
+def _result(aggregation: Aggregation, start: Weights | None) -> Weights:
+    result = aggregation.result(start)
+    _ = result.digest  # here and not in the event loop
+    return result
 
 
 def _folded(aggregation: Aggregation, weights: Weights, weight: float, steps: float) -> Weights | Failure:

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from fedgsp.aggregation import Mean
+from fedgsp.messages import TensorSpec
+from fedgsp.weights import Weights
 
 
 def merged(name: str, *folds: tuple[float, int]) -> float:
     merge = Mean(weighted=name == "weighted-mean")
     for value, samples in folds:
-        merge.fold({"w": np.array([value])}, samples)
-    return float(merge.result()["w"][0])
+        merge.fold(Weights.of({"w": np.array([value])}, (TensorSpec("w", "float64", (1,)),)), samples)
+    return float(merge.result().arrays["w"][0])
 
 
 def test_the_mean_is_over_the_sampled_groups_only() -> None:

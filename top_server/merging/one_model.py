@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fedgsp.aggregation import Mean
 from fedgsp.messages import Failure
-from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import Merging, Starts
 from top_server.models import GLOBAL, INITIAL, Held
@@ -44,12 +43,13 @@ class OneModel(Merging):
         weights = await self.run.take(outcome)
         if isinstance(weights, Failure):
             return weights
-        await asyncio.to_thread(self._mean.fold, weights.arrays, outcome.samples)
+        await asyncio.to_thread(self._mean.fold, weights, outcome.samples)
         return None
 
     async def finish(self, round_number: int) -> None:
         """The mean is the global model."""
-        merged = Weights.of(self._mean.result(), self.run.tensors)
+        merged = await asyncio.to_thread(self._mean.result)
+        self._mean = Mean(weighted=self._weighted)  # which holds on to models no more
         self.run.models.put([GLOBAL], self.group_model_id(round_number, GLOBAL), merged)
 
     def of(self, client: int) -> Held:

@@ -11,7 +11,6 @@ import numpy as np
 from fedgsp.aggregation import Mean
 from fedgsp.messages import Failure, Results, Trained
 from fedgsp.seeds import stream
-from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import soft_choices
 from top_server.grouping.options import Options
@@ -64,14 +63,14 @@ class SoftClusters(Merging):
                 continue
             self.run.models.put([client_slot(done.client)], done.result.ref.id, weights)
             for cluster in self._chosen[done.client]:
-                await asyncio.to_thread(self._means[cluster].fold, weights.arrays, done.result.samples)
+                await asyncio.to_thread(self._means[cluster].fold, weights, done.result.samples)
                 self._folded.add(cluster)
         return None if self._folded else failure
 
     async def finish(self, round_number: int) -> None:
         """Clusters that nobody chose keep their models."""
         for cluster in sorted(self._folded):
-            merged = Weights.of(self._means[cluster].result(), self.run.tensors)
+            merged = self._means[cluster].result()
             self.run.models.put([cluster_slot(cluster)], self.group_model_id(round_number, f"c{cluster}"), merged)
         for clusters in set(self._chosen.values()):
             self.run.models.drop(_start_slot(clusters))
@@ -85,9 +84,9 @@ class SoftClusters(Merging):
         mean = Mean(weighted=False)
         for cluster in clusters:
             weights = await self.run.models.weights(self.run.models[cluster_slot(cluster)])
-            await asyncio.to_thread(mean.fold, weights.arrays)
+            await asyncio.to_thread(mean.fold, weights)
         slot = _start_slot(clusters)
-        made = Weights.of(mean.result(), self.run.tensors)
+        made = mean.result()
         self.run.models.put([slot], self.group_model_id(round_number, slot), made)
 
 
