@@ -22,8 +22,8 @@ import grpc.aio
 import numpy as np
 
 from benchmarks.performance import certificates
-from benchmarks.performance.idle_task import LEAF_CNN
 from benchmarks.performance.rows import Row, main
+from benchmarks.performance.sizes import LARGE, LEAF_CNN
 from fedgsp import lifecycle
 from fedgsp.channels import Channels, start_server
 from fedgsp.messages import Source, SourceKind, Start, TensorSpec
@@ -35,7 +35,7 @@ from fedgsp_node.fetching import Fetcher
 
 PROCESSES = 7
 CHUNK_BYTES = 2 * 1024 * 1024
-SIZES = {"26 MB": LEAF_CNN, "250 MB": 62_500_000}
+SIZES = {"26 MB": LEAF_CNN, "250 MB": LARGE}
 Kind = Callable[[int, int, Tls | None], Awaitable[None]]
 
 

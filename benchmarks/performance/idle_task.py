@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.performance.sizes import LEAF_CNN
 from fedgsp import ClientData, Split, Task
-
-LEAF_CNN = 6_603_710
 
 
 class _Model(nn.Module):
