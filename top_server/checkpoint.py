@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,19 +72,21 @@ def save(path: Path, tensors: Tensors, origin: Origin) -> None:
     metadata["clients"] = ",".join(map(str, origin.clients))
     # order="C" and not ascontiguousarray, which would make a vector of a scalar
     ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    data = safetensors.numpy.save(ordered, metadata)
-    aside = path.with_name(f".{path.name}.tmp")
+    # A folder of its own: the library leaves a file of a name that we cannot know if the process is killed.
+    folder = path.with_name(".writing")
+    aside = folder / path.name
     try:
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        safetensors.numpy.save_file(ordered, aside, metadata)  # straight from the tensors' memory
+        _sync(aside)
         aside.replace(path)
-        _sync_directory(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}", "make room on that disk") from error
+        _sync(path.parent)
+    except (OSError, safetensors.SafetensorError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RunError(f"{path} cannot be written: {why}", "make room on that disk") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
@@ -105,9 +107,9 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
     return tensors, origin
 
 
-def _sync_directory(directory: Path) -> None:
-    # the new name must survive a power cut as well
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    # the file's bytes, and in its directory the new name, must survive a power cut
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
