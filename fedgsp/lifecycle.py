@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedgsp.errors import PeerError
+from fedgsp.memory import keep_freed
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 def run(main: Coroutine[Any, Any, None]) -> int:
     """Runs a process's main coroutine until it ends or the process is asked to stop; returns the exit code."""
+    keep_freed()
     return asyncio.run(_run(main))
 
 
