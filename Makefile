@@ -7,9 +7,11 @@ INSTALLED := $(VENV)/installed
 
 DEMO_FLAGS ?= --growth log --local-nodes 4 --clients 24 --beta 2 --rounds 15 --listen 127.0.0.1:0
 PYTEST_FLAGS ?=
+BENCH ?=
+PEERS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check protos clean
+.PHONY: help install demo test check bench protos clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -37,6 +39,9 @@ check: $(INSTALLED)  ## lint, formatting, types, installed versions, stubs
 	$(BIN)/mypy
 	$(BIN)/pip check
 	$(BIN)/python scripts/protos.py --check
+
+bench: $(INSTALLED)  ## measure speed and memory beside what is possible; BENCH="hop rounds" chooses, PEERS=DIR has others there
+	$(BIN)/python -m benchmarks.performance $(BENCH) $(if $(PEERS),--peers $(PEERS))
 
 protos: $(INSTALLED)  ## make fedgsp/v1 anew from protos/
 	$(BIN)/python scripts/protos.py
