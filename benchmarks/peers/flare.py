@@ -1,0 +1,94 @@
+"""NVFlare's cases: `python -m benchmarks.peers.flare CASE`, in the environment of the requirements.
+
+Its proof-of-concept deployment is a real one on one machine: a server, a client process for each client and a job's
+own processes below each, with mutual TLS. Both sides poll; how often is set to 0.05 s (2 s and 0.5 s by default).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.peers.model import CNN_PARAMETERS, SMALL_PARAMETERS, STAMPS
+from benchmarks.peers.processes import LimitError, Processes
+from benchmarks.peers.results import SECONDS, Case, main, rounds_of, stamps_of
+
+BIN = Path(sys.executable).parent
+#: From when on a simulation's pace tells whether it can end in time.
+WARM_UP = 60.0
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {
+        STAMPS: str(home / "stamps"),
+        "HOME": str(home),
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "NVFLARE_POC_WORKSPACE": str(home / "poc"),
+    }
+
+
+def hops_of(path: Path) -> list[float]:
+    """When each client began."""
+    return [when for what, when in stamps_of(path) if what == "hop"]
+
+
+def start(processes: Processes, home: Path, *words: object) -> Path:
+    """Start the job and return where it stamps."""
+    command = [sys.executable, "-m", "benchmarks.peers.flare_job", *map(str, words)]
+    processes.start(command, home / "log", environment(home))
+    return home / "stamps"
+
+
+def fedavg(processes: Processes, home: Path) -> tuple[list[float], None]:
+    """Seconds of every round."""
+    rounds = 8
+    stamps = start(processes, home, "fedavg", "poc", 4, rounds, CNN_PARAMETERS)
+    processes.watch(lambda: len(rounds_of(stamps)) == rounds)
+    return rounds_of(stamps), None
+
+
+def relay(processes: Processes, home: Path, parameters: int) -> tuple[list[float], None]:
+    """Seconds from each client to the next."""
+    rounds = 5
+    stamps = start(processes, home, "relay", "poc", 4, rounds, parameters)
+    processes.watch(lambda: len(hops_of(stamps)) == 4 * rounds)
+    rounds_of(stamps)
+    hops = hops_of(stamps)
+    return [after - before for before, after in itertools.pairwise(hops)], None
+
+
+def simulation(processes: Processes, home: Path, clients: int = 368) -> tuple[list[float], None]:
+    """Seconds of the one round, or a LimitError as soon as its pace says that it cannot end in time."""
+    stamps = start(processes, home, "fedavg", "simulator", clients, 1, CNN_PARAMETERS)
+
+    def done() -> bool:
+        found = stamps_of(stamps)
+        taken = time.time() - found[0][1] if found else 0.0
+        begun = len(hops_of(stamps))
+        if taken > WARM_UP and taken / max(begun, 1) * clients > SECONDS:
+            raise LimitError(
+                f"stopped after {taken:.0f} s with {begun} of {clients} clients begun: "
+                f"about {taken / max(begun, 1) * clients:.0f} s at that pace, over the limit of {SECONDS:.0f} s"
+            )
+        return len(rounds_of(stamps)) == 1
+
+    processes.watch(done)
+    return rounds_of(stamps), None
+
+
+POC = "proof-of-concept deployment, mutual TLS, polls every 0.05 s"
+CASES = {
+    "fedavg-round": Case("nvflare", "fedavg-round", fedavg, POC),
+    "368-clients": Case("nvflare", "368-clients", simulation, "simulator, a client process a core", first=0),
+    "relay-hop": Case("nvflare", "relay-hop", lambda p, home: relay(p, home, CNN_PARAMETERS), f"Cyclic; {POC}", 3),
+    "control-hop": Case(
+        "nvflare", "control-hop", lambda p, home: relay(p, home, SMALL_PARAMETERS), f"Cyclic; {POC}", 3
+    ),
+}
+
+if __name__ == "__main__":
+    main(CASES, version("nvflare"))
