@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.messages import TensorSpec
+from fedgsp.spill import walk
 from fedgsp.weights import DTYPES, Weights, padded_bytes, total_bytes
 
 #: Changes the exact mean of a tensor, in float64, flat and in place, before it is rounded.
@@ -130,12 +131,15 @@ class _Sums:
         self, sums: NDArray[np.float64], tensor: NDArray[np.generic], weight: float
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Blocks of a tensor's sums, and weight times what the tensor has there."""
-        values = tensor.reshape(-1)
-        for start in range(0, len(sums), _BLOCK):
-            product = self._scratch[: len(sums) - start]
-            product[...] = values[start : start + _BLOCK]
-            product *= weight
-            yield sums[start : start + _BLOCK], product
+        done = 0
+        for piece in walk(tensor.reshape(-1)):
+            for start in range(0, len(piece), _BLOCK):
+                values = piece[start : start + _BLOCK]
+                product = self._scratch[: len(values)]
+                product[...] = values
+                product *= weight
+                yield sums[done : done + len(values)], product
+                done += len(values)
 
 
 def _layout(weights: Weights) -> list[tuple[str, tuple[int, ...], str]]:

@@ -16,6 +16,7 @@ from fedgsp import chunks
 from fedgsp.channels import describe, refuse
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.model_store import ModelStore
+from fedgsp.spill import Room, let_go, walk
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, check_finite, check_same_tensors, room, total_bytes
 
@@ -44,11 +45,13 @@ class ModelServicer:
         wanted: Callable[[str], Awaitable[None]] | None = None,
         may_upload: Callable[[str], bool] = lambda _: False,
         max_bytes: Callable[[], int] = lambda: 0,
+        make_room: Room = room,
     ) -> None:
         self._store = store
         self._wanted = wanted
         self._may_upload = may_upload
         self._max_bytes = max_bytes
+        self._make_room = make_room
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Offers the service."""
@@ -77,7 +80,9 @@ class ModelServicer:
     ) -> model_pb2.UploadResponse:
         """Takes a model that this process asked for."""
         try:
-            ref, weights = await _receive(requests, None, self._max_bytes(), self._may_upload, CHUNK_TIMEOUT_S)
+            ref, weights = await _receive(
+                requests, None, self._max_bytes(), self._may_upload, CHUNK_TIMEOUT_S, make_room=self._make_room
+            )
             if not self._may_upload(ref.id):  # whoever asked has gone meanwhile: nobody would ever release it
                 raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
         except WeightsError as error:
@@ -92,6 +97,7 @@ async def fetch(
     expected: tuple[TensorSpec, ...] | None,
     max_bytes: int,
     on_chunk: Callable[[], None] = lambda: None,
+    make_room: Room = room,
 ) -> Weights:
     """Fetches a model from its holder, waiting for a promised one; raises WeightsError.
 
@@ -102,7 +108,9 @@ async def fetch(
         model_pb2.FetchRequest(model_id=model_id), timeout=PROMISE_TIMEOUT_S
     )
     try:
-        _, weights = await _receive(call, expected, max_bytes, lambda found: found == model_id, None, on_chunk)
+        _, weights = await _receive(
+            call, expected, max_bytes, lambda found: found == model_id, None, on_chunk, make_room
+        )
     except grpc.aio.AioRpcError as error:
         known = grpc.StatusCode.NOT_FOUND
         code = FailureCode.NO_SUCH_MODEL if error.code() == known else FailureCode.UNREACHABLE
@@ -125,9 +133,9 @@ async def upload(channel: grpc.aio.Channel, model_id: str, weights: Weights, tim
 async def _chunks(model_id: str, weights: Weights) -> AsyncIterator[bytes]:
     digesting = asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
     yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors))
-    view = weights.buffer.data
-    for offset in range(0, len(view), CHUNK_BYTES):
-        yield chunks.data(view[offset : offset + CHUNK_BYTES])
+    for piece in walk(weights.buffer):
+        for offset in range(0, len(piece), CHUNK_BYTES):
+            yield chunks.data(piece[offset : offset + CHUNK_BYTES].data)
     yield chunks.digest(await digesting)
 
 
@@ -138,6 +146,7 @@ async def _receive(
     accept: Callable[[str], bool],
     header_timeout_s: float | None,
     on_chunk: Callable[[], None] = lambda: None,
+    make_room: Room = room,
 ) -> tuple[ModelRef, Weights]:
     stream = aiter(messages)
     header = await _next(stream, "a model", header_timeout_s)
@@ -148,7 +157,7 @@ async def _receive(
         raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
     what = f"model {ref.id!r}"
     _check_header(what, header, ref.size, expected, max_bytes)
-    buffer, hasher, filled = room(ref.size), blake3(), 0
+    buffer, hasher, filled = make_room(ref.size), blake3(), 0
     view = buffer.data
     while not isinstance(part := await _next(stream, what, CHUNK_TIMEOUT_S), chunks.Digest):
         if part is None:
@@ -160,6 +169,7 @@ async def _receive(
             raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {ref.size} bytes came")
         view[filled:end] = part
         hasher.update(part)  # while it is in the cache
+        let_go(buffer[filled:end])
         filled = end
         on_chunk()
     if filled < ref.size:

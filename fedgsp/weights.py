@@ -14,6 +14,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
+from fedgsp.spill import walk
 
 #: What a tensor may be. Anything else from a peer is refused before a byte is allocated for it.
 DTYPES = {
@@ -107,7 +108,10 @@ class Weights:
         """BLAKE3 of the buffer, computed once whoever asks; the buffer must not change any more."""
         with self._digesting:
             if self.known_digest is None:
-                self.known_digest = blake3(self.buffer.data).digest()
+                hasher = blake3()
+                for piece in walk(self.buffer):
+                    hasher.update(piece.data)
+                self.known_digest = hasher.digest()
             return self.known_digest
 
     def clear_padding(self) -> None:
@@ -122,8 +126,8 @@ class Weights:
         return ModelRef(model_id, self.buffer.nbytes, self.digest)
 
     def part(self, tensors: tuple[TensorSpec, ...]) -> Weights:
-        """A copy of those of the tensors that are named."""
-        return Weights.of(self.arrays, tensors)
+        """Those of the tensors that are named, copied unless they are all."""
+        return self if tensors == self.tensors else Weights.of(self.arrays, tensors)
 
     def copy(self) -> Weights:
         """The same weights in a buffer of their own."""
@@ -140,7 +144,7 @@ def without_head(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 def check_finite(weights: Weights) -> None:
     """Raises WeightsError if any float is NaN or infinite."""
     for name, array in weights.arrays.items():
-        if array.dtype.kind == "f" and not _all_finite(array.reshape(-1)):
+        if array.dtype.kind == "f" and not all(map(_all_finite, walk(array.reshape(-1)))):
             raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds NaN or infinite values")
 
 

@@ -39,8 +39,9 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
+from fedgsp.spill import spilling
 from fedgsp.updates import update_of
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, WeightsError, room
 from group_manager.members import Members, Outcome, Ticket
 
 #: Longest wait for a finished model; above the deadline that a node sets for its upload.
@@ -240,7 +241,7 @@ class Group:
                 self._store.put(model_id, await self._mean_of(self.request.parts))
             elif self._earlier.get(model_id) == "":
                 channel = self._channels.to(self.request.start_address)
-                weights = await fetch(channel, model_id, None, self.request.max_model_bytes)
+                weights = await fetch(channel, model_id, None, self.request.max_model_bytes, make_room=spilling(room))
                 self._store.put(model_id, weights)
             else:
                 await self._send_up(model_id)

@@ -11,8 +11,9 @@ from fedgsp import wire
 from fedgsp.channels import describe
 from fedgsp.messages import Failure, FailureCode, GroupEvent, GroupResult, Release, RunGroupRequest, TensorSpec
 from fedgsp.model_service import fetch
+from fedgsp.spill import spilling
 from fedgsp.v1 import group_pb2_grpc
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, WeightsError, room
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,9 @@ class ManagerClient:
     async def take(self, model_id: str, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
         """Fetches a group's model; the manager may forget it whether it is usable or not."""
         try:
-            taken: Weights | Failure = await fetch(self._channel, model_id, tensors, max_bytes)
+            taken: Weights | Failure = await fetch(
+                self._channel, model_id, tensors, max_bytes, make_room=spilling(room)
+            )
         except WeightsError as error:
             taken = error.failure
         try:

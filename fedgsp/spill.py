@@ -1,0 +1,87 @@
+"""Large models in files that have no name: the kernel may write their pages out, and takes the files with the process.
+
+A process that folds or passes models on looks at each byte once or twice, in order; what it has looked at need not
+count as its memory. What `walk` yields of other arrays is the same, with nothing to let go.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+#: Makes uninitialised bytes, shape (size,).
+Room = Callable[[int], NDArray[np.uint8]]
+
+#: Smaller models are not worth a file.
+SPILLED_BYTES = 64 << 20
+#: Bytes of an array that are looked at before they are let go.
+_PIECE = 4 << 20
+
+
+def spilling(otherwise: Room) -> Room:
+    """Makes room in a file for large models, and as `otherwise` for others, or where no file can be had."""
+
+    def room(size: int) -> NDArray[np.uint8]:
+        if size >= SPILLED_BYTES:
+            try:
+                return _in_file(size)
+            except OSError as error:
+                logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
+        return otherwise(size)
+
+    return room
+
+
+def walk(array: NDArray[Scalar]) -> Iterator[NDArray[Scalar]]:
+    """The pieces of a flat array, in order; what lies behind in a file is no longer in this process's memory."""
+    step = max(1, _PIECE // array.itemsize)
+    for start in range(0, len(array), step):
+        piece = array[start : start + step]
+        yield piece
+        let_go(piece)
+
+
+def let_go(array: NDArray[Any]) -> None:
+    """Takes a contiguous array that is in a file out of this process's memory; its values stay."""
+    mapping = _mapping(array)
+    if mapping is not None:
+        start = array.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
+        page = start // mmap.PAGESIZE * mmap.PAGESIZE
+        mapping.madvise(mmap.MADV_DONTNEED, page, start + array.nbytes - page)
+
+
+def _directory() -> Path:
+    # Not the usual one, which may well be memory.
+    return Path(os.environ.get("TMPDIR") or "/var/tmp")
+
+
+def _in_file(size: int) -> NDArray[np.uint8]:
+    with tempfile.TemporaryFile(dir=_directory(), prefix="fedgsp-") as file:
+        os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process when it writes
+        return np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+
+
+def _mapping(array: NDArray[Any]) -> mmap.mmap | None:
+    """The file's pages that an array is a view of; None if it is in other memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) and _is_file(base) else None
+
+
+def _is_file(mapping: mmap.mmap) -> bool:
+    try:
+        return mapping.size() > 0  # the size of its file
+    except (OSError, ValueError):
+        return False

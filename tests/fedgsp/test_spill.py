@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import mmap
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.holders import PLENTY, serving_store
+from support.weights import some_weights, vector
+
+from fedgsp import spill
+from fedgsp.aggregation import Mean
+from fedgsp.model_service import fetch, upload
+from fedgsp.model_store import ModelStore
+from fedgsp.spill import spilling, walk
+from fedgsp.weights import Weights, WeightsError, check_finite, room
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are counted as Linux does")
+
+LARGE = 5_000_000
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "SPILLED_BYTES", 1 << 20)
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def spilled(weights: Weights) -> Weights:
+    copy = Weights(weights.tensors, spilling(room)(weights.buffer.nbytes))
+    copy.buffer[...] = weights.buffer
+    spill.let_go(copy.buffer)
+    return copy
+
+
+def test_the_pieces_of_an_array_are_the_array() -> None:
+    for array in (np.arange(LARGE), np.arange(7, dtype=np.uint8), np.empty(0)):
+        assert np.array_equal(np.concatenate([array[:0], *walk(array)]), array)
+
+
+def test_what_was_let_go_is_there_when_it_is_looked_at_again_and_takes_no_memory_before() -> None:
+    weights = some_weights(1, vector(LARGE))
+    copy = spilled(weights)
+    before = resident()
+    assert copy.digest == weights.digest
+    check_finite(copy)
+    assert resident() - before < 2 * spill._PIECE
+    assert np.array_equal(copy.buffer, weights.buffer)
+    assert resident() - before > 3 * LARGE  # the view that was just looked at whole is in memory
+    spill.let_go(copy.buffer)
+    assert resident() - before < 2 * spill._PIECE
+
+
+def test_models_in_files_have_the_mean_that_they_have_in_memory() -> None:
+    models = [some_weights(seed, vector(LARGE)) for seed in range(3)]
+    found = []
+    for kind in (lambda model: model, spilled):
+        mean = Mean(weighted=True)
+        for samples, model in enumerate(models, 1):
+            mean.fold(kind(model), samples)
+        found.append(mean.result().digest)
+    assert found[0] == found[1]
+
+
+def test_a_value_that_is_not_finite_is_found_in_a_file_too() -> None:
+    weights = some_weights(1, vector(LARGE))
+    weights.arrays["w"][LARGE - 1] = np.inf
+    with pytest.raises(WeightsError):
+        check_finite(spilled(weights))
+
+
+async def test_a_large_model_passes_through_a_process_without_being_in_its_memory() -> None:
+    weights, store = some_weights(1, vector(4 * LARGE)), ModelStore()
+    expected = weights.digest
+    async with serving_store(
+        store, may_upload=lambda _: True, max_bytes=lambda: PLENTY, make_room=spilling(room)
+    ) as served:
+        await upload(served.channel, "m", weights, 30.0)
+        assert spill._mapping((await store.get("m")).buffer) is not None
+        fetched = await fetch(served.channel, "m", None, PLENTY, make_room=spilling(room))
+        before = resident()
+        del weights
+        await upload(served.channel, "n", fetched, 30.0)
+        assert resident() - before < 0  # and none came for `fetched`, nor for what was received
+    assert (await store.get("n")).digest == expected
+
+
+def test_without_a_place_for_files_models_stay_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    made = spilling(room)(2 << 20)
+    assert len(made) == 2 << 20
+    assert spill._mapping(made) is None
+    assert "stays in memory" in caplog.text
+
+
+def test_small_models_stay_in_memory() -> None:
+    assert spill._mapping(spilling(room)(1000)) is None
