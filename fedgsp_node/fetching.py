@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from fedgsp.channels import Channels, resolve
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 Fetched = tuple[Weights, Source, int]
 _HERE = Source(SourceKind.LOCAL, "")
+_NO_FETCH = (SourceKind.LOCAL, SourceKind.OWN)
 
 
 @dataclass(slots=True)
@@ -27,7 +29,7 @@ class _SharedFetch:
 
 
 class Fetcher:
-    """Tries the sources of a start in their order; fetches weights that several orders need once."""
+    """Tries the sources of a start in their order; weights that several orders need are fetched once, and shared."""
 
     def __init__(
         self, store: ModelStore, channels: Channels, tensors: tuple[TensorSpec, ...], top_server_host: str
@@ -36,7 +38,8 @@ class Fetcher:
         self._channels = channels
         self._tensors = tensors
         self._host = top_server_host
-        self._shared: dict[str, _SharedFetch] = {}
+        self._shared: dict[tuple[str, tuple[Source, ...]], _SharedFetch] = {}
+        self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and not let go by all yet
         self._unreachable: set[str] = set()
         self.mark = 0  # chunks received so far
 
@@ -47,16 +50,16 @@ class Fetcher:
         """
         if expected is None:
             expected = without_head(self._tensors) if start.personal else self._tensors
-        if not start.keep:
+        if any(source.kind in _NO_FETCH for source in start.sources):
             return await self._try_all(start, expected)
-        if start.model_id in self._store:
-            return await self._store.get(start.model_id), _HERE, 0
-        shared = self._shared.get(start.model_id)
+        held = await self._held(start, expected)
+        if held is not None:
+            return held, _HERE, 0
+        key = start.model_id, start.sources
+        shared = self._shared.get(key)
         first = shared is None
         if shared is None:
-            shared = self._shared[start.model_id] = _SharedFetch(
-                asyncio.create_task(self._fetch_and_keep(start, expected))
-            )
+            shared = self._shared[key] = _SharedFetch(asyncio.create_task(self._try_all(start, expected)))
         shared.waiting += 1
         try:
             weights, source, size = await asyncio.shield(shared.task)
@@ -65,13 +68,22 @@ class Fetcher:
             if not shared.waiting:
                 # Nobody wants it any more: kept now, it would never be released.
                 shared.task.cancel()
-                del self._shared[start.model_id]
+                del self._shared[key]
+        self._in_use[start.model_id] = weights
+        if start.keep:
+            self._store.put(start.model_id, weights)
         return weights, source, size if first else 0
 
-    async def _fetch_and_keep(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
-        fetched = await self._try_all(start, expected)
-        self._store.put(start.model_id, fetched[0])
-        return fetched
+    async def _held(self, start: Start, expected: tuple[TensorSpec, ...]) -> Weights | None:
+        """The model, if it is kept here or another order starts from it at this moment."""
+        if start.keep and start.model_id in self._store:
+            return await self._store.get(start.model_id)
+        weights = self._in_use.get(start.model_id)
+        if weights is None or weights.tensors != expected:
+            return None
+        if start.keep:
+            self._store.put(start.model_id, weights)
+        return weights
 
     async def _try_all(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")
@@ -93,7 +105,7 @@ class Fetcher:
     async def _from(self, source: Source, model_id: str, expected: tuple[TensorSpec, ...]) -> Fetched:
         if source.kind is SourceKind.OWN and model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {model_id!r} no more")
-        if source.kind in (SourceKind.LOCAL, SourceKind.OWN):
+        if source.kind in _NO_FETCH:
             return await self._store.get(model_id), source, 0
         channel = self._channels.to(resolve(source.address, self._host))
         weights = await fetch(channel, model_id, expected, total_bytes(expected), self._chunk_came)

@@ -121,7 +121,7 @@ async def test_a_peer_that_cannot_be_reached_is_passed_over_and_remembered() -> 
         back = Peer()
         back.store.put("m", some_weights())
         back.store.put("only here", some_weights())
-        server, _ = await start_server(gone.address, [back.register])
+        server, _ = await start_server(gone.address, [back.add_to])
         try:
             await s.channels.drop(gone.address)  # and with it gRPC's own memory
             # it is there now, but one attempt was enough
@@ -208,6 +208,12 @@ async def test_weights_that_come_without_a_head_are_those_of_schemes_whose_heads
 # --- weights that several orders start from
 
 
+async def nobody_uses_any(s: Scene) -> None:
+    """Threads that checked weights let go of them a moment later."""
+    while s.fetcher._in_use:
+        await asyncio.sleep(0)
+
+
 def many(s: Scene, count: int = 5) -> list[asyncio.Task[Fetched]]:
     return [asyncio.create_task(s.fetcher.get(Start("m", s.sources, keep=True))) for _ in range(count)]
 
@@ -227,11 +233,35 @@ async def test_what_is_kept_is_here_for_later_orders_until_it_is_released() -> N
     async with scene() as s:
         s.peers[0].store.put("m", some_weights())
         await asyncio.gather(*many(s))
-        _, source, size = await s.fetcher.get(Start("m", s.sources, keep=True))
-        assert (source.kind, size) == (SourceKind.LOCAL, 0)
+        assert (await s.fetcher.get(Start("m", s.sources, keep=True)))[1:] == (Source(SourceKind.LOCAL, ""), 0)
         s.store.release(["m"])
+        await nobody_uses_any(s)
         assert (await s.fetcher.get(Start("m", s.sources, keep=True)))[2] == SIZE
         assert s.peers[0].asked == 2
+
+
+async def test_what_is_not_kept_is_shared_as_long_as_it_is_used() -> None:
+    async with scene() as s:
+        s.peers[0].store.put("m", some_weights())
+        together = await asyncio.gather(*(s.fetcher.get(Start("m", s.sources)) for _ in range(2)))
+        later = await s.fetcher.get(Start("m", s.sources))
+        assert together[0][0] is together[1][0] is later[0]
+        assert [size for _, _, size in (*together, later)] == [SIZE, 0, 0]
+        assert "m" not in s.store
+        del together, later
+        await nobody_uses_any(s)
+        assert (await s.fetcher.get(Start("m", s.sources)))[2] == SIZE
+        assert s.peers[0].asked == 2
+
+
+async def test_orders_that_name_other_sources_do_not_wait_for_one_another() -> None:
+    """The source that one waits for in vain may be why the other was ordered."""
+    async with scene() as s:
+        silent = asyncio.create_task(s.fetcher.get(Start("m", s.sources[:1])))
+        await s.peers[0].somebody_asks.wait()
+        s.peers[1].store.put("m", some_weights())
+        assert (await s.fetcher.get(Start("m", s.sources[1:])))[1] == s.sources[1]
+        silent.cancel()
 
 
 async def test_a_shared_fetch_that_fails_fails_for_all_and_can_be_tried_again() -> None:
@@ -266,7 +296,7 @@ async def test_a_fetch_that_nobody_waits_for_any_more_is_given_up_and_keeps_noth
         await asyncio.gather(*waiting, return_exceptions=True)
         again = many(s, 1)  # in the same breath: it must not join the fetch that is given up
         await let_others_run()
-        assert len([task for task in asyncio.all_tasks() - tasks if "fetch_and_keep" in repr(task)]) == 1
+        assert len([task for task in asyncio.all_tasks() - tasks if "_try_all" in repr(task)]) == 1
         s.peers[0].store.put("m", some_weights())
         assert (await again[0])[2] == SIZE
         assert s.peers[0].asked == 2
