@@ -18,7 +18,9 @@ from fedgsp.weights import Weights, WeightsError, check_finite, room
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are counted as Linux does")
 
-LARGE = 5_000_000
+LARGE = 12_000_000  # 48 MB
+#: Most that a process may have gained if that is not in its memory.
+LITTLE = 24_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -49,15 +51,15 @@ def test_what_was_let_go_is_there_when_it_is_looked_at_again_and_takes_no_memory
     before = resident()
     assert copy.digest == weights.digest
     check_finite(copy)
-    assert resident() - before < 2 * spill._PIECE
+    assert resident() - before < LITTLE
     assert np.array_equal(copy.buffer, weights.buffer)
     assert resident() - before > 3 * LARGE  # the view that was just looked at whole is in memory
     spill.let_go(copy.buffer)
-    assert resident() - before < 2 * spill._PIECE
+    assert resident() - before < LITTLE
 
 
 def test_models_in_files_have_the_mean_that_they_have_in_memory() -> None:
-    models = [some_weights(seed, vector(LARGE)) for seed in range(3)]
+    models = [some_weights(seed, vector(2_000_001)) for seed in range(3)]
     found = []
     for kind in (lambda model: model, spilled):
         mean = Mean(weighted=True)
@@ -75,7 +77,7 @@ def test_a_value_that_is_not_finite_is_found_in_a_file_too() -> None:
 
 
 async def test_a_large_model_passes_through_a_process_without_being_in_its_memory() -> None:
-    weights, store = some_weights(1, vector(4 * LARGE)), ModelStore()
+    weights, store = some_weights(1, vector(2 * LARGE)), ModelStore()
     expected = weights.digest
     async with serving_store(
         store, may_upload=lambda _: True, max_bytes=lambda: PLENTY, make_room=spilling(room)

@@ -210,7 +210,7 @@ async def test_weights_that_come_without_a_head_are_those_of_schemes_whose_heads
 
 async def nobody_uses_any(s: Scene) -> None:
     """Threads that checked weights let go of them a moment later."""
-    while s.fetcher._in_use:
+    while s.fetcher._in_use:  # noqa: ASYNC110 (nobody tells when a weak reference ends)
         await asyncio.sleep(0)
 
 
