@@ -77,7 +77,7 @@ def test_a_value_that_is_not_finite_is_found_in_a_file_too() -> None:
 
 
 async def test_a_large_model_passes_through_a_process_without_being_in_its_memory() -> None:
-    weights, store = some_weights(1, vector(2 * LARGE)), ModelStore()
+    weights, store = some_weights(1, vector(LARGE)), ModelStore()
     expected = weights.digest
     async with serving_store(
         store, may_upload=lambda _: True, max_bytes=lambda: PLENTY, make_room=spilling(room)
