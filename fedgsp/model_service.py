@@ -132,11 +132,14 @@ async def upload(channel: grpc.aio.Channel, model_id: str, weights: Weights, tim
 
 async def _chunks(model_id: str, weights: Weights) -> AsyncIterator[bytes]:
     digesting = asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
-    yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors))
-    for piece in walk(weights.buffer):
-        for offset in range(0, len(piece), CHUNK_BYTES):
-            yield chunks.data(piece[offset : offset + CHUNK_BYTES].data)
-    yield chunks.digest(await digesting)
+    try:
+        yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors))
+        for piece in walk(weights.buffer):
+            for offset in range(0, len(piece), CHUNK_BYTES):
+                yield chunks.data(piece[offset : offset + CHUNK_BYTES].data)
+        yield chunks.digest(await digesting)
+    finally:
+        digesting.cancel()
 
 
 async def _receive(
