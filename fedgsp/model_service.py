@@ -14,9 +14,10 @@ from blake3 import blake3
 
 from fedgsp import chunks
 from fedgsp.channels import describe, refuse
+from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import Room, let_go, walk
+from fedgsp.spill import Room, let_go
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, check_finite, check_same_tensors, room, total_bytes
 
@@ -132,11 +133,11 @@ async def upload(channel: grpc.aio.Channel, model_id: str, weights: Weights, tim
 
 async def _chunks(model_id: str, weights: Weights) -> AsyncIterator[bytes]:
     digesting = asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
+    encoding = BFLOAT16 if weights.bfloat16 else ""
     try:
-        yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors))
-        for piece in walk(weights.buffer):
-            for offset in range(0, len(piece), CHUNK_BYTES):
-                yield chunks.data(piece[offset : offset + CHUNK_BYTES].data)
+        yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors, encoding))
+        for chunk in encoded(weights, CHUNK_BYTES):
+            yield chunks.data(chunk)
         yield chunks.digest(await digesting)
     finally:
         digesting.cancel()
@@ -161,25 +162,29 @@ async def _receive(
     what = f"model {ref.id!r}"
     _check_header(what, header, ref.size, expected, max_bytes)
     buffer, hasher, filled = make_room(ref.size), blake3(), 0
-    view = buffer.data
+    bfloat16 = header.encoding == BFLOAT16
+    decoder, size = Decoder(buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
     while not isinstance(part := await _next(stream, what, CHUNK_TIMEOUT_S), chunks.Digest):
         if part is None:
-            raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {ref.size} bytes came, and no digest")
+            raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came, and no digest")
         if not isinstance(part, memoryview) or not part:  # a second header; or nothing, which could go on forever
             raise WeightsError(FailureCode.BAD_STREAM, f"{what}: a chunk after the header holds no bytes")
         end = filled + len(part)
-        if end > ref.size:
-            raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {ref.size} bytes came")
-        view[filled:end] = part
-        hasher.update(part)  # while it is in the cache
-        let_go(buffer[filled:end])
+        if end > size:
+            raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {size} bytes came")
+        try:
+            came = decoder.put(part)
+        except ValueError as error:
+            raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
+        hasher.update(came.data)  # while it is in the cache
+        let_go(came)
         filled = end
         on_chunk()
-    if filled < ref.size:
-        raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {ref.size} bytes came")
+    if filled < size:
+        raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came")
     if part.value != hasher.digest():
         raise WeightsError(FailureCode.WRONG_DIGEST, f"{what}: the bytes do not have the announced BLAKE3 digest")
-    weights = Weights(header.tensors, buffer, part.value)
+    weights = Weights(header.tensors, buffer, part.value, bfloat16)
     await asyncio.to_thread(check_finite, weights)
     return ref, weights
 
@@ -197,6 +202,8 @@ def _check_header(
         raise WeightsError(FailureCode.WRONG_SHAPES, f"{what} announces {size} bytes, its tensors have {found}")
     if size > max_bytes:
         raise WeightsError(FailureCode.TOO_LONG, f"{what} has {size} bytes, at most {max_bytes} are taken")
+    if header.encoding not in ENCODINGS:
+        raise WeightsError(FailureCode.BAD_STREAM, f"{what} has the unknown encoding {header.encoding[:40]!r}")
 
 
 async def _next(stream: AsyncIterator[bytes], what: str, timeout_s: float | None) -> chunks.Part | None:

@@ -75,6 +75,8 @@ class Weights:
     buffer: NDArray[np.uint8]
     #: The digest, once somebody has computed it.
     known_digest: bytes | None = field(default=None, repr=False)
+    #: Whether every float32 is a bfloat16: see `encoding`.
+    bfloat16: bool = False
     _digesting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @classmethod
@@ -127,7 +129,11 @@ class Weights:
 
     def part(self, tensors: tuple[TensorSpec, ...]) -> Weights:
         """Those of the tensors that are named, copied unless they are all."""
-        return self if tensors == self.tensors else Weights.of(self.arrays, tensors)
+        if tensors == self.tensors:
+            return self
+        part = Weights.of(self.arrays, tensors)
+        part.bfloat16 = self.bfloat16
+        return part
 
     def copy(self) -> Weights:
         """The same weights in a buffer of their own."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from fedgsp.channels import Channels, resolve
+from fedgsp.encoding import wire_bytes
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
@@ -109,7 +110,7 @@ class Fetcher:
             return await self._store.get(model_id), source, 0
         channel = self._channels.to(resolve(source.address, self._host))
         weights = await fetch(channel, model_id, expected, total_bytes(expected), self._chunk_came)
-        return weights, source, weights.buffer.nbytes
+        return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
 
     def _chunk_came(self) -> None:
         self.mark += 1

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
+from fedgsp.encoding import rounded
 from fedgsp.errors import UserError
 from fedgsp.messages import (
     Describe,
@@ -112,10 +113,12 @@ class Worker:
                 trained = learned.after.part(self._clients.shared)
             if not work.trial:
                 await asyncio.to_thread(self._keep, order.client, learned, work.start.personal, round_number)
+            update = await self._reveal(work, learned)  # exact, as what the client keeps
+            if settings.bfloat16:
+                trained = await asyncio.to_thread(rounded, trained)
             if work.retain:
                 await asyncio.to_thread(self._own.save, order.client, work.start.model_id, work.produces, trained)
                 self._own.hold(order.client, work.start.model_id, work.produces)
-            update = await self._reveal(work, learned)
         except (OrderError, WeightsError) as error:
             self._store.fail(work.produces, error.failure)
             raise

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
+from fedgsp.encoding import rounded, wire_bytes
 from fedgsp.messages import (
     Cancel,
     Discriminated,
@@ -229,6 +230,11 @@ class Group:
         except TimeoutError:
             return Failure(FailureCode.STALLED, f"model {model_id!r} did not come in {COLLECT_TIMEOUT_S:.0f} s")
 
+    def handed_on(self, weights: Weights) -> Weights:
+        """A model that this manager made, as it travels in this run."""
+        training = self.request.training
+        return rounded(weights) if training is not None and training.bfloat16 else weights
+
     def keep(self, model_id: str, weights: Weights) -> ModelRef:
         """Keeps a model that this manager made until the top server has fetched it."""
         self._store.put(model_id, weights)
@@ -267,7 +273,7 @@ class Group:
             self._store.release([part.ref.id])
         if mean.empty:
             raise WeightsError(lost.code, lost.detail)
-        return await asyncio.to_thread(mean.result)
+        return await asyncio.to_thread(lambda: self.handed_on(mean.result()))
 
     async def _send_up(self, model_id: str) -> None:
         maker = self._makers.get(model_id)
@@ -280,7 +286,8 @@ class Group:
         outcome = await self._submit(node, Order(key, 0, SendUp(model_id, maker is None))).outcome
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
-        self.bytes_relayed += (await self._store.get(model_id)).buffer.nbytes
+        weights = await self._store.get(model_id)
+        self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
 
     def can_provide(self, model_id: str) -> bool:
         """Whether this group knows where a model is."""

@@ -124,6 +124,12 @@ class RunConfig:
         "how weights travel: between nodes where these can be reached, always so, or always through the managers",
         choices=("auto", "direct", "manager"),
     )
+    wire_dtype: str = _setting(
+        "exact",
+        PROCESSES,
+        "bfloat16: models are rounded to it as they are made, and their float32 values travel in two bytes",
+        choices=("exact", "bfloat16"),
+    )
     manager_ports: str | None = _setting(
         None, PROCESSES, "ports that group managers may take; any if not given", metavar="FIRST-LAST"
     )

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedgsp.encoding import BFLOAT16
 from fedgsp.messages import (
     Discrimination,
     Failure,
@@ -171,6 +172,7 @@ def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member
             config.learning_rate_in(round_number),
             config.seed,
             {} if task.training else config.training_option,
+            config.wire_dtype == BFLOAT16,
         ),
         stall_timeout_s=config.stall_timeout,
         max_model_bytes=max(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedgsp.encoding import BFLOAT16, rounded, wire_bytes
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
@@ -69,8 +70,12 @@ class Run:
 
     @property
     def model_bytes(self) -> int:
-        """Size of such a model."""
-        return total_bytes(self.tensors)
+        """What such a model takes on its way."""
+        return wire_bytes(self.tensors, self.config.wire_dtype == BFLOAT16)
+
+    def handed_on(self, weights: Weights) -> Weights:
+        """A model that was made here, as it travels in this run."""
+        return rounded(weights) if self.config.wire_dtype == BFLOAT16 else weights
 
     async def take(self, outcome: GroupOutcome, tensors: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
         """A group's model, out of its manager's hands; of these tensors, if it is not one that travels."""
@@ -122,7 +127,7 @@ class Run:
         made = await self.take(outcome, self.membership.tensors)
         if isinstance(made, Failure):
             raise RunError(f"no node could make the initial model: {made}", "see the nodes' logs")
-        self.models.put([slot], f"{self.run_id}/{slot}", made.part(self.tensors))
+        self.models.put([slot], f"{self.run_id}/{slot}", self.handed_on(made.part(self.tensors)))
 
     def histogram_rows(self, clients: Iterable[int]) -> NDArray[np.int64]:
         """Histograms of these clients, shape (N, classes)."""

@@ -48,7 +48,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ModelHeader:
-    """What precedes the bytes of a model."""
+    """What precedes the bytes of a model; without an encoding these are the buffer itself."""
 
     ref: ModelRef | None
     tensors: tuple[TensorSpec, ...]
+    encoding: str = ""

@@ -32,7 +32,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """How a client trains; learning rate per step, seed is the run's root seed."""
+    """How a client trains; learning rate per step, seed is the run's root seed.
+
+    With bfloat16, the models that are made are rounded to that.
+    """
 
     algorithm: str
     local_epochs: int
@@ -40,6 +43,7 @@ class TrainingSettings:
     learning_rate: float
     seed: int
     options: Mapping[str, str] = field(default_factory=dict)
+    bfloat16: bool = False
 
 
 @dataclass(frozen=True, slots=True)

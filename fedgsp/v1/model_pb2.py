@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/model.proto\x12\tfedgsp.v1\"4\n\x08ModelRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\"L\n\x06Source\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.fedgsp.v1.SourceKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\" \n\x0c\x46\x65tchRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"Y\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x11\n\ttrainable\x18\x04 \x01(\x08\x12\x0c\n\x04head\x18\x05 \x01(\x08\"W\n\x0bModelHeader\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12&\n\x07tensors\x18\x02 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\"[\n\x05\x43hunk\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.fedgsp.v1.ModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06\x64igest\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part\"\x10\n\x0eUploadResponse*\xa0\x01\n\nSourceKind\x12\x1b\n\x17SOURCE_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SOURCE_KIND_LOCAL\x10\x01\x12\x14\n\x10SOURCE_KIND_NODE\x10\x02\x12\x17\n\x13SOURCE_KIND_MANAGER\x10\x03\x12\x1a\n\x16SOURCE_KIND_TOP_SERVER\x10\x04\x12\x13\n\x0fSOURCE_KIND_OWN\x10\x05\x32}\n\x0cModelService\x12\x34\n\x05\x46\x65tch\x12\x17.fedgsp.v1.FetchRequest\x1a\x10.fedgsp.v1.Chunk0\x01\x12\x37\n\x06Upload\x12\x10.fedgsp.v1.Chunk\x1a\x19.fedgsp.v1.UploadResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/model.proto\x12\tfedgsp.v1\"4\n\x08ModelRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\"L\n\x06Source\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.fedgsp.v1.SourceKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\" \n\x0c\x46\x65tchRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"Y\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x11\n\ttrainable\x18\x04 \x01(\x08\x12\x0c\n\x04head\x18\x05 \x01(\x08\"i\n\x0bModelHeader\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12&\n\x07tensors\x18\x02 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\"[\n\x05\x43hunk\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.fedgsp.v1.ModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06\x64igest\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part\"\x10\n\x0eUploadResponse*\xa0\x01\n\nSourceKind\x12\x1b\n\x17SOURCE_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SOURCE_KIND_LOCAL\x10\x01\x12\x14\n\x10SOURCE_KIND_NODE\x10\x02\x12\x17\n\x13SOURCE_KIND_MANAGER\x10\x03\x12\x1a\n\x16SOURCE_KIND_TOP_SERVER\x10\x04\x12\x13\n\x0fSOURCE_KIND_OWN\x10\x05\x32}\n\x0cModelService\x12\x34\n\x05\x46\x65tch\x12\x17.fedgsp.v1.FetchRequest\x1a\x10.fedgsp.v1.Chunk0\x01\x12\x37\n\x06Upload\x12\x10.fedgsp.v1.Chunk\x1a\x19.fedgsp.v1.UploadResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedgsp.v1.model_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SOURCEKIND']._serialized_start=494
-  _globals['_SOURCEKIND']._serialized_end=654
+  _globals['_SOURCEKIND']._serialized_start=512
+  _globals['_SOURCEKIND']._serialized_end=672
   _globals['_MODELREF']._serialized_start=36
   _globals['_MODELREF']._serialized_end=88
   _globals['_SOURCE']._serialized_start=90
@@ -42,11 +42,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSORSPEC']._serialized_start=202
   _globals['_TENSORSPEC']._serialized_end=291
   _globals['_MODELHEADER']._serialized_start=293
-  _globals['_MODELHEADER']._serialized_end=380
-  _globals['_CHUNK']._serialized_start=382
-  _globals['_CHUNK']._serialized_end=473
-  _globals['_UPLOADRESPONSE']._serialized_start=475
-  _globals['_UPLOADRESPONSE']._serialized_end=491
-  _globals['_MODELSERVICE']._serialized_start=656
-  _globals['_MODELSERVICE']._serialized_end=781
+  _globals['_MODELHEADER']._serialized_end=398
+  _globals['_CHUNK']._serialized_start=400
+  _globals['_CHUNK']._serialized_end=491
+  _globals['_UPLOADRESPONSE']._serialized_start=493
+  _globals['_UPLOADRESPONSE']._serialized_end=509
+  _globals['_MODELSERVICE']._serialized_start=674
+  _globals['_MODELSERVICE']._serialized_end=799
 # @@protoc_insertion_point(module_scope)

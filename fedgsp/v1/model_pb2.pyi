@@ -161,6 +161,11 @@ class ModelHeader(_message.Message):
 
     REF_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
+    encoding: _builtins.str
+    """"": the bytes are the buffer itself; "bfloat16": float32 tensors, with their padding, are there with the upper two of
+    every four bytes, the lower two are zero. The size is the buffer's.
+    """
     @_builtins.property
     def ref(self) -> Global___ModelRef: ...
     @_builtins.property
@@ -170,10 +175,11 @@ class ModelHeader(_message.Message):
         *,
         ref: Global___ModelRef | None = ...,
         tensors: _abc.Iterable[Global___TensorSpec] | None = ...,
+        encoding: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "ref", b"ref", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -181,8 +187,8 @@ Global___ModelHeader: _TypeAlias = ModelHeader  # noqa: Y015
 
 @_typing.final
 class Chunk(_message.Message):
-    """First the header, whose reference has no digest yet, then the bytes in order, at last their digest: the holder
-    computes it while they travel.
+    """First the header, whose reference has no digest yet, then the bytes in order, at last the digest of the buffer: the
+    holder computes it while they travel. No chunk ends within a value of two bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -242,12 +242,15 @@ class TrainingSettings(_message.Message):
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    BFLOAT16_FIELD_NUMBER: _builtins.int
     algorithm: _builtins.str
     local_epochs: _builtins.int
     batch_size: _builtins.int
     learning_rate: _builtins.float
     seed: _builtins.int
     """root seed of the run"""
+    bfloat16: _builtins.bool
+    """models that nodes, and managers, make are rounded to it"""
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -259,10 +262,11 @@ class TrainingSettings(_message.Message):
         learning_rate: _builtins.float = ...,
         seed: _builtins.int = ...,
         options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        bfloat16: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "batch_size", b"batch_size", "learning_rate", b"learning_rate", "local_epochs", b"local_epochs", "options", b"options", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "batch_size", b"batch_size", "bfloat16", b"bfloat16", "learning_rate", b"learning_rate", "local_epochs", b"local_epochs", "options", b"options", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

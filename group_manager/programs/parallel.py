@@ -46,13 +46,13 @@ async def run(group: Group) -> GroupResult | Failure:
         start = await group.collect(request.start.id)
     if isinstance(start, Failure):
         return start
-    result = await asyncio.to_thread(_result, aggregation, start)
+    result = await asyncio.to_thread(_result, group, aggregation, start)
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
     return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
 
 
-def _result(aggregation: Aggregation, start: Weights | None) -> Weights:
-    result = aggregation.result(start)
+def _result(group: Group, aggregation: Aggregation, start: Weights | None) -> Weights:
+    result = group.handed_on(aggregation.result(start))
     _ = result.digest  # here and not in the event loop
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from support.blobs_task import Blobs
 from support.working import HERE, OWN, ROUND, SETTINGS, Node, node, training, why_not
 
+from fedgsp.encoding import rounded
 from fedgsp.messages import (
     Evaluate,
     Failure,
@@ -222,3 +224,28 @@ async def test_a_trial_reveals_and_leaves_the_head_as_it_was() -> None:
         assert result.update is not None
         for name, array in head_of(n, 0).items():
             assert np.array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("headless", [False, True])
+async def test_what_is_handed_on_is_rounded_and_what_is_revealed_or_kept_is_not(
+    tmp_path: Path, headless: bool
+) -> None:
+    start = Start("bare" if headless else "start", HERE, personal=headless)
+    settings = dataclasses.replace(SETTINGS, bfloat16=True)
+    async with node(state_dir=tmp_path) as n:
+        bare(n)
+        result = await n.do(Train(start, "a", settings, Reveal("exact"), retain=True))
+        head = n.clients.initial_weights(derive(SETTINGS.seed, "initial-weights")).arrays
+        whole = Weights.of({**head, **(await n.store.get(start.model_id)).arrays}, n.clients.tensors)
+        after = Clients(Blobs(), None).train(0, whole, SETTINGS, ROUND, Control()).after
+        shown = reveal("exact", whole, after, SETTINGS.learning_rate, 0)
+        assert (await n.store.get("a.update")).digest == shown.digest
+        if headless:
+            assert all(np.array_equal(array, after.arrays[name]) for name, array in head_of(n, 0).items())
+        kept = await n.store.get("a")
+        trained = after.part(kept.tensors)
+        assert kept.bfloat16
+        assert kept.digest != trained.digest
+        assert kept.digest == rounded(trained).digest == result.ref.digest
+    async with node(state_dir=tmp_path) as again:
+        assert (await again.store.get("a")).digest == kept.digest

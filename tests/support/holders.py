@@ -32,8 +32,10 @@ def serving_store(store: ModelStore, **options: Any) -> Any:
     return serving(ModelServicer(store, **options).add_to)
 
 
-def header(tensors: tuple[TensorSpec, ...] = TENSORS, model_id: str = "m", size: int = 40) -> model_pb2.Chunk:
-    return model_pb2.Chunk(header=wire.encode(ModelHeader(ModelRef(model_id, size), tensors)))
+def header(
+    tensors: tuple[TensorSpec, ...] = TENSORS, model_id: str = "m", size: int = 40, encoding: str = ""
+) -> model_pb2.Chunk:
+    return model_pb2.Chunk(header=wire.encode(ModelHeader(ModelRef(model_id, size), tensors, encoding)))
 
 
 def data(content: bytes) -> model_pb2.Chunk:

@@ -49,9 +49,10 @@ class Reference:
     grouping: str = "icg"
     options: Mapping[str, str] = field(default_factory=dict)
     takes_part: TakesPart = lambda *_: True
+    wire_dtype: str = "exact"
 
     def play_fedgsp(self) -> list[State]:
-        models, model = [], self.initial()
+        models, model = [], self.handed_on(self.initial())
         for number in range(1, self.rounds + 1):
             results = []
             for group, members in enumerate(self._sampled_groups(number)):
@@ -59,29 +60,43 @@ class Reference:
                 state = model
                 for client in [members[i] for i in order]:
                     if self.takes_part(number, group, client):
-                        state = self.train(state, client, number)
+                        state = self.handed_on(self.train(state, client, number))
                 if state is not model:
                     results.append(state)
-            model = weighted_mean(results, [1] * len(results))
+            model = self.handed_on(weighted_mean(results, [1] * len(results)))
             models.append(model)
         return models
 
     def play_fedavg(self) -> list[State]:
-        models, model = [], self.initial()
+        models, model = [], self.handed_on(self.initial())
         everyone = sorted(self.clients)
         for number in range(1, self.rounds + 1):
             size = max(1, math.floor(self.sampling_rate * len(everyone) + 0.5))
             rng = stream(self.seed, "sampling", number)
             chosen = [everyone[i] for i in sorted(rng.choice(len(everyone), size, replace=False))]
             taking_part = [client for client in chosen if self.takes_part(number, 0, client)]
-            states = [self.train(model, client, number) for client in taking_part]
-            model = weighted_mean(states, [len(self.task.data(client).train) for client in taking_part])
+            states = [self.handed_on(self.train(model, client, number)) for client in taking_part]
+            model = self.handed_on(
+                weighted_mean(states, [len(self.task.data(client).train) for client in taking_part])
+            )
             models.append(model)
         return models
 
     def initial(self) -> State:
         torch.manual_seed(stream_seed(self.seed, "initial-weights"))
         return _state(self.task.model())
+
+    def handed_on(self, state: State) -> State:
+        """A model as it travels: float32 rounded by torch; beyond the largest bfloat16 it would be infinite."""
+        if self.wire_dtype == "exact":
+            return state
+        most = torch.finfo(torch.bfloat16).max
+        return {
+            name: torch.from_numpy(array).bfloat16().float().clamp(-most, most).numpy()
+            if array.dtype == np.float32
+            else array
+            for name, array in state.items()
+        }
 
     def train(self, state: State, client: int, number: int) -> State:
         model = self.task.model()

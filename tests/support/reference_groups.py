@@ -54,6 +54,7 @@ class GroupReference(Reference):
         initial = self.initial()
         head = _last_layer(self.task.model()) if personal else []
         shared, own = _split(initial, head)
+        shared = self.handed_on(shared)
         hidden = head if similarity_of == "shared" else []
         models, heads = dict.fromkeys(self._there(1), shared), dict.fromkeys(self.clients, own)
         updates: dict[int, State] = {}
@@ -73,16 +74,16 @@ class GroupReference(Reference):
             groups = self._grouped("hcct", number, there, {} if gram is None else {"gram": gram}, new)
             for group in groups:
                 left = [client for client in group if (number, client) not in self.lost]
-                start = self._mean_of_models(models, left)
+                start = self.handed_on(self._mean_of_models(models, left))
                 results = []
                 for client in group:
                     whole = {**start, **heads[client]}
                     after = self.train(whole, client, number)
                     updates[client] = self._update(whole, after, number, hidden)
                     result, heads[client] = _split(after, head)
-                    results.append(result)
+                    results.append(self.handed_on(result))
                 merged = weighted_mean(results, self._sizes(group)) if len(group) > 1 else results[0]
-                models.update(dict.fromkeys(group, merged))
+                models.update(dict.fromkeys(group, self.handed_on(merged)))
             # Those who came meanwhile are asked, too, how well they are served.
             waiting = dict.fromkeys(self._there(number + 1), shared)
             rounds.append(self._played(groups, {**waiting, **models}, heads))

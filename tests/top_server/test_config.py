@@ -57,7 +57,9 @@ def test_every_setting_says_what_it_is_for(name: str) -> None:
     assert FIELDS[name].metadata["panel"]
 
 
-@pytest.mark.parametrize("name", ["scheme", "growth", "grouping", "program", "merge", "relay", "keep_models"])
+@pytest.mark.parametrize(
+    "name", ["scheme", "growth", "grouping", "program", "merge", "relay", "wire_dtype", "keep_models"]
+)
 def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
     assert choices(name)
     for value in choices(name):

@@ -70,7 +70,7 @@ class SoftClusters(Merging):
     async def finish(self, round_number: int) -> None:
         """Clusters that nobody chose keep their models."""
         for cluster in sorted(self._folded):
-            merged = self._means[cluster].result()
+            merged = self.run.handed_on(self._means[cluster].result())
             self.run.models.put([cluster_slot(cluster)], self.group_model_id(round_number, f"c{cluster}"), merged)
         for clusters in set(self._chosen.values()):
             self.run.models.drop(_start_slot(clusters))
@@ -86,7 +86,7 @@ class SoftClusters(Merging):
             weights = await self.run.models.weights(self.run.models[cluster_slot(cluster)])
             await asyncio.to_thread(mean.fold, weights)
         slot = _start_slot(clusters)
-        made = mean.result()
+        made = self.run.handed_on(mean.result())
         self.run.models.put([slot], self.group_model_id(round_number, slot), made)
 
 

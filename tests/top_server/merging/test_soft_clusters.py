@@ -85,3 +85,15 @@ async def test_before_it_trained_a_client_has_the_first_clusters_model() -> None
     async with stage("soft-clusters") as s:
         with_clusters(s, 1.0, 2.0)
         assert await s.value(s.run.merging.of(3)) == 1.0
+
+
+async def test_all_that_is_made_here_is_rounded_if_models_travel_so() -> None:
+    async with stage("soft-clusters", options={"soft": "2"}, wire_dtype="bfloat16") as s:
+        with_clusters(s, 1.0, 2.0, 4.0)
+        await s.run.merging.begin(2, EVIDENCE)
+        made = [s.run.merging.start((client,))[0][0] for client in range(4)]
+        assert [(await s.run.models.weights(held)).bfloat16 for held in made] == [True] * 4
+        await s.run.merging.take(2, s.collected(dict.fromkeys(range(4), 8.0)))
+        await s.run.merging.finish(2)
+        made = [s.run.models[cluster_slot(cluster)] for cluster in range(3)]
+        assert [(await s.run.models.weights(held)).bfloat16 for held in made] == [True] * 3

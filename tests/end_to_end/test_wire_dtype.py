@@ -1,0 +1,56 @@
+"""Weights that travel as bfloat16: the oracle's bits whichever way they go, and half the bytes."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import nodes, play, settings
+from support.reference import Reference, State, assert_same_bits
+from support.reference_groups import GroupReference, assert_equals
+
+from fedgsp_node.tasks import load_task
+
+TASK = {"clients": "8"}
+LAYOUTS = {"two nodes": [range(4), range(4, 8)], "mixed up": [[7, 0, 3], [1, 2], [4, 5, 6]]}
+
+
+@functools.cache
+def expected(scheme: str) -> State:
+    oracle = Reference(load_task("digits", TASK), range(8), 1, beta=2, sampling_rate=1.0, wire_dtype="bfloat16")
+    (state,) = {"fedgsp": oracle.play_fedgsp, "fedavg": oracle.play_fedavg}[scheme]()
+    return state
+
+
+@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+@pytest.mark.parametrize(("layout", "relay"), [("two nodes", "auto"), ("mixed up", "manager")])
+async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
+    tmp_path: Path, scheme: str, layout: str, relay: str
+) -> None:
+    config = settings(tmp_path / "run", scheme=scheme, relay=relay, rounds=1, wire_dtype="bfloat16")
+    run = await play(config, nodes(*LAYOUTS[layout]))
+    assert_same_bits(run.model(1), expected(scheme))
+    assert not any(np.any(array.view(np.uint32) & 0xFFFF) for array in run.model(1).values())
+
+
+async def test_updates_and_heads_stay_exact_and_all_else_is_rounded(tmp_path: Path) -> None:
+    task = {"clients": "7", "alpha": "0.2"}
+    rates = {"rounds": 2, "learning_rate": 0.05, "batch_size": 40, "wire_dtype": "bfloat16"}
+    oracle = GroupReference(load_task("digits", task), range(7), options={"alpha": "70"}, **rates)
+    changes = {"grouping_option": {"alpha": "70"}, "task_option": task, "keep_models": "last", "min_clients": 7}
+    run = await play(settings(tmp_path / "run", scheme="hcct-p", **changes, **rates), nodes(range(7), **task))
+    played = oracle.play_hcct(personal=True)
+    assert_equals(run, played)
+    assert {len(group) == 1 for group in played[1].partition} == {True, False}
+
+
+async def test_a_model_takes_half_the_bytes_on_every_way_and_in_the_cost_model(tmp_path: Path) -> None:
+    config = settings(tmp_path / "run", rounds=1, beta=1, wire_dtype="bfloat16", min_clients=3)
+    run = await play(config, nodes([0], [1], [2]))
+    (row,) = run.rows
+    half = sum(array.nbytes for array in run.model(1).values()) / 2
+    # the start model comes down, the result goes up, and two nodes hand over to each other
+    assert (row["bytes_direct"], row["bytes_relayed"]) == (2 * half, 2 * half)
+    assert row["d_comm_bytes"] == 3 * 2 * half
