@@ -1,0 +1,131 @@
+"""How a round's time and memory grow with the model, the clients and the groups: a picture and its points.
+
+    python -m benchmarks.performance.growth --out docs/results
+
+Rounds do not train; 4 node processes on this machine. Models are of 0.4 MB to 1 GB with one client a node, in FedAvg
+and as a relay of one group; clients are 10 to 10,000 with a model of 10,000 parameters; groups are 1 to 52, of 104
+clients, with that model. Seconds are the median of rounds after the first and before the last, memory is the most that
+all processes held (PSS) in a run of its own. Points are kept as they come: another call goes on where one ended, and
+tries again what failed. About 20 minutes on two idle cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import matplotlib
+import psutil
+
+from benchmarks.performance.runs import FEDAVG, MIB, ONE_GROUP, RunFailedError, idle_task, play
+
+NODES = 4
+ROUNDS = 4
+SMALL = 10_000
+GROUPED_CLIENTS = 104
+TIMEOUT_S = 900.0
+#: Models that all processes hold together at the most, for a guess before a large one is begun.
+MODELS_HELD = 18
+PARAMETERS = (100_000, 1_000_000, 6_603_710, 25_000_000, 62_500_000, 125_000_000, 250_000_000)
+CLIENTS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
+GROUPS = (1, 2, 4, 8, 16, 32, 52)
+PANELS = {
+    "model": "model, MB",
+    "clients": f"clients, model of {4 * SMALL / 1e6:g} MB",
+    "groups": f"groups, {GROUPED_CLIENTS} clients, model of {4 * SMALL / 1e6:g} MB",
+}
+NAME = "performance-growth"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting, and what was found: nothing if it failed, and then why in `note`."""
+
+    panel: str
+    scheme: str
+    x: float
+    seconds: float | None = None
+    peak_mib: float | None = None
+    note: str = ""
+
+
+def groups(number: int) -> tuple[str, ...]:
+    """FedGSP with so many groups in every round."""
+    return (*ONE_GROUP[:3], str(number), *ONE_GROUP[4:])
+
+
+def settings() -> Iterator[tuple[Point, list[str], int]]:
+    """Points to find, their flags, and the bytes of the model."""
+    for parameters in PARAMETERS:
+        for name, scheme in (("FedAvg", FEDAVG), ("relay", ONE_GROUP)):
+            point = Point("model", name, 4 * parameters / 1e6)
+            yield point, [*scheme, *idle_task(NODES, parameters)], 4 * parameters
+    for clients in CLIENTS:
+        for name, scheme in (("FedAvg", FEDAVG), ("relay", ONE_GROUP)):
+            yield Point("clients", name, clients), [*scheme, *idle_task(clients, SMALL)], 4 * SMALL
+    for number in GROUPS:
+        yield Point("groups", "relay", number), [*groups(number), *idle_task(GROUPED_CLIENTS, SMALL)], 4 * SMALL
+
+
+def found(point: Point, flags: Sequence[str], size: int) -> Point:
+    """The point with what was found."""
+    seconds = peak = None
+    note = ""
+    if MODELS_HELD * size > psutil.virtual_memory().available:
+        note = "not tried: too little memory is free"
+    else:
+        try:
+            seconds = statistics.median(play(flags, ROUNDS, TIMEOUT_S).steady)
+            peak = play(flags, 2, TIMEOUT_S, watch=True).peak_pss / MIB
+        except RunFailedError as error:
+            note = str(error)
+    return Point(point.panel, point.scheme, point.x, seconds, peak, note)
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(PANELS), figsize=(13, 7), layout="constrained")
+    for column, (panel, label) in enumerate(PANELS.items()):
+        for row, (name, value) in enumerate((("a round, s", "seconds"), ("peak of all processes, MiB", "peak_mib"))):
+            plot = axes[row][column]
+            for scheme in ("FedAvg", "relay"):
+                line = [(p.x, getattr(p, value)) for p in points if (p.panel, p.scheme) == (panel, scheme)]
+                line = sorted((x, y) for x, y in line if y is not None)
+                if line:
+                    plot.plot(*zip(*line, strict=True), marker="o", markersize=4, label=scheme)
+            plot.set(xscale="log", yscale="log", xlabel=label, ylabel=name)
+            plot.grid(which="major", alpha=0.3)
+    axes[0][0].legend()
+    figure.suptitle(f"A round without training, {NODES} node processes, {os.cpu_count()} cores")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help=f"folder for {NAME}.png and {NAME}.json")
+    flags = parser.parse_args()
+    kept = flags.out / f"{NAME}.json"
+    points = [Point(**point) for point in json.loads(kept.read_text())] if kept.exists() else []
+    for wanted, command, size in settings():
+        same = [p for p in points if (p.panel, p.scheme, p.x) == (wanted.panel, wanted.scheme, wanted.x)]
+        if any(p.peak_mib is not None for p in same):
+            continue
+        sys.stderr.write(f"{wanted.panel} {wanted.x:g}, {wanted.scheme} ...")
+        point = found(wanted, command, size)
+        sys.stderr.write(f" {point.seconds} s, {point.peak_mib} MiB {point.note}\n")
+        points = [p for p in points if p not in same] + [point]
+        kept.write_text("[\n" + ",\n".join(json.dumps(asdict(p)) for p in points) + "\n]\n")
+    draw(points, flags.out / f"{NAME}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
