@@ -17,16 +17,17 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import matplotlib
+import matplotlib as mpl
 import psutil
 
 from benchmarks.performance.runs import FEDAVG, MIB, ONE_GROUP, RunFailedError, idle_task, play
 
 NODES = 4
-ROUNDS = 4
+#: Of a run that is timed, and of one whose rounds take long.
+ROUNDS, FEW_ROUNDS = 5, 3
 SMALL = 10_000
 GROUPED_CLIENTS = 104
 TIMEOUT_S = 900.0
@@ -60,39 +61,53 @@ def groups(number: int) -> tuple[str, ...]:
     return (*ONE_GROUP[:3], str(number), *ONE_GROUP[4:])
 
 
-def settings() -> Iterator[tuple[Point, list[str], int]]:
-    """Points to find, their flags, and the bytes of the model."""
+@dataclass(frozen=True)
+class Setting:
+    """What to play for a point."""
+
+    point: Point
+    flags: Sequence[str]
+    model_bytes: int
+    long: bool = False
+
+
+def settings() -> Iterator[Setting]:
+    """Every point that there should be."""
     for parameters in PARAMETERS:
         for name, scheme in (("FedAvg", FEDAVG), ("relay", ONE_GROUP)):
             point = Point("model", name, 4 * parameters / 1e6)
-            yield point, [*scheme, *idle_task(NODES, parameters)], 4 * parameters
+            flags = [*scheme, *idle_task(NODES, parameters)]
+            yield Setting(point, flags, 4 * parameters, long=parameters > 50_000_000)
     for clients in CLIENTS:
         for name, scheme in (("FedAvg", FEDAVG), ("relay", ONE_GROUP)):
-            yield Point("clients", name, clients), [*scheme, *idle_task(clients, SMALL)], 4 * SMALL
+            flags = [*scheme, *idle_task(clients, SMALL)]
+            yield Setting(Point("clients", name, clients), flags, 4 * SMALL, long=clients > 1_000)
     for number in GROUPS:
-        yield Point("groups", "relay", number), [*groups(number), *idle_task(GROUPED_CLIENTS, SMALL)], 4 * SMALL
+        flags = [*groups(number), *idle_task(GROUPED_CLIENTS, SMALL)]
+        yield Setting(Point("groups", "relay", number), flags, 4 * SMALL)
 
 
-def found(point: Point, flags: Sequence[str], size: int) -> Point:
+def found(setting: Setting) -> Point:
     """The point with what was found."""
     seconds = peak = None
     note = ""
-    if MODELS_HELD * size > psutil.virtual_memory().available:
+    if MODELS_HELD * setting.model_bytes > psutil.virtual_memory().available:
         note = "not tried: too little memory is free"
     else:
         try:
-            seconds = statistics.median(play(flags, ROUNDS, TIMEOUT_S).steady)
-            peak = play(flags, 2, TIMEOUT_S, watch=True).peak_pss / MIB
+            rounds = FEW_ROUNDS if setting.long else ROUNDS
+            seconds = statistics.median(play(setting.flags, rounds, TIMEOUT_S).steady)
+            peak = play(setting.flags, 2, TIMEOUT_S, watch=True).peak_pss / MIB
         except RunFailedError as error:
             note = str(error)
-    return Point(point.panel, point.scheme, point.x, seconds, peak, note)
+    return replace(setting.point, seconds=seconds, peak_mib=peak, note=note)
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
 
-    figure, axes = pyplot.subplots(2, len(PANELS), figsize=(13, 7), layout="constrained")
+    figure, axes = plt.subplots(2, len(PANELS), figsize=(13, 7), layout="constrained")
     for column, (panel, label) in enumerate(PANELS.items()):
         for row, (name, value) in enumerate((("a round, s", "seconds"), ("peak of all processes, MiB", "peak_mib"))):
             plot = axes[row][column]
@@ -114,14 +129,16 @@ def main() -> int:
     flags = parser.parse_args()
     kept = flags.out / f"{NAME}.json"
     points = [Point(**point) for point in json.loads(kept.read_text())] if kept.exists() else []
-    for wanted, command, size in settings():
+    for setting in settings():
+        wanted = setting.point
         same = [p for p in points if (p.panel, p.scheme, p.x) == (wanted.panel, wanted.scheme, wanted.x)]
         if any(p.peak_mib is not None for p in same):
             continue
         sys.stderr.write(f"{wanted.panel} {wanted.x:g}, {wanted.scheme} ...")
-        point = found(wanted, command, size)
+        point = found(setting)
         sys.stderr.write(f" {point.seconds} s, {point.peak_mib} MiB {point.note}\n")
         points = [p for p in points if p not in same] + [point]
+        flags.out.mkdir(parents=True, exist_ok=True)
         kept.write_text("[\n" + ",\n".join(json.dumps(asdict(p)) for p in points) + "\n]\n")
     draw(points, flags.out / f"{NAME}.png")
     return 0

@@ -77,6 +77,7 @@ def measure(repeats: int, data: Path | None = None) -> list[Row]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
-    flags, sys.argv[1:] = parser.parse_known_args()
-    main(partial(measure, data=flags.data), __doc__ or "")
+    parser.add_argument("--data", type=Path)
+    own, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    main(measure if own.data is None else partial(measure, data=own.data), __doc__ or "")
