@@ -97,7 +97,7 @@ def found(setting: Setting) -> Point:
         try:
             rounds = FEW_ROUNDS if setting.long else ROUNDS
             seconds = statistics.median(play(setting.flags, rounds, TIMEOUT_S).steady)
-            peak = play(setting.flags, 2, TIMEOUT_S, watch=True).peak_pss / MIB
+            peak = round(play(setting.flags, 2, TIMEOUT_S, watch=True).peak_pss / MIB, 1)
         except RunFailedError as error:
             note = str(error)
     return replace(setting.point, seconds=seconds, peak_mib=peak, note=note)
@@ -107,15 +107,15 @@ def draw(points: Sequence[Point], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, len(PANELS), figsize=(13, 7), layout="constrained")
+    figure, axes = plt.subplots(2, len(PANELS), figsize=(13, 7), sharey="row", layout="constrained")
     for column, (panel, label) in enumerate(PANELS.items()):
         for row, (name, value) in enumerate((("a round, s", "seconds"), ("peak of all processes, MiB", "peak_mib"))):
             plot = axes[row][column]
-            for scheme in ("FedAvg", "relay"):
+            for scheme, colour in (("FedAvg", "C0"), ("relay", "C1")):
                 line = [(p.x, getattr(p, value)) for p in points if (p.panel, p.scheme) == (panel, scheme)]
                 line = sorted((x, y) for x, y in line if y is not None)
                 if line:
-                    plot.plot(*zip(*line, strict=True), marker="o", markersize=4, label=scheme)
+                    plot.plot(*zip(*line, strict=True), marker="o", markersize=4, color=colour, label=scheme)
             plot.set(xscale="log", yscale="log", xlabel=label, ylabel=name)
             plot.grid(which="major", alpha=0.3)
     axes[0][0].legend()
