@@ -1,4 +1,4 @@
-"""Measures what the data plane, training and grouping cost: `make bench`, or `python -m benchmarks.performance`.
+"""Measures what rounds, transfers, training and grouping cost: `make bench`, or `python -m benchmarks.performance`.
 
 Each measure runs in a process of its own and can be run alone, as `python -m benchmarks.performance.hop`.
 """
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.performance import others
 from benchmarks.performance.rows import Row, table
 
 MEASURES = tuple(
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("measures", nargs="*", metavar="MEASURE", help=f"of {', '.join(MEASURES)}; all if none")
     parser.add_argument("--repeats", type=int, help="samples of each quantity; each measure has its own default")
     parser.add_argument("--out", type=Path, help="also write the rows there, one JSON object per line")
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="also measure others, in an environment there")
     flags = parser.parse_args()
     if unknown := [name for name in flags.measures if name not in MEASURES]:
         parser.error(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
@@ -45,6 +47,8 @@ def main() -> int:
             found = json.loads(line)
             rows.append(Row(**{**found, "ours": tuple(found["ours"]), "theirs": tuple(found["theirs"])}))
     sys.stdout.write(table(rows) + "\n")
+    if flags.peers:
+        sys.stdout.write("\n" + others.table(rows, others.measure(flags.peers)) + "\n")
     if flags.out:
         flags.out.write_text("".join(json.dumps(vars(row)) + "\n" for row in rows))
     if failed:

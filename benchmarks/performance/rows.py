@@ -24,6 +24,8 @@ class Row:
     #: Whether the limit is a least, not a most.
     at_least: bool = False
     note: str = ""
+    #: The case of benchmarks.peers in which others do the same.
+    case: str = ""
 
     @property
     def value(self) -> float:

@@ -4,3 +4,5 @@
 LEAF_CNN = 6_603_710
 #: 250 MB.
 LARGE = 62_500_000
+#: 0.4 MB, of which a hop costs little more than its messages.
+SMALL = 100_000

@@ -1,0 +1,83 @@
+"""What processes cost before any work: a group manager's start and memory, and the memory of nodes with 100 clients.
+
+    python -m benchmarks.performance.processes [--data femnist.npz]
+
+A manager is timed from its spawn to the line that says it is ready. Nodes are measured when they have joined and wait.
+--data adds 4 nodes of 100 writers each, on the built-in task femnist. PSS counts a shared page by its share (and who
+shares here is what else runs on the machine), USS only what is a process's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from benchmarks.performance.rows import Row, main
+from benchmarks.performance.runs import MIB, ROOT, joined, pss, uss
+from fedgsp.lifecycle import LIFELINE_VARIABLE
+
+CLIENTS = 100
+WRITERS_NODES = 4
+MANAGER_S, MANAGER_MIB, NODE_MIB = 0.5, 45.0, 300.0
+TIMEOUT_S = 30.0
+
+
+def manager() -> tuple[float, float, float]:
+    """Seconds to its ready line; MiB of PSS and USS by then."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "group_manager", "--name", "m0", "--listen", "127.0.0.1:0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, LIFELINE_VARIABLE: "stdin"},
+    )
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():
+            raise RuntimeError("the group manager did not start")
+        return time.perf_counter() - begin, pss(process.pid) / MIB, uss(process.pid) / MIB
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def nodes(number: int, flags: list[str]) -> list[float]:
+    """MiB of PSS of each node that has joined."""
+    with joined([*flags, "--clients", str(CLIENTS * number)], number) as pids:
+        return [pss(pid) / MIB for pid in pids]
+
+
+def measure(repeats: int, data: Path | None = None) -> list[Row]:
+    manager()  # reads the modules from the disk
+    seconds, proportional, unique = zip(*(manager() for _ in range(repeats)), strict=True)
+    rows = [
+        Row("group manager, from spawn to ready", "s", seconds, MANAGER_S),
+        Row("group manager when ready, PSS", "MiB", proportional, MANAGER_MIB),
+        Row("group manager when ready, USS", "MiB", unique, MANAGER_MIB),
+    ]
+    turns = range(min(repeats, 3))
+    # By default a run starts nodes on digits; one node alone shares least.
+    digits = [mib for _ in turns for mib in nodes(1, ["--task-option", f"clients={CLIENTS}"])]
+    rows.append(Row(f"a node with {CLIENTS} clients of digits, idle, PSS", "MiB", tuple(digits), NODE_MIB))
+    if data is not None:
+        flags = ["--task", "femnist", "--task-option", f"data={data.resolve()}"]
+        flags += ["--task-option", f"writers={CLIENTS * WRITERS_NODES}"]
+        writers = [mib for _ in turns for mib in nodes(WRITERS_NODES, flags)]
+        what = f"each of {WRITERS_NODES} nodes with {CLIENTS} writers of FEMNIST, idle, PSS"
+        rows.append(Row(what, "MiB", tuple(writers), NODE_MIB))
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--data", type=Path)
+    own, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    main(measure if own.data is None else partial(measure, data=own.data), __doc__ or "")

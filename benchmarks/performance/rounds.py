@@ -1,0 +1,76 @@
+"""Whole rounds of the real system, without training: top server, group managers and 4 node processes on this machine.
+
+Seconds are those of the history, after the first round and before the last, which alone is evaluated; a checkpoint is
+written between rounds and is not in them. Memory is the most that all processes held together (PSS), in a run of its
+own. A hop's latency is between its event and the one before in the same chain: a chain of 4 clients on 4 nodes, so
+that every hop is between processes; order, fetch, report and the next order are in it, and the round's ends are not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import datetime
+
+from benchmarks.performance.rows import Row, main
+from benchmarks.performance.runs import FEDAVG, MIB, ONE_GROUP, Played, idle_task, play
+from benchmarks.performance.sizes import LEAF_CNN, SMALL
+
+NODES = 4
+CLIENTS = 368
+TIMEOUT_S = 300.0
+LARGE_TIMEOUT_S = 600.0
+
+
+def chains(played: Played) -> Iterator[float]:
+    """Milliseconds of a hop, in the mean over each chain after the first round."""
+    hops = [event for event in played.events if event["event"] == "hop_finished" and event["round"] > 1]
+    for _, chain in itertools.groupby(hops, key=lambda event: (event["round"], event["group"])):
+        times = [datetime.fromisoformat(event["time"]) for event in chain]
+        yield 1000 * (times[-1] - times[0]).total_seconds() / (len(times) - 1)
+
+
+def few_clients(repeats: int) -> list[Row]:
+    flags = [*FEDAVG, *idle_task(NODES, LEAF_CNN)]
+    timed = play(flags, repeats + 2, TIMEOUT_S)
+    watched = play(flags, 4, TIMEOUT_S, watch=True)
+    relay = play([*ONE_GROUP, *idle_task(NODES, LEAF_CNN)], repeats + 2, TIMEOUT_S)
+    small = play([*ONE_GROUP, *idle_task(NODES, SMALL)], 4 * repeats + 2, TIMEOUT_S)
+    return [
+        Row("FedAvg round, 4 clients, 26 MB", "s", timed.steady, 0.25, case="fedavg-round"),
+        Row("peak of it, all processes", "MiB", (watched.peak_pss / MIB,), 1126, case="fedavg-round"),
+        Row(
+            "hop of a relay round, 4 clients, 26 MB",
+            "s",
+            tuple(seconds / NODES for seconds in relay.steady),
+            0.05,
+            note="a round's time / 4",
+            case="relay-hop",
+        ),
+        Row("latency of a hop, 0.4 MB", "ms", tuple(chains(small)), 10, case="control-hop"),
+    ]
+
+
+def many_clients(repeats: int) -> list[Row]:
+    rows = []
+    kinds = {"FedAvg": (FEDAVG, "", "368-clients"), "FedGSP": (("--scheme", "fedgsp"), "for information", "")}
+    for name, (scheme, note, case) in kinds.items():
+        flags = [*scheme, *idle_task(CLIENTS, LEAF_CNN)]
+        timed = play(flags, min(repeats, 2) + 2, LARGE_TIMEOUT_S)
+        watched = play(flags, 3, LARGE_TIMEOUT_S, watch=True)
+        what = f"{name} round, {CLIENTS} clients on {NODES} nodes, 26 MB"
+        groups = ", ".join(str(event["groups"]) for event in timed.events if event["event"] == "round_started")
+        note = f"{note}; {groups} groups in its rounds" if note else ""
+        rows += [
+            Row(what, "s", timed.steady, 8, note=note, case=case),
+            Row(f"peak of it, all processes ({name})", "MiB", (watched.peak_pss / MIB,), 2560, note=note, case=case),
+        ]
+    return rows
+
+
+def measure(repeats: int) -> list[Row]:
+    return few_clients(repeats) + many_clients(repeats)
+
+
+if __name__ == "__main__":
+    main(measure, __doc__ or "")
