@@ -82,14 +82,14 @@ def _round(values: NDArray[np.float32]) -> None:
         bits &= 0xFFFF0000
 
 
-def encoded(weights: Weights, chunk_bytes: int) -> Iterator[memoryview]:
-    """The stream of a model, in chunks of an even number of bytes at most."""
+def encoded(weights: Weights, chunk_bytes: int) -> Iterator[tuple[memoryview, memoryview]]:
+    """The pieces of a model's buffer, and the chunks of its stream that they become, of `chunk_bytes` at most."""
     for run in _runs(weights.tensors, weights.bfloat16):
-        for piece in walk(weights.buffer[run.start : run.end]):
+        for piece in walk(weights.buffer[run.start : run.end], max(4, chunk_bytes & ~3)):  # whole values
             if run.halved:
-                piece = np.ascontiguousarray(piece.view(np.uint16)[1::2]).view(np.uint8)
-            for start in range(0, len(piece), chunk_bytes):
-                yield piece[start : start + chunk_bytes].data
+                yield piece.data, np.ascontiguousarray(piece.view(np.uint16)[1::2]).view(np.uint8).data
+            else:
+                yield piece.data, piece.data
 
 
 class Decoder:
@@ -98,26 +98,27 @@ class Decoder:
     def __init__(self, buffer: NDArray[np.uint8], tensors: tuple[TensorSpec, ...], bfloat16: bool) -> None:
         self._buffer = buffer
         self._runs = deque(_runs(tensors, bfloat16))
-        self._filled = 0
+        #: Bytes of the buffer that are there.
+        self.filled = 0
 
     def put(self, chunk: memoryview) -> NDArray[np.uint8]:
         """Takes in a chunk, and returns what it became; ValueError if it ends within a value."""
-        begin = self._filled
+        begin = self.filled
         while chunk:
             run = self._runs[0]
             if run.halved:
-                taken = chunk[: (run.end - self._filled) // 2]
+                taken = chunk[: (run.end - self.filled) // 2]
                 if len(taken) % 2:
                     raise ValueError("a chunk ends within a value")
-                end = self._filled + 2 * len(taken)
-                target = self._buffer[self._filled : end].view(np.uint32)
+                end = self.filled + 2 * len(taken)
+                target = self._buffer[self.filled : end].view(np.uint32)
                 np.left_shift(np.frombuffer(taken, np.uint16), 16, out=target, dtype=np.uint32)
             else:
-                taken = chunk[: run.end - self._filled]
-                end = self._filled + len(taken)
-                self._buffer.data[self._filled : end] = taken
-            self._filled = end
+                taken = chunk[: run.end - self.filled]
+                end = self.filled + len(taken)
+                self._buffer.data[self.filled : end] = taken
+            self.filled = end
             chunk = chunk[len(taken) :]
             if end == run.end:
                 self._runs.popleft()
-        return self._buffer[begin : self._filled]
+        return self._buffer[begin : self.filled]

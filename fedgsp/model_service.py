@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import grpc.aio
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from fedgsp import chunks
 from fedgsp.channels import describe, refuse
@@ -19,7 +19,7 @@ from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import Room, let_go
 from fedgsp.v1 import model_pb2
-from fedgsp.weights import Weights, WeightsError, check_finite, check_same_tensors, room, total_bytes
+from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, room, total_bytes
 
 CHUNK_BYTES = 2 * 1024 * 1024
 #: Longest silence inside a stream of chunks.
@@ -132,15 +132,15 @@ async def upload(channel: grpc.aio.Channel, model_id: str, weights: Weights, tim
 
 
 async def _chunks(model_id: str, weights: Weights) -> AsyncIterator[bytes]:
-    digesting = asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
-    encoding = BFLOAT16 if weights.bfloat16 else ""
-    try:
-        yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors, encoding))
-        for chunk in encoded(weights, CHUNK_BYTES):
-            yield chunks.data(chunk)
-        yield chunks.digest(await digesting)
-    finally:
-        digesting.cancel()
+    encoding, hasher = BFLOAT16 if weights.bfloat16 else "", xxh3_128()
+    yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors, encoding))
+    for piece, stream in encoded(weights, CHUNK_BYTES):
+        if weights.known_digest is None:
+            hasher.update(piece)
+        yield chunks.data(stream)
+    if weights.known_digest is None:
+        weights.known_digest = hasher.digest()
+    yield chunks.digest(weights.known_digest)
 
 
 async def _receive(
@@ -161,9 +161,10 @@ async def _receive(
         raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
     what = f"model {ref.id!r}"
     _check_header(what, header, ref.size, expected, max_bytes)
-    buffer, hasher, filled = make_room(ref.size), blake3(), 0
     bfloat16 = header.encoding == BFLOAT16
-    decoder, size = Decoder(buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
+    weights = Weights(header.tensors, make_room(ref.size), bfloat16=bfloat16)
+    finiteness, hasher, filled = Finiteness(weights), xxh3_128(), 0
+    decoder, size = Decoder(weights.buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
     while not isinstance(part := await _next(stream, what, CHUNK_TIMEOUT_S), chunks.Digest):
         if part is None:
             raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came, and no digest")
@@ -177,15 +178,16 @@ async def _receive(
         except ValueError as error:
             raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
         hasher.update(came.data)  # while it is in the cache
+        finiteness.filled_to(decoder.filled)
         let_go(came)
         filled = end
         on_chunk()
     if filled < size:
         raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came")
     if part.value != hasher.digest():
-        raise WeightsError(FailureCode.WRONG_DIGEST, f"{what}: the bytes do not have the announced BLAKE3 digest")
-    weights = Weights(header.tensors, buffer, part.value, bfloat16)
-    await asyncio.to_thread(check_finite, weights)
+        raise WeightsError(FailureCode.WRONG_DIGEST, f"{what}: the bytes do not have the announced digest")
+    finiteness.check()
+    weights.known_digest = part.value
     return ref, weights
 
 

@@ -43,9 +43,9 @@ def spilling(otherwise: Room) -> Room:
     return room
 
 
-def walk(array: NDArray[Scalar]) -> Iterator[NDArray[Scalar]]:
+def walk(array: NDArray[Scalar], piece_bytes: int = _PIECE) -> Iterator[NDArray[Scalar]]:
     """The pieces of a flat array, in order; what lies behind in a file is no longer in this process's memory."""
-    step = max(1, _PIECE // array.itemsize)
+    step = max(1, piece_bytes // array.itemsize)
     for start in range(0, len(array), step):
         piece = array[start : start + step]
         yield piece

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
+from xxhash import xxh3_128
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
 from fedgsp.spill import walk
@@ -107,10 +110,10 @@ class Weights:
 
     @property
     def digest(self) -> bytes:
-        """BLAKE3 of the buffer, computed once whoever asks; the buffer must not change any more."""
+        """XXH3 (128 bits) of the buffer, computed once whoever asks; the buffer must not change any more."""
         with self._digesting:
             if self.known_digest is None:
-                hasher = blake3()
+                hasher = xxh3_128()
                 for piece in walk(self.buffer):
                     hasher.update(piece.data)
                 self.known_digest = hasher.digest()
@@ -152,6 +155,43 @@ def check_finite(weights: Weights) -> None:
     for name, array in weights.arrays.items():
         if array.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in walk(array.reshape(-1))):
             raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds NaN or infinite values")
+
+
+class Finiteness:
+    """Looks whether weights are finite while their buffer fills: what just came is still in the cache."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._ahead = deque(_floats(weights.tensors))
+        self._in_doubt = False
+
+    def filled_to(self, end: int) -> None:
+        """The buffer is filled up to `end`."""
+        while self._ahead:
+            start, stop, dtype = self._ahead[0]
+            looked = start + max(0, min(end, stop) - start) // dtype.itemsize * dtype.itemsize
+            if looked == start:
+                return
+            self._in_doubt = self._in_doubt or not np.isfinite(self._weights.buffer[start:looked].view(dtype)).all()
+            self._ahead.popleft()
+            if looked < stop:
+                self._ahead.appendleft((looked, stop, dtype))
+                return
+
+    def check(self) -> None:
+        """Raises WeightsError if any float of the full buffer is NaN or infinite."""
+        if self._in_doubt:
+            check_finite(self._weights)  # which knows tensors from what is between them
+
+
+def _floats(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[int, int, np.dtype[Any]]]:
+    """Start, end and dtype of neighbouring floating tensors in the buffer, with what lies between them."""
+    start = 0
+    for dtype, alike in itertools.groupby(tensors, lambda spec: DTYPES[spec.dtype]):
+        end = start + sum(map(padded_bytes, alike))
+        if dtype.kind == "f" and end > start:
+            yield start, end, dtype
+        start = end
 
 
 def check_same_tensors(found: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...], whose: str) -> None:

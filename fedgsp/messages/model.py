@@ -19,7 +19,7 @@ class SourceKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """Stands for weights; size in bytes and BLAKE3 digest are empty while the model is only promised."""
+    """Stands for weights; size in bytes and XXH3 digest are empty while the model is only promised."""
 
     id: str
     size: int = 0

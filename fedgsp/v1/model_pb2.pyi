@@ -57,7 +57,7 @@ class ModelRef(_message.Message):
     size: _builtins.int
     """bytes; 0 while the model is only promised"""
     digest: _builtins.bytes
-    """BLAKE3 of the bytes; empty while the model is only promised"""
+    """XXH3 (128 bits, big endian) of the bytes; empty while the model is only promised"""
     def __init__(
         self,
         *,
