@@ -85,7 +85,7 @@ class _Sums:
         self._size = total_bytes(first.tensors)
         # A tensor's sums begin no earlier than the tensor itself will.
         places = np.cumsum([0, *(max(padded_bytes(s), 8 * math.prod(s.shape)) for s in first.tensors)]).tolist()
-        self._memory = mmap.mmap(-1, max(places[-1], 1))
+        self._memory = mmap.mmap(-1, max(places[-1], 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._sums = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, Results
+from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Results, Trained
 from fedgsp.weights import Weights
 from group_manager.aggregations import AGGREGATIONS, Aggregation
 from group_manager.group import Group
@@ -17,49 +17,86 @@ async def run(group: Group) -> GroupResult | Failure:
     name = request.aggregation or "mean"
     if name not in AGGREGATIONS:
         return Failure(FailureCode.BAD_ORDER, f"unknown aggregation {name!r}; known: {', '.join(AGGREGATIONS)}")
-    aggregation, samples = AGGREGATIONS[name](), 0
-    retain = request.results is Results.RETAINED
-    reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
-    async for position, member, model_id, outcome in train_all(group, retain):
-        if isinstance(outcome, Failure):
-            reason = outcome
-            group.skipped(member, outcome)
-            continue
-        if member.weight > 0:
-            weights = await group.collect(model_id)
-            if not isinstance(weights, Failure):
-                weights = await asyncio.to_thread(_folded, aggregation, weights, member.weight, outcome.steps)
-            if isinstance(weights, Failure):
-                reason = weights
-                group.skipped(member, weights)
-                continue
-            samples += outcome.samples
-        group.done(member, position, await group.with_update(outcome))
-        if retain:
-            group.leave_with_client(model_id)
-        group.release([model_id])
-    if aggregation.empty:
-        return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
+    intake = _Intake(group, AGGREGATIONS[name]())
+    try:
+        async for position, member, model_id, outcome in train_all(group, intake.retain):
+            model = None
+            if isinstance(outcome, Trained) and member.weight > 0:
+                collected = await group.collect(model_id)
+                if isinstance(collected, Failure):
+                    outcome = collected
+                else:
+                    model = collected
+            await intake.take(position, member, model_id, outcome, model)
+        await intake.all_taken()
+    finally:
+        intake.cancel()
+    if intake.aggregation.empty:
+        return Failure(intake.reason.code, f"no member trained; the last reason: {intake.reason.detail}")
     start: Weights | Failure | None = None
-    if aggregation.needs_start:
+    if intake.aggregation.needs_start:
         assert request.start is not None
         start = await group.collect(request.start.id)
     if isinstance(start, Failure):
         return start
-    result = await asyncio.to_thread(_result, group, aggregation, start)
+    result = await asyncio.to_thread(_result, group, intake.aggregation, start)
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
-    return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
+    return GroupResult(ref, intake.samples, group.bytes_direct, group.bytes_relayed)
+
+
+class _Intake:
+    """Takes one member in after the other, each while the next one's model is on its way."""
+
+    def __init__(self, group: Group, aggregation: Aggregation) -> None:
+        self._group = group
+        self._taking: asyncio.Task[None] | None = None
+        self.aggregation = aggregation
+        self.retain = group.request.results is Results.RETAINED
+        self.samples = 0
+        self.reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
+
+    async def take(
+        self, position: int, member: Member, model_id: str, outcome: Trained | Failure, model: Weights | None
+    ) -> None:
+        """Begins with a member, once the one before is done with; a model of None does not count."""
+        await self.all_taken()
+        if isinstance(outcome, Failure):
+            self._skip(member, outcome)
+        else:
+            self._taking = asyncio.create_task(self._take(position, member, model_id, outcome, model))
+
+    async def all_taken(self) -> None:
+        """Waits for the member that was begun with last."""
+        if self._taking is not None:
+            await self._taking
+
+    def cancel(self) -> None:
+        """Nobody needs the aggregate any more."""
+        if self._taking is not None:
+            self._taking.cancel()
+
+    async def _take(
+        self, position: int, member: Member, model_id: str, trained: Trained, model: Weights | None
+    ) -> None:
+        group = self._group
+        if model is not None:
+            try:
+                await asyncio.to_thread(self.aggregation.fold, model, member.weight, trained.steps)
+            except ValueError as error:
+                self._skip(member, Failure(FailureCode.WRONG_SHAPES, str(error)))
+                return
+            self.samples += trained.samples
+        group.done(member, position, await group.with_update(trained))
+        if self.retain:
+            group.leave_with_client(model_id)
+        group.release([model_id])
+
+    def _skip(self, member: Member, failure: Failure) -> None:
+        self.reason = failure
+        self._group.skipped(member, failure)
 
 
 def _result(group: Group, aggregation: Aggregation, start: Weights | None) -> Weights:
     result = group.handed_on(aggregation.result(start))
     _ = result.digest  # here and not in the event loop
     return result
-
-
-def _folded(aggregation: Aggregation, weights: Weights, weight: float, steps: float) -> Weights | Failure:
-    try:
-        aggregation.fold(weights, weight, steps)
-    except ValueError as error:
-        return Failure(FailureCode.WRONG_SHAPES, str(error))
-    return weights
