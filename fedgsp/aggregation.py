@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp.memory import new_pages
 from fedgsp.messages import TensorSpec
 from fedgsp.spill import walk
 from fedgsp.weights import DTYPES, Weights, padded_bytes, total_bytes
@@ -34,14 +35,15 @@ class Mean:
     def __init__(self, *, weighted: bool) -> None:
         self._weighted = weighted
         self._total = 0.0
-        self._first: Weights | None = None
+        self._tensors: tuple[TensorSpec, ...] = ()
+        self._first: Weights | None = None  # until there are sums
         self._sums: _Sums | None = None
         self._over = False
 
     @property
     def empty(self) -> bool:
         """Whether nothing was folded."""
-        return self._first is None
+        return not self._tensors
 
     def fold(self, weights: Weights, samples: float = 1) -> None:
         """Adds a model, trained on `samples`; ValueError unless names, shapes and dtypes are those of the first."""
@@ -51,28 +53,28 @@ class Mean:
             raise ValueError(f"a model cannot weigh {samples} samples")
         if not weights.tensors:
             raise ValueError("a model without tensors has no mean")
-        if self._first is None:
-            self._first = weights
+        if self.empty:
+            self._first, self._tensors = weights, weights.tensors
         else:
-            if _layout(weights) != _layout(self._first):
-                raise ValueError(f"the models differ: {_difference(self._first, weights)}")
+            if _layout(weights.tensors) != _layout(self._tensors):
+                raise ValueError(f"the models differ: {_difference(self._tensors, weights.tensors)}")
             self._make_sums().add(weights, weight)
         self._total += weight
 
     def result(self, adjust: Adjust | None = None) -> Weights:
         """The mean, which ends here: its memory becomes the result's. ValueError when nothing was folded."""
-        if self._first is None:
+        if self.empty:
             raise ValueError("no model was folded, so there is no mean")
         self._over = True
-        narrow = all(DTYPES[spec.dtype].kind != "f" or DTYPES[spec.dtype].itemsize < 8 for spec in self._first.tensors)
-        if self._sums is None and adjust is None and narrow:
+        narrow = all(DTYPES[spec.dtype].kind != "f" or DTYPES[spec.dtype].itemsize < 8 for spec in self._tensors)
+        if self._first is not None and adjust is None and narrow:
             return self._first  # n * w / n is w again once it is rounded to fewer bits
         return self._make_sums().rounded(self._total, adjust)
 
     def _make_sums(self) -> _Sums:
-        assert self._first is not None
         if self._sums is None:
-            self._sums = _Sums(self._first, self._total)
+            assert self._first is not None
+            self._sums, self._first = _Sums(self._first, self._total), None
         return self._sums
 
 
@@ -85,9 +87,7 @@ class _Sums:
         self._size = total_bytes(first.tensors)
         # A tensor's sums begin no earlier than the tensor itself will.
         places = np.cumsum([0, *(max(padded_bytes(s), 8 * math.prod(s.shape)) for s in first.tensors)]).tolist()
-        self._memory = mmap.mmap(-1, max(places[-1], 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._memory = new_pages(max(places[-1], 1))
         self._sums = {
             spec.name: np.frombuffer(self._memory, np.float64, math.prod(spec.shape), place)
             for spec, place in zip(first.tensors, places, strict=False)
@@ -142,12 +142,12 @@ class _Sums:
                 done += len(values)
 
 
-def _layout(weights: Weights) -> list[tuple[str, tuple[int, ...], str]]:
-    return [(spec.name, spec.shape, spec.dtype) for spec in weights.tensors]
+def _layout(tensors: tuple[TensorSpec, ...]) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(spec.name, spec.shape, spec.dtype) for spec in tensors]
 
 
-def _difference(first: Weights, other: Weights) -> str:
-    ours, theirs = ({s.name: f"{s.dtype}{list(s.shape)}" for s in weights.tensors} for weights in (first, other))
+def _difference(first: tuple[TensorSpec, ...], other: tuple[TensorSpec, ...]) -> str:
+    ours, theirs = ({spec.name: f"{spec.dtype}{list(spec.shape)}" for spec in tensors} for tensors in (first, other))
     name = next((name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name)), None)
     if name is None:
         return "their tensors stand in another order"

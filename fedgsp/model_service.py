@@ -15,11 +15,12 @@ from xxhash import xxh3_128
 from fedgsp import chunks
 from fedgsp.channels import describe, refuse
 from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
+from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import Room, let_go
 from fedgsp.v1 import model_pb2
-from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, room, total_bytes
+from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, total_bytes
 
 CHUNK_BYTES = 2 * 1024 * 1024
 #: Longest silence inside a stream of chunks.

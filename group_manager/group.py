@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
 from fedgsp.encoding import rounded, wire_bytes
+from fedgsp.memory import room
 from fedgsp.messages import (
     Cancel,
     Discriminated,
@@ -42,7 +43,7 @@ from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling
 from fedgsp.updates import update_of
-from fedgsp.weights import Weights, WeightsError, room
+from fedgsp.weights import Weights, WeightsError
 from group_manager.members import Members, Outcome, Ticket
 
 #: Longest wait for a finished model; above the deadline that a node sets for its upload.

@@ -6,13 +6,13 @@ import asyncio
 import sys
 
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
+from fedgsp.memory import room
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling
 from fedgsp.tls import Tls
 from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
-from fedgsp.weights import room
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 

@@ -9,11 +9,12 @@ import grpc.aio
 
 from fedgsp import wire
 from fedgsp.channels import describe
+from fedgsp.memory import room
 from fedgsp.messages import Failure, FailureCode, GroupEvent, GroupResult, Release, RunGroupRequest, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.spill import spilling
 from fedgsp.v1 import group_pb2_grpc
-from fedgsp.weights import Weights, WeightsError, room
+from fedgsp.weights import Weights, WeightsError
 
 logger = logging.getLogger(__name__)
 

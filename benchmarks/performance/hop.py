@@ -26,11 +26,12 @@ from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LARGE, LEAF_CNN
 from fedgsp import lifecycle
 from fedgsp.channels import Channels, start_server
+from fedgsp.memory import room
 from fedgsp.messages import Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tls import Tls, TlsFiles, load
-from fedgsp.weights import Weights, room
+from fedgsp.weights import Weights
 from fedgsp_node.fetching import Fetcher
 
 PROCESSES = 7
@@ -55,7 +56,7 @@ def _model(parameters: int) -> Weights:
 
 
 async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
-    """recv_into and sendall."""
+    """recv_into and sendall, always the same buffer."""
     listening = socket.create_server(("127.0.0.1", 0))
     _say(listening.getsockname()[1])
     port = int(sys.stdin.readline())
@@ -64,9 +65,8 @@ async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
     for connection in (before, after):
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    first = _model(parameters).buffer if before is None else None
+    buffer = _model(parameters).buffer
     while before is not None or sys.stdin.readline():
-        buffer = first if first is not None else room(4 * parameters + 4 * (parameters % 2))
         view, filled = buffer.data, 0
         while before is not None and filled < len(view):
             got = before.recv_into(view[filled:])

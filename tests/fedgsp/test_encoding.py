@@ -20,10 +20,11 @@ from support.holders import (
 from support.weights import TENSORS, some_weights, vector
 
 from fedgsp.encoding import Decoder, encoded, rounded, wire_bytes
+from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_service import CHUNK_BYTES, fetch, upload
 from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, padded_bytes, room
+from fedgsp.weights import Weights, padded_bytes
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 layouts = st.lists(st.tuples(st.sampled_from(["float32", "float32", "float64", "float16", "int8"]), shapes)).map(

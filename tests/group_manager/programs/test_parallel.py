@@ -90,7 +90,9 @@ async def test_few_members_are_at_work_at_a_time(nodes: int) -> None:
     async with scene(Faults().hold(0, until=1)) as play:
         await play.run(many, "parallel")
         assert play.most_open == AHEAD_PER_NODE * nodes
-        assert max(node.most_held for node in play.nodes.values()) <= AHEAD_PER_NODE * nodes + 2  # the start, and one that is being folded
+        assert (
+            max(node.most_held for node in play.nodes.values()) <= AHEAD_PER_NODE * nodes + 2
+        )  # the start, and one that is being folded
         assert play.done == list(range(40))
 
 
