@@ -131,6 +131,10 @@ class Weights:
         part.bfloat16 = self.bfloat16
         return part
 
+    def to_change(self) -> Weights:
+        """The same buffer, as weights whose digest is open again."""
+        return Weights(self.tensors, self.buffer)
+
     def copy(self) -> Weights:
         """The same weights in a buffer of their own."""
         copy = Weights(self.tensors, room(len(self.buffer)))

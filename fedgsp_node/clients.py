@@ -120,12 +120,21 @@ class Clients:
         self.personal.put_in(client, PERSONAL_MODEL, model.arrays, round_number)
 
     def train(
-        self, client: int, start: Weights, settings: TrainingSettings, round_number: int, control: Control
+        self,
+        client: int,
+        start: Weights,
+        settings: TrainingSettings,
+        round_number: int,
+        control: Control,
+        in_place: bool = False,
     ) -> Learned:
-        """Local training from `start`; one without a head goes on from the client's own. Keeps nothing yet."""
+        """Local training from `start`; one without a head goes on from the client's own. Keeps nothing yet.
+
+        In place, `start` itself is trained where the algorithm has no use for it as it was: nobody else may.
+        """
         algorithm, options = _algorithm(settings)
         before = self.whole(client, start, settings.seed, round_number)
-        result = before.copy()
+        result = before.to_change() if in_place and algorithm.in_place else before.copy()
         personal = (self._personal_model(client, round_number) or before).copy() if algorithm.keeps_personal else None
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)

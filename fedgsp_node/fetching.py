@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from fedgsp.channels import Channels, resolve
 from fedgsp.encoding import wire_bytes
@@ -27,6 +27,7 @@ class _SharedFetch:
 
     task: asyncio.Task[Fetched]
     waiting: int = 0
+    joined: int = 0
 
 
 class Fetcher:
@@ -41,13 +42,21 @@ class Fetcher:
         self._host = top_server_host
         self._shared: dict[tuple[str, tuple[Source, ...]], _SharedFetch] = {}
         self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and not let go by all yet
+        self._given_away: WeakSet[Weights] = WeakSet()
         self._unreachable: set[str] = set()
         self.mark = 0  # chunks received so far
 
-    async def get(self, start: Start, expected: tuple[TensorSpec, ...] | None = None) -> Fetched:
+    def given_away(self, weights: Weights) -> bool:
+        """Whether whoever got these weights is the only one to see them, and may change them."""
+        return weights in self._given_away
+
+    async def get(
+        self, start: Start, expected: tuple[TensorSpec, ...] | None = None, to_change: bool = False
+    ) -> Fetched:
         """Weights, the source that delivered them, and the bytes that this order moved; raises WeightsError.
 
-        They must be of the `expected` tensors, or else of the model's.
+        They must be of the `expected` tensors, or else of the model's. `to_change`: the caller would like to have
+        them for itself, and gets that where no other order waits for them.
         """
         if expected is None:
             expected = without_head(self._tensors) if start.personal else self._tensors
@@ -62,6 +71,7 @@ class Fetcher:
         if shared is None:
             shared = self._shared[key] = _SharedFetch(asyncio.create_task(self._try_all(start, expected)))
         shared.waiting += 1
+        shared.joined += 1
         try:
             weights, source, size = await asyncio.shield(shared.task)
         finally:
@@ -70,6 +80,9 @@ class Fetcher:
                 # Nobody wants it any more: kept now, it would never be released.
                 shared.task.cancel()
                 del self._shared[key]
+        if to_change and not start.keep and shared.joined == 1:
+            self._given_away.add(weights)
+            return weights, source, size
         self._in_use[start.model_id] = weights
         if start.keep:
             self._store.put(start.model_id, weights)

@@ -101,12 +101,13 @@ class Worker:
         try:
             if work.start is None or work.settings is None or order.key is None:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
-            start, source, size = await self._fetcher.get(work.start)
+            start, source, size = await self._fetcher.get(work.start, to_change=work.reveal is None)
+            in_place = self._fetcher.given_away(start)
             self._discriminating.forget()  # their time is over when training begins
             # The slot is taken only now: a chain that still waits for its weights must not block another.
             settings, round_number = work.settings, order.key.round
             learned = await self._slot.run(
-                lambda control: self._clients.train(order.client, start, settings, round_number, control)
+                lambda control: self._clients.train(order.client, start, settings, round_number, control, in_place)
             )
             trained = learned.after
             if work.start.personal:

@@ -6,10 +6,10 @@ from fedgsp_node.training import ditto, fedprox, finetune, per_fedavg, pfedme, s
 from fedgsp_node.training.base import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "sgd": Algorithm(sgd.train),
+    "sgd": Algorithm(sgd.train, in_place=True),
     "fedprox": Algorithm(fedprox.train),
-    "finetune": Algorithm(sgd.train, adapt=finetune.adapt),
-    "per-fedavg": Algorithm(per_fedavg.train, adapt=finetune.adapt),
+    "finetune": Algorithm(sgd.train, in_place=True, adapt=finetune.adapt),
+    "per-fedavg": Algorithm(per_fedavg.train, in_place=True, adapt=finetune.adapt),
     "pfedme": Algorithm(pfedme.train, keeps_personal=True),
     "ditto": Algorithm(ditto.train, keeps_personal=True),
 }

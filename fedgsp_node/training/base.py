@@ -48,6 +48,8 @@ class Algorithm:
 
     #: Trains the bound module in place.
     train: Callable[[LocalWork], Result]
+    #: Whether it never looks at the model as it came, which then may be the one that is trained.
+    in_place: bool = False
     #: Steps on the model before it is evaluated for this client, in place; None if it is evaluated as it is.
     adapt: Callable[[LocalWork], None] | None = None
     #: Whether each client keeps a personal model, which is what is evaluated.

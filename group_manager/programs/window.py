@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 
 from fedgsp.messages import Failure, FailureCode, Member, Train, Trained
@@ -18,7 +18,8 @@ async def train_all(
 ) -> AsyncIterator[tuple[int, Member, str, Trained | Failure]]:
     """Every member trains from its start; yields (position, member, model id, outcome) in the order of the members."""
     request = group.request
-    ahead = AHEAD_PER_NODE * len({member.node for member in request.members})
+    members_of = Counter(member.node for member in request.members)
+    ahead = AHEAD_PER_NODE * len(members_of)
     waiting = deque(enumerate(request.members))
     window: deque[tuple[int, Member, str, Ticket]] = deque()
     while waiting or window:
@@ -26,7 +27,7 @@ async def train_all(
             position, member = waiting.popleft()
             # What a profile lets clients train, and what the round does, may have the same group and position.
             model_id = f"{request.run_id}/{request.round}/{request.group}/{request.program}/{position}.0"
-            start = group.start_of(member, keep=True)
+            start = group.start_of(member, keep=members_of[member.node] > 1)  # one alone may train it in place
             work = Train(start, model_id, request.training, request.reveal, retain, trial)
             window.append(
                 (position, member, model_id, group.submit(member, group.key(request.program, position), work))
