@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 _CACHE_LINE = 64
 #: Larger blocks of the C library come from the system and go back to it at once; chunks of models are far smaller.
 _KEPT_BYTES = 16 << 20
+#: Free memory at the end of the heap that stays: a few chunks.
+_FREE_BYTES = 8 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: Models of this size and up to that one have pages of their own, of which one set is kept for the next model.
 _PAGED_BYTES, _MOST_SPARE_BYTES = 1 << 20, 64 << 20
@@ -52,7 +54,7 @@ def keep_freed() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES)
         # gRPC frees in one thread what it took in another; with a heap for each, little is found again.
         mallopt(_M_ARENA_MAX, 1)
 
