@@ -44,6 +44,11 @@ def new_pages(size: int) -> mmap.mmap:
     return pages
 
 
+def drop_spare() -> None:
+    """Gives back the pages that are kept for a next model: there will be none for a while."""
+    _spare.clear()
+
+
 def keep_freed() -> None:
     """Lets the process keep what it frees: getting pages again costs as much as a copy.
 

@@ -12,6 +12,7 @@ import grpc.aio
 
 from fedgsp import wire
 from fedgsp.channels import Channels, refuse
+from fedgsp.memory import drop_spare
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -131,12 +132,14 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             self._groups.remove(group)
             group.close(result_id)
             await asyncio.gather(running, return_exceptions=True)
+            drop_spare()
 
     async def Forget(  # noqa: N802
         self, request: order_pb2.Release, context: grpc.aio.ServicerContext
     ) -> group_pb2.ForgetResponse:
         """Forgets results that the top server has fetched."""
         self._store.release(wire.decode(Release, request).model_ids)
+        drop_spare()  # many managers wait for their next group at the same time
         return group_pb2.ForgetResponse()
 
     async def _present(self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]) -> RunGroupRequest:
