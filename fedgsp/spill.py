@@ -43,6 +43,19 @@ def spilling(otherwise: Room) -> Room:
     return room
 
 
+def at_rest(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The array, or a copy of it in a file if it is large."""
+    if len(array) < SPILLED_BYTES or _mapping(array) is not None:
+        return array
+    copy = spilling(lambda _: array)(len(array))
+    if copy is not array:
+        done = 0
+        for piece in walk(copy):
+            piece[...] = array[done : done + len(piece)]
+            done += len(piece)
+    return copy
+
+
 def walk(array: NDArray[Scalar], piece_bytes: int = _PIECE) -> Iterator[NDArray[Scalar]]:
     """The pieces of a flat array, in order; what lies behind in a file is no longer in this process's memory."""
     step = max(1, piece_bytes // array.itemsize)

@@ -18,7 +18,7 @@ from xxhash import xxh3_128
 
 from fedgsp.memory import room
 from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
-from fedgsp.spill import walk
+from fedgsp.spill import at_rest, walk
 
 #: What a tensor may be. Anything else from a peer is refused before a byte is allocated for it.
 DTYPES = {
@@ -130,6 +130,10 @@ class Weights:
         part = Weights.of(self.arrays, tensors)
         part.bfloat16 = self.bfloat16
         return part
+
+    def at_rest(self) -> Weights:
+        """The same weights, in a file if they are large: for who keeps them and seldom looks."""
+        return Weights(self.tensors, at_rest(self.buffer), self.known_digest, self.bfloat16)
 
     def to_change(self) -> Weights:
         """The same buffer, as weights whose digest is open again."""

@@ -92,6 +92,15 @@ async def test_a_large_model_passes_through_a_process_without_being_in_its_memor
     assert (await store.get("n")).digest == expected
 
 
+def test_a_model_at_rest_is_in_a_file_if_it_is_large() -> None:
+    weights = some_weights(1, vector(LARGE))
+    kept = weights.at_rest()
+    assert spill._mapping(kept.buffer) is not None
+    assert kept.digest == weights.digest
+    assert spill._mapping(some_weights(1, vector(1000)).at_rest().buffer) is None
+    assert kept.at_rest().buffer is kept.buffer
+
+
 def test_without_a_place_for_files_models_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,6 +109,8 @@ def test_without_a_place_for_files_models_stay_in_memory(
     assert len(made) == 2 << 20
     assert spill._mapping(made) is None
     assert "stays in memory" in caplog.text
+    weights = some_weights(1, vector(1 << 20))
+    assert weights.at_rest().buffer is weights.buffer
 
 
 def test_small_models_stay_in_memory() -> None:

@@ -48,7 +48,7 @@ class OneModel(Merging):
 
     async def finish(self, round_number: int) -> None:
         """The mean is the global model."""
-        merged = await asyncio.to_thread(lambda: self.run.handed_on(self._mean.result()))
+        merged = await asyncio.to_thread(lambda: self.run.handed_on(self._mean.result()).at_rest())
         self._mean = Mean(weighted=self._weighted)  # which holds on to models no more
         self.run.models.put([GLOBAL], self.group_model_id(round_number, GLOBAL), merged)
 
