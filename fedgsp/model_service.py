@@ -163,7 +163,12 @@ async def _receive(
     what = f"model {ref.id!r}"
     _check_header(what, header, ref.size, expected, max_bytes)
     bfloat16 = header.encoding == BFLOAT16
-    weights = Weights(header.tensors, make_room(ref.size), bfloat16=bfloat16)
+    try:
+        weights = Weights(header.tensors, make_room(ref.size), bfloat16=bfloat16)
+    except (OSError, MemoryError):
+        raise WeightsError(
+            FailureCode.TOO_LONG, f"{what} has {ref.size} bytes, for which there is no memory"
+        ) from None
     finiteness, hasher, filled = Finiteness(weights), xxh3_128(), 0
     decoder, size = Decoder(weights.buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
     while not isinstance(part := await _next(stream, what, CHUNK_TIMEOUT_S), chunks.Digest):

@@ -23,6 +23,11 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 #: Makes uninitialised bytes, shape (size,).
 Room = Callable[[int], NDArray[np.uint8]]
 
+
+class _FilePages(mmap.mmap):
+    """Pages whose values stay when they are let go."""
+
+
 #: Smaller models are not worth a file.
 SPILLED_BYTES = 64 << 20
 #: Bytes of an array that are looked at before they are let go.
@@ -82,19 +87,12 @@ def _directory() -> Path:
 def _in_file(size: int) -> NDArray[np.uint8]:
     with tempfile.TemporaryFile(dir=_directory(), prefix="fedgsp-") as file:
         os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process when it writes
-        return np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+        return np.frombuffer(_FilePages(file.fileno(), size), np.uint8)
 
 
-def _mapping(array: NDArray[Any]) -> mmap.mmap | None:
+def _mapping(array: NDArray[Any]) -> _FilePages | None:
     """The file's pages that an array is a view of; None if it is in other memory."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
-    return base if isinstance(base, mmap.mmap) and _is_file(base) else None
-
-
-def _is_file(mapping: mmap.mmap) -> bool:
-    try:
-        return mapping.size() > 0  # the size of its file
-    except (OSError, ValueError):
-        return False
+    return base if isinstance(base, _FilePages) else None

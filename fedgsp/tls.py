@@ -72,6 +72,8 @@ class Tls:
         name = host.strip("[]").partition("%")[0]  # peers leave the zone of an IPv6 address out as well
         try:
             _speak_with_itself(self.files, name)
+        except UnicodeError:
+            raise ConfigError(f"{name!r}, {why}, is no host name", "give a name or an address") from None
         except ssl.SSLCertVerificationError:
             entry = f"{'IP' if _is_ip(name) else 'DNS'}:{name}"
             raise ConfigError(

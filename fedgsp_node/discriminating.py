@@ -39,9 +39,9 @@ class Discriminating:
                 networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
                 source, moved = None, 0
             else:
-                fetched, source, moved = await self._fetcher.get(work.start, expected)
-                # What other clients of this node start from too must stay as it is; and weights remember their digest.
-                networks = fetched.copy() if work.start.keep else Weights(fetched.tensors, fetched.buffer)
+                fetched, source, moved = await self._fetcher.get(work.start, expected, to_change=True)
+                # What other clients of this node start from too must stay as it is.
+                networks = fetched.to_change() if self._fetcher.given_away(fetched) else fetched.copy()
 
             def learn(control: Control) -> tuple[int, ...]:
                 found: tuple[int, ...] = ()

@@ -79,6 +79,7 @@ def save(path: Path, tensors: Tensors, origin: Origin) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         safetensors.numpy.save_file(ordered, aside, metadata)  # straight from the tensors' memory
+        aside.chmod(folder.stat().st_mode & 0o666)  # the library lets nobody else read it
         _sync(aside)
         aside.replace(path)
         _sync(path.parent)

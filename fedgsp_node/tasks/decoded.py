@@ -37,6 +37,8 @@ SMALL = 1 << 20
 #: How long one process waits for another that decodes the same files, before it does so for itself.
 WAIT_S = 120.0
 _LOOK_S = 0.05
+#: File of an entry that names its arrays: one whose file is gone is missed.
+_NAMES = "names"
 
 
 def decoded(kind: str, sources: Sequence[Path], decode: Callable[[], Arrays]) -> Arrays:
@@ -108,9 +110,10 @@ def _name(*parts: object) -> str:
 def _mapped(entry: Path) -> Arrays:
     """The arrays of an entry; none if it is not there, or damaged."""
     try:
+        names = (entry / _NAMES).read_text().split()
         # The plain view, since every slice of a memmap looks for its file again.
-        return {path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in sorted(entry.glob("*.npy"))}
-    except (OSError, ValueError):
+        return {name: np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in names}
+    except (OSError, ValueError, EOFError):
         return {}
 
 
@@ -144,6 +147,7 @@ def _write(entry: Path, arrays: Arrays) -> None:
                 np.save(file, array)
                 file.flush()
                 os.fsync(file.fileno())  # else a crash of the machine may leave an entry of zeros
+        (aside / _NAMES).write_text("\n".join(arrays))
         aside.rename(entry)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)

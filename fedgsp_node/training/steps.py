@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
+from torch import nn
 
 from fedgsp.weights import Weights
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.factored import Factors, factored_gradients, large
+
+_FILTERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Descent:
@@ -76,10 +79,12 @@ class Descent:
 
     @contextlib.contextmanager
     def early(self) -> Iterator[None]:
-        """Within, large gradients are applied and dropped while others are still to come: they never are all there.
+        """Within, gradients of large filters are applied, and dropped, while others are still to come.
 
-        By then every use of the parameter has been differentiated.
+        Only where nothing but a layer of torch's own uses the parameter: another use, even one without gradient,
+        may still be needed by the backward pass.
         """
+        alone = _of_one_filter(self._work.module)
 
         def apply(parameter: torch.Tensor) -> None:
             place = self._places[id(parameter)]
@@ -91,7 +96,7 @@ class Descent:
         hooks = [
             parameter.register_post_accumulate_grad_hook(apply)  # type: ignore[no-untyped-call]
             for parameter in self.parameters
-            if large(parameter)
+            if large(parameter) and id(parameter) in alone
         ]
         try:
             yield
@@ -109,6 +114,15 @@ class Descent:
         if gradient is not None:
             onto.add_(gradient, alpha=-self._rate)
             parameter.grad = None
+
+
+def _of_one_filter(module: nn.Module) -> set[int]:
+    """Ids of the parameters that belong to one convolution and to nothing else."""
+    owners: dict[int, list[nn.Module]] = {}
+    for layer in module.modules():
+        for parameter in layer.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append(layer)
+    return {key for key, layers in owners.items() if len(layers) == 1 and type(layers[0]) in _FILTERS}
 
 
 @contextlib.contextmanager

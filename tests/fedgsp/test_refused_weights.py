@@ -155,3 +155,11 @@ async def test_a_model_of_too_many_tensors_is_refused(monkeypatch: pytest.Monkey
 async def test_a_manager_that_expects_no_model_takes_none() -> None:
     told, _ = await answer_to_upload([header(), data(BYTES)], max_bytes=lambda: 0)
     assert told == "too_long: model 'm' has 40 bytes, at most 0 are taken"
+
+
+async def test_a_model_for_which_there_is_no_memory_is_refused() -> None:
+    def full(_: int) -> np.ndarray:
+        raise OSError("Cannot allocate memory")
+
+    failure = await answer_to([header(), data(BYTES), digest()], make_room=full)
+    assert failure == Failure(FailureCode.TOO_LONG, "model 'm' has 40 bytes, for which there is no memory")

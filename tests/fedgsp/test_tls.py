@@ -131,6 +131,12 @@ def test_a_certificate_covers_its_names_and_no_others(authority: Authority) -> N
         assert f"issue it with {entry} in" in caught.value.remedy
 
 
+@pytest.mark.parametrize("host", [".foo", "a..b", "a" * 64])
+def test_what_is_no_host_name_is_told(authority: Authority, host: str) -> None:
+    with pytest.raises(ConfigError, match="where it is, is no host name"):
+        loaded(authority.issue(hosts=["127.0.0.1"])).check_covers(host, "where it is")
+
+
 def test_errors_that_are_not_about_tls_are_left_alone() -> None:
     for details in ("failed to connect to all addresses; last error: Connection refused", "Socket closed", ""):
         assert handshake_failure(details) is None

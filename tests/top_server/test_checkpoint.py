@@ -70,6 +70,12 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) ->
     assert names(tmp_path) == ["round-0001.safetensors"]
 
 
+def test_whoever_may_read_other_files_may_read_a_model(tmp_path: Path) -> None:
+    save(tmp_path / "m.safetensors", TENSORS, ORIGIN)
+    (tmp_path / "other").touch()
+    assert (tmp_path / "m.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 @pytest.mark.parametrize("length", [0, 4, 100, -1])
 def test_a_cut_file_is_refused(tmp_path: Path, length: int) -> None:
     path = tmp_path / "m.safetensors"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedgsp.aggregation import Mean
 from fedgsp.messages import Failure
+from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import Merging, Starts
 from top_server.models import GLOBAL, INITIAL, Held
@@ -48,10 +49,15 @@ class OneModel(Merging):
 
     async def finish(self, round_number: int) -> None:
         """The mean is the global model."""
-        merged = await asyncio.to_thread(lambda: self.run.handed_on(self._mean.result()).at_rest())
+        merged = await asyncio.to_thread(self._merged)
         self._mean = Mean(weighted=self._weighted)  # which holds on to models no more
         self.run.models.put([GLOBAL], self.group_model_id(round_number, GLOBAL), merged)
 
     def of(self, client: int) -> Held:
         """The global model."""
         return self.run.models[GLOBAL]
+
+    def _merged(self) -> Weights:
+        merged = self.run.handed_on(self._mean.result()).at_rest()
+        _ = merged.digest  # here and not in the event loop
+        return merged

@@ -194,3 +194,18 @@ def test_clients_have_the_same_bits_from_mapped_files(place, grey_npz, monkeypat
         for part in ("train", "test"):
             assert getattr(ours, part).x.tobytes() == getattr(theirs, part).x.tobytes()
             assert getattr(ours, part).y.tobytes() == getattr(theirs, part).y.tobytes()
+
+
+@pytest.mark.parametrize("damage", ["empty", "gone", "no names"])
+def test_an_entry_that_lacks_something_is_decoded_again(place, source, damage):
+    decode = Decoding(source)
+    decoded("some", [source], decode)
+    (array,) = place.glob("*/*/x.npy")
+    if damage == "empty":
+        array.write_bytes(b"")
+    elif damage == "gone":
+        array.unlink()
+    else:
+        (array.parent / "names").unlink()
+    assert sorted(decoded("some", [source], decode)) == ["x", "y"]
+    assert decode.count == 2

@@ -75,3 +75,30 @@ def test_no_gradient_stays_and_nobody_elses_is_applied(monkeypatch: pytest.Monke
     assert all(parameter.grad is None for parameter in module.parameters())
     module(work.x).sum().backward()
     assert trained.buffer.tobytes() == before.buffer.tobytes()
+
+
+class _Codebook(nn.Module):
+    """Uses a filter's weights a second time, without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(4, 1, 3))
+        self.last = nn.Linear(40, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        filtered = nn.functional.conv1d(x[:, None], self.filter, padding=1)
+        return self.last((filtered * self.filter.detach().pow(2).sum()).flatten(1))
+
+
+def test_a_parameter_that_is_used_otherwise_too_is_changed_after_the_backward_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for is_large in (_is_filter, lambda _: False):
+        monkeypatch.setattr("fedgsp_node.training.steps.large", is_large)
+        torch.manual_seed(1)
+        work, trained = local_work(_Codebook(), CrossEntropy(), samples(5), settings())
+        with descent(work) as steps:
+            steps.step(work.x, work.y, 0.1)
+        found.append(trained.digest)
+    assert found[0] == found[1]
