@@ -6,7 +6,6 @@ whoever has them, wherever from, has the same bits, and their digest is of these
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedgsp.messages import TensorSpec
 from fedgsp.spill import walk
-from fedgsp.weights import Weights, padded_bytes
+from fedgsp.weights import Weights, stretches
 
 #: What a header calls its stream; "" is the buffer itself.
 BFLOAT16 = "bfloat16"
@@ -37,12 +36,8 @@ class _Run:
 
 
 def _runs(tensors: tuple[TensorSpec, ...], bfloat16: bool) -> list[_Run]:
-    runs, start = [], 0
-    for halved, alike in itertools.groupby(tensors, lambda spec: bfloat16 and spec.dtype == "float32"):
-        end = start + sum(map(padded_bytes, alike))
-        runs.append(_Run(start, end, halved))
-        start = end
-    return runs
+    found = stretches(tensors, lambda spec: bfloat16 and spec.dtype == "float32")
+    return [_Run(start, end, halved) for halved, start, end in found]
 
 
 def wire_bytes(tensors: tuple[TensorSpec, ...], bfloat16: bool) -> int:

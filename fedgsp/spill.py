@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp.memory import room
+
 logger = logging.getLogger(__name__)
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -34,30 +36,21 @@ SPILLED_BYTES = 64 << 20
 _PIECE = 4 << 20
 
 
-def spilling(otherwise: Room) -> Room:
-    """Makes room in a file for large models, and as `otherwise` for others, or where no file can be had."""
-
-    def room(size: int) -> NDArray[np.uint8]:
-        if size >= SPILLED_BYTES:
-            try:
-                return _in_file(size)
-            except OSError as error:
-                logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
-        return otherwise(size)
-
-    return room
+def spilling_room(size: int) -> NDArray[np.uint8]:
+    """Room in a file for a large model; in memory for others, or where no file can be had."""
+    made = _in_file(size)
+    return room(size) if made is None else made
 
 
 def at_rest(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The array, or a copy of it in a file if it is large."""
-    if len(array) < SPILLED_BYTES or _mapping(array) is not None:
+    copy = _in_file(len(array)) if _mapping(array) is None else None
+    if copy is None:
         return array
-    copy = spilling(lambda _: array)(len(array))
-    if copy is not array:
-        done = 0
-        for piece in walk(copy):
-            piece[...] = array[done : done + len(piece)]
-            done += len(piece)
+    done = 0
+    for piece in walk(copy):
+        piece[...] = array[done : done + len(piece)]
+        done += len(piece)
     return copy
 
 
@@ -84,10 +77,17 @@ def _directory() -> Path:
     return Path(os.environ.get("TMPDIR") or "/var/tmp")
 
 
-def _in_file(size: int) -> NDArray[np.uint8]:
-    with tempfile.TemporaryFile(dir=_directory(), prefix="fedgsp-") as file:
-        os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process when it writes
-        return np.frombuffer(_FilePages(file.fileno(), size), np.uint8)
+def _in_file(size: int) -> NDArray[np.uint8] | None:
+    """Room in a file; None if so little is not worth one, or none can be had."""
+    if size < SPILLED_BYTES:
+        return None
+    try:
+        with tempfile.TemporaryFile(dir=_directory(), prefix="fedgsp-") as file:
+            os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process when it writes
+            return np.frombuffer(_FilePages(file.fileno(), size), np.uint8)
+    except OSError as error:
+        logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
+        return None
 
 
 def _mapping(array: NDArray[Any]) -> _FilePages | None:

@@ -7,10 +7,10 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from xxhash import xxh3_128
 from fedgsp.memory import room
 from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
 from fedgsp.spill import at_rest, walk
+
+Kind = TypeVar("Kind")
 
 #: What a tensor may be. Anything else from a peer is refused before a byte is allocated for it.
 DTYPES = {
@@ -44,6 +46,22 @@ def nbytes(spec: TensorSpec) -> int:
 def padded_bytes(spec: TensorSpec) -> int:
     """Bytes of one tensor in the buffer: every one starts where an int64 may."""
     return (nbytes(spec) + 7) & ~7
+
+
+def places(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, int]]:
+    """Every tensor, and where it begins in the buffer."""
+    offset = 0
+    for spec in tensors:
+        yield spec, offset
+        offset += padded_bytes(spec)
+
+
+def stretches(tensors: tuple[TensorSpec, ...], kind: Callable[[TensorSpec], Kind]) -> Iterator[tuple[Kind, int, int]]:
+    """Neighbouring tensors of one kind: the kind, and where in the buffer they begin and end, padding and all."""
+    for found, alike in itertools.groupby(places(tensors), lambda place: kind(place[0])):
+        members = list(alike)
+        last, offset = members[-1]
+        yield found, members[0][1], offset + padded_bytes(last)
 
 
 def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
@@ -94,11 +112,9 @@ class Weights:
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Views of the tensors, in order."""
         views: dict[str, NDArray[np.generic]] = {}
-        offset = 0
-        for spec in self.tensors:
+        for spec, offset in places(self.tensors):
             part = self.buffer[offset : offset + nbytes(spec)]
             views[spec.name] = part.view(DTYPES[spec.dtype]).reshape(spec.shape)
-            offset += padded_bytes(spec)
         return views
 
     @property
@@ -114,10 +130,8 @@ class Weights:
 
     def clear_padding(self) -> None:
         """Zeroes what lies between the tensors: the same tensors always have the same digest."""
-        offset = 0
-        for spec in self.tensors:
+        for spec, offset in places(self.tensors):
             self.buffer[offset + nbytes(spec) : offset + padded_bytes(spec)] = 0
-            offset += padded_bytes(spec)
 
     def ref(self, model_id: str) -> ModelRef:
         """The reference under which these weights are known."""
@@ -163,7 +177,12 @@ class Finiteness:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        self._ahead = deque(_floats(weights.tensors))
+        # With what lies between them.
+        self._ahead = deque(
+            (start, end, dtype)
+            for dtype, start, end in stretches(weights.tensors, lambda spec: DTYPES[spec.dtype])
+            if dtype.kind == "f" and end > start
+        )
         self._in_doubt = False
 
     def filled_to(self, end: int) -> None:
@@ -183,16 +202,6 @@ class Finiteness:
         """Raises WeightsError if any float of the full buffer is NaN or infinite."""
         if self._in_doubt:
             check_finite(self._weights)  # which knows tensors from what is between them
-
-
-def _floats(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[int, int, np.dtype[Any]]]:
-    """Start, end and dtype of neighbouring floating tensors in the buffer, with what lies between them."""
-    start = 0
-    for dtype, alike in itertools.groupby(tensors, lambda spec: DTYPES[spec.dtype]):
-        end = start + sum(map(padded_bytes, alike))
-        if dtype.kind == "f" and end > start:
-            yield start, end, dtype
-        start = end
 
 
 def check_same_tensors(found: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...], whose: str) -> None:

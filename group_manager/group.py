@@ -9,7 +9,6 @@ from collections.abc import Callable
 from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
 from fedgsp.encoding import rounded, wire_bytes
-from fedgsp.memory import room
 from fedgsp.messages import (
     Cancel,
     Discriminated,
@@ -41,7 +40,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import spilling
+from fedgsp.spill import spilling_room
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError
 from group_manager.members import Members, Outcome, Ticket
@@ -248,7 +247,7 @@ class Group:
                 self._store.put(model_id, await self._mean_of(self.request.parts))
             elif self._earlier.get(model_id) == "":
                 channel = self._channels.to(self.request.start_address)
-                weights = await fetch(channel, model_id, None, self.request.max_model_bytes, make_room=spilling(room))
+                weights = await fetch(channel, model_id, None, self.request.max_model_bytes, make_room=spilling_room)
                 self._store.put(model_id, weights)
             else:
                 await self._send_up(model_id)

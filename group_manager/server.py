@@ -6,11 +6,10 @@ import asyncio
 import sys
 
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
-from fedgsp.memory import room
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import spilling
+from fedgsp.spill import spilling_room
 from fedgsp.tls import Tls
 from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
@@ -23,7 +22,7 @@ async def run(name: str, listen: str, tls: Tls | None = None) -> None:
     async with Channels(tls) as channels:
         server, address = await start_server(listen, [], tls)
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
-        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, spilling(room))
+        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, spilling_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
         models.add_to(server)

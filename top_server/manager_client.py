@@ -9,10 +9,9 @@ import grpc.aio
 
 from fedgsp import wire
 from fedgsp.channels import describe
-from fedgsp.memory import room
 from fedgsp.messages import Failure, FailureCode, GroupEvent, GroupResult, Release, RunGroupRequest, TensorSpec
 from fedgsp.model_service import fetch
-from fedgsp.spill import spilling
+from fedgsp.spill import spilling_room
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 
@@ -50,7 +49,7 @@ class ManagerClient:
         """Fetches a group's model; the manager may forget it whether it is usable or not."""
         try:
             taken: Weights | Failure = await fetch(
-                self._channel, model_id, tensors, max_bytes, make_room=spilling(room)
+                self._channel, model_id, tensors, max_bytes, make_room=spilling_room
             )
         except WeightsError as error:
             taken = error.failure

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgsp.channels import Channels, loopback, split_address
+from fedgsp.channels import Channels, split_address
 from fedgsp.errors import PeerError, RunError
 from fedgsp.lifecycle import python_module, ready_line, spawn, stop
 from fedgsp.messages import AttachTo
@@ -65,7 +65,7 @@ class ManagerPool:
         """So many live managers; raises UserError if they cannot be started."""
         for dead in [manager for manager in self._managers if manager.process.returncode is not None]:
             self._managers.remove(dead)
-            await self._channels.drop(self._near(dead.port))  # the next one on this port is dialled without a backoff
+            await self._channels.drop(dead.address)  # the next one on this port is dialled without a backoff
             code = dead.process.returncode
             self._recorder.record("manager_lost", manager=dead.name, reason=f"exit code {code}")
         if self._ports is not None and count > len(self._ports):
@@ -113,15 +113,11 @@ class ManagerPool:
             except BaseException:
                 await stop(process)
                 raise
-            client = ManagerClient(name, self._channels.to(self._near(bound)))
+            client = ManagerClient(name, self._channels.to(address))
             self._managers.append(Manager(name, address, process, client, bound))
             self._recorder.record("manager_spawned", manager=name, pid=process.pid, address=address)
             return
         raise error
-
-    def _near(self, port: int) -> str:
-        """How this process dials a manager: they all run on this machine, whatever interface they listen on."""
-        return f"{loopback(self._host)}:{port}"
 
 
 @asynccontextmanager

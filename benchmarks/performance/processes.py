@@ -9,12 +9,10 @@ shares here is what else runs on the machine), USS only what is a process's own.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 from benchmarks.performance.rows import Row, main
@@ -76,8 +74,4 @@ def measure(repeats: int, data: Path | None = None) -> list[Row]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--data", type=Path)
-    own, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    main(measure if own.data is None else partial(measure, data=own.data), __doc__ or "")
+    main(measure, __doc__ or "", data="FEMNIST as .npz: adds rows on its writers")

@@ -8,6 +8,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,17 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def main(measure: Callable[[int], list[Row]], description: str, repeats: int = 5) -> None:
-    """The command line of one measure: a table, or with --json one row per line."""
+def main(measure: Callable[..., list[Row]], description: str, repeats: int = 5, data: str = "") -> None:
+    """The command line of one measure: a table, or with --json one row per line.
+
+    With `data`, which says what that is, there is a flag --data, and the measure has a parameter of that name.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats, help=f"samples of each quantity (default {repeats})")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    if data:
+        parser.add_argument("--data", type=Path, metavar="FILE", help=data)
     flags = parser.parse_args()
-    rows = measure(flags.repeats)
+    rows = measure(flags.repeats, data=flags.data) if data else measure(flags.repeats)
     text = "\n".join(json.dumps(asdict(row)) for row in rows) if flags.json else table(rows)
     sys.stdout.write(text + "\n")

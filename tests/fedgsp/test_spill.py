@@ -11,10 +11,9 @@ from support.weights import some_weights, vector
 
 from fedgsp import spill
 from fedgsp.aggregation import Mean
-from fedgsp.memory import room
 from fedgsp.model_service import fetch, upload
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import spilling, walk
+from fedgsp.spill import spilling_room, walk
 from fedgsp.weights import Weights, WeightsError, check_finite
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are counted as Linux does")
@@ -35,7 +34,7 @@ def resident() -> int:
 
 
 def spilled(weights: Weights) -> Weights:
-    copy = Weights(weights.tensors, spilling(room)(weights.buffer.nbytes))
+    copy = Weights(weights.tensors, spilling_room(weights.buffer.nbytes))
     copy.buffer[...] = weights.buffer
     spill.let_go(copy.buffer)
     return copy
@@ -81,11 +80,11 @@ async def test_a_large_model_passes_through_a_process_without_being_in_its_memor
     weights, store = some_weights(1, vector(LARGE)), ModelStore()
     expected = weights.digest
     async with serving_store(
-        store, may_upload=lambda _: True, max_bytes=lambda: PLENTY, make_room=spilling(room)
+        store, may_upload=lambda _: True, max_bytes=lambda: PLENTY, make_room=spilling_room
     ) as served:
         await upload(served.channel, "m", weights, 30.0)
         assert spill._mapping((await store.get("m")).buffer) is not None
-        fetched = await fetch(served.channel, "m", None, PLENTY, make_room=spilling(room))
+        fetched = await fetch(served.channel, "m", None, PLENTY, make_room=spilling_room)
         before = resident()
         await upload(served.channel, "n", fetched, 30.0)
         assert resident() - before < LITTLE
@@ -105,7 +104,7 @@ def test_without_a_place_for_files_models_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
-    made = spilling(room)(2 << 20)
+    made = spilling_room(2 << 20)
     assert len(made) == 2 << 20
     assert spill._mapping(made) is None
     assert "stays in memory" in caplog.text
@@ -114,4 +113,4 @@ def test_without_a_place_for_files_models_stay_in_memory(
 
 
 def test_small_models_stay_in_memory() -> None:
-    assert spill._mapping(spilling(room)(1000)) is None
+    assert spill._mapping(spilling_room(1000)) is None
