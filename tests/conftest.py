@@ -1,4 +1,4 @@
-"""What holds for every test: it leaves no process behind."""
+"""What holds for every test: it leaves no process behind, and its examples are the same each time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from hypothesis import settings
 from support.processes import end_those_left
 
 #: Processes started by a test inherit it, and so say whose they are even when their parent is gone.
 MARK = "FEDGSP_STARTED_BY_TEST"
+
+# The same examples in every run, so that a test fails for a change and not for its luck; --hypothesis-profile=default
+# draws others each time.
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)

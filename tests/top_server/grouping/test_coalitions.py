@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.coalition_cases import Clients, Groups, any_clients, many_clients, partitions, plain_objective, seeded
 
@@ -251,7 +251,17 @@ def test_clients_in_another_order_reach_the_same_objective(some: Clients, data: 
     assert some.objective(back) == pytest.approx(some.objective(some.solve()), rel=1e-9, abs=1e-12)
 
 
+def beneath_rounding(seed: int) -> Clients:
+    """Clients whose objective is smaller than the rounding error of their distances."""
+    rng = seeded(seed)
+    distances = rng.choice([-0.1, 0, 1e-16, 1e-9, 1e-5, 0.1, 1 / 3, 0.7, 1.0], size=(11, 11))
+    sizes = rng.choice([1.0, 2, 50, 999, 3000], size=11)
+    return Clients(distances + distances.T, sizes, 1e-300)
+
+
 @given(any_clients(most=12), st.integers(0, 9))
+@example(beneath_rounding(1577), 0)
+@example(beneath_rounding(5660), 0)
 @settings(deadline=None, max_examples=40)
 def test_no_descent_ends_above_where_it_starts(some: Clients, seed: int) -> None:
     alone = some.objective([[row] for row in range(len(some.sizes))])
