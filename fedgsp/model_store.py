@@ -28,6 +28,10 @@ class ModelStore:
     def __contains__(self, model_id: str) -> bool:
         return model_id in self._held
 
+    def ids(self, prefix: str) -> list[str]:
+        """The models held whose ids begin so."""
+        return [model_id for model_id in self._held if model_id.startswith(prefix)]
+
     @property
     def nbytes(self) -> int:
         """Bytes of all models held."""

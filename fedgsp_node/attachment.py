@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 
 import grpc.aio
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 1.0
 UPLOAD_TIMEOUT_S = 600.0
+#: Reports kept for orders that come again.
+REMEMBERED_REPORTS = 256
 
 
 class Attachment:
@@ -45,6 +48,7 @@ class Attachment:
         self._worker = worker
         self._reports: asyncio.Queue[NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
+        self._reported: OrderedDict[OrderKey, NodeReport] = OrderedDict()
 
     async def serve(self) -> tuple[bool, str]:
         """Takes the manager's orders until its stream ends; returns whether the manager ended it, and the reason."""
@@ -77,7 +81,12 @@ class Attachment:
         elif isinstance(order.work, Cancel):
             if key in self._running:
                 self._running[key].cancel()
-        elif key not in self._running:  # an order that came twice is already being carried out
+        elif key.run != self._attached.run_id:
+            refusal = Failure(FailureCode.BAD_ORDER, f"an order of run {key.run!r}, not of {self._attached.run_id!r}")
+            self._reports.put_nowait(NodeReport(Failed(key, refusal)))
+        elif key in self._reported:  # an order that came twice has the same answer, and no other effect
+            self._reports.put_nowait(self._reported[key])
+        elif key not in self._running:
             task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
             self._running[key] = task
             task.add_done_callback(functools.partial(self._ended, key))
@@ -98,7 +107,10 @@ class Attachment:
         except Exception as error:  # a bug of ours must reach the manager as a failure, not as silence
             logger.exception("round=%d group=%d client=%d", key.round, key.group, order.client)
             report = Failed(key, Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}"))
-        self._reports.put_nowait(NodeReport(report))
+        answer = self._reported[key] = NodeReport(report)
+        while len(self._reported) > REMEMBERED_REPORTS:
+            self._reported.popitem(last=False)
+        self._reports.put_nowait(answer)
 
     async def _upload(self, model_id: str, weights: Weights) -> None:
         await upload(self._channel, model_id, weights, UPLOAD_TIMEOUT_S)

@@ -212,7 +212,7 @@ class _Node:
         """Serves a manager, also after a loss that was only the network's: nobody tells this node to dial again."""
         loop = asyncio.get_running_loop()
         address = resolve(manager.address, self._top_host)
-        attached = Attached(self._run_id, self._name)
+        attached = Attached(self._run_id, self._name, manager.manager)
         over, tries = False, 0
         while not over and tries < REDIALS:
             begin = loop.time()

@@ -22,6 +22,8 @@ from fedgsp.messages import (
     Initialise,
     ModelRef,
     Order,
+    Recall,
+    Recalled,
     Release,
     Result,
     Reveal,
@@ -88,9 +90,16 @@ class Worker:
                 self._store.release(order.work.model_ids)
                 if order.work.own:
                     self._own.forget(order.work.model_ids)
+            case Recall():
+                return self._recall(order.work)
             case _:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "this node does not know such an order"))
         return None
+
+    def _recall(self, work: Recall) -> Recalled:
+        held = self._store.ids(work.prefix)
+        self._store.release(set(held) - set(work.model_ids))
+        return Recalled(tuple(model_id for model_id in held if model_id in work.model_ids))
 
     async def _send_up(self, work: SendUp, upload: Uploader) -> None:
         if work.earlier and work.model_id not in self._store:

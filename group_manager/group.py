@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
@@ -25,6 +26,8 @@ from fedgsp.messages import (
     PairsLeft,
     Part,
     PartLost,
+    Recall,
+    Recalled,
     RelayMode,
     Release,
     Rerouted,
@@ -34,6 +37,7 @@ from fedgsp.messages import (
     Source,
     SourceKind,
     Start,
+    TensorSpec,
     Train,
     Trained,
     Work,
@@ -42,7 +46,7 @@ from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room
 from fedgsp.updates import update_of
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, WeightsError, check_same_tensors
 from group_manager.members import Members, Outcome, Ticket
 
 #: Longest wait for a finished model; above the deadline that a node sets for its upload.
@@ -62,8 +66,11 @@ class Group:
         channels: Channels,
         me: Source,
         tell: Callable[[GroupEvent], None],
+        lengths: deque[float],
     ) -> None:
         self.request = request
+        #: Of the updates that this process looked at.
+        self.lengths = lengths
         self._members = members
         self._store = store
         self._channels = channels
@@ -91,7 +98,7 @@ class Group:
 
     def key(self, task: str, position: int, attempt: int = 0) -> OrderKey:
         """The key of an order of this group."""
-        return OrderKey(self.request.round, task, self.request.group, position, attempt)
+        return OrderKey(self.request.round, task, self.request.group, position, attempt, self.request.run_id)
 
     def submit(self, member: Member, key: OrderKey, work: Work) -> Ticket:
         """Sends an order to the node that hosts a member."""
@@ -125,6 +132,22 @@ class Group:
         self._checked += 1
         key = self.key("check", self._checked)
         await self.outcome(self._submit(node, Order(key, 0, Release(()))))
+
+    async def recall(self, prefix: str, made: Iterable[tuple[Member, str]]) -> None:
+        """Finds out which of the models that members made under another manager, with ids that begin so, are still
+        there; nodes forget all others.
+        """
+        by_node: dict[str, list[str]] = {member.node: [] for member in self.request.members}
+        for member, model_id in made:
+            by_node.setdefault(member.node, []).append(model_id)
+        asked = []
+        for number, (node, model_ids) in enumerate(by_node.items()):
+            order = Order(self.key("recall", number, self.request.attempt), 0, Recall(prefix, tuple(model_ids)))
+            asked.append((self._submit(node, order), set(model_ids)))
+        for ticket, wanted in asked:
+            outcome = await self.outcome(ticket)
+            if isinstance(outcome, Recalled):
+                self._makers.update(dict.fromkeys(wanted.intersection(outcome.model_ids), ticket))
 
     def release(self, model_ids: list[str]) -> None:
         """Lets the holders, and this process, forget models."""
@@ -218,13 +241,16 @@ class Group:
             self._carrying[model_id] = asyncio.create_task(self._carry(model_id), name=f"carry {model_id}")
         await asyncio.shield(self._carrying[model_id])
 
-    async def collect(self, model_id: str) -> Weights | Failure:
-        """A finished model, brought to this manager."""
+    async def collect(self, model_id: str, expected: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
+        """A finished model, brought to this manager; a failure if it is not one of these tensors, if there are any."""
         try:
             async with asyncio.timeout(COLLECT_TIMEOUT_S):
                 if model_id not in self._store:
                     await self.wanted(model_id)
-                return await self._store.get(model_id)
+                weights = await self._store.get(model_id)
+            if expected:
+                check_same_tensors(weights.tensors, expected, f"model {model_id!r}")
+            return weights
         except WeightsError as error:
             return error.failure
         except TimeoutError:
@@ -263,7 +289,7 @@ class Group:
         lost = Failure(FailureCode.NO_SUCH_MODEL, "the start has no parts")
         for part in parts:
             assert part.ref is not None
-            weights = await self.collect(part.ref.id)
+            weights = await self.collect(part.ref.id, self.request.tensors)
             if isinstance(weights, Failure):
                 # Lost with its node, perhaps: the others' mean is what the group, and this client, go on from.
                 lost = weights

@@ -24,7 +24,7 @@ async def run(name: str, listen: str, tls: Tls | None = None) -> None:
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, spilling_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name), server)
         models.add_to(server)
         sys.stdout.write(address + "\n")
         sys.stdout.flush()

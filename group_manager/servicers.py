@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
 
 import grpc
@@ -29,6 +30,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from group_manager.group import Group
 from group_manager.members import Members, Session
+from group_manager.norms import MOST
 from group_manager.programs import PROGRAMS, Program
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,9 @@ ATTACH_TIMEOUT_S = 20.0
 class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     """The nodes' side: a stream of reports in, a stream of orders out."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Members, name: str) -> None:
         self._members = members
+        self._name = name
 
     async def Attach(  # noqa: N802
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
@@ -51,6 +54,9 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         hello = wire.decode(NodeReport, first).kind if first is not None else None
         if not isinstance(hello, Attached) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
+        if hello.manager != self._name:
+            detail = f"this is manager {self._name}, not {hello.manager[:100]!r}"
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, detail)
         session = await self._members.attach(hello.node)
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
@@ -83,6 +89,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._channels = channels
         self._me = me
         self._groups: list[Group] = []
+        self._lengths: deque[float] = deque(maxlen=MOST)
         self._max_bytes = 0
 
     @property
@@ -114,7 +121,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._max_bytes = asked.max_model_bytes
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
         present = await self._present(asked, events)
-        group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
+        group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait, self._lengths)
         self._groups.append(group)
         running = asyncio.create_task(_run(program, group, events), name=f"group {asked.group}")
         result_id = ""

@@ -118,6 +118,13 @@ class RunConfig:
     stall_timeout: float = _setting(
         60.0, PROCESSES, "a client without progress for this long is passed over", above=0, metavar="SECONDS"
     )
+    update_norm_limit: float | None = _setting(
+        None,
+        PROCESSES,
+        "a client is passed over whose update is longer than the median by this factor; any length if not given",
+        above=1,
+        metavar="FACTOR",
+    )
     relay: str = _setting(
         "auto",
         PROCESSES,

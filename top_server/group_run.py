@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from fedgsp.messages import (
     Discrimination,
     Failure,
     FailureCode,
+    FinishedHop,
     GroupEvent,
     GroupResult,
     Member,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Programs in which members train.
 TRAINS = ("relay", "parallel", "alone")
+#: Managers that a group is tried on before it is given up.
+MOST_MANAGERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,28 @@ class GroupTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """What is known of a group's part of a round when a manager begins with it: nothing, but after a loss."""
+
+    #: Managers that were lost with it.
+    attempt: int = 0
+    #: Hops of a relay, in order; whether their models are still there their nodes say.
+    finished: tuple[FinishedHop, ...] = ()
+    #: Members that were skipped: they would train out of their turn.
+    skipped: tuple[MemberSkipped, ...] = ()
+
+    @property
+    def clients(self) -> set[int]:
+        """Those of whom nothing more is asked, unless their results are lost."""
+        left_out = {skipped.client for skipped in self.skipped}
+        return left_out | {hop.member.client for hop in self.finished if hop.member is not None}
+
+    def after(self, outcome: GroupOutcome) -> Trace:
+        """What the next manager is told, if the one of this outcome was lost."""
+        return Trace(self.attempt + 1, outcome.hops, outcome.skipped if outcome.task.program in TRAINS else ())
+
+
+@dataclass(frozen=True, slots=True)
 class GroupOutcome:
     """What a group did: its result or why there is none, and what its members reported."""
 
@@ -76,6 +102,8 @@ class GroupOutcome:
     lost: frozenset[int] = frozenset()
     #: Members' own models, where these are collected, or why one could not be had.
     models: Mapping[int, Weights | Failure] = field(default_factory=dict)
+    #: The hops of a relay behind its result, or so far.
+    hops: tuple[FinishedHop, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -90,7 +118,8 @@ class GroupOutcome:
     @property
     def took_part(self) -> set[int]:
         """Clients that are; one that had to train again counts once."""
-        return {done.client for done in self.done} - self.left_out
+        before = {hop.member.client for hop in self.hops if hop.member is not None}
+        return (before | {done.client for done in self.done}) - self.left_out
 
     @property
     def own_models(self) -> dict[int, Held]:
@@ -107,24 +136,58 @@ class GroupOutcome:
         return isinstance(self.result, Failure) and self.result.code is FailureCode.UNREACHABLE
 
 
-async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manager) -> GroupOutcome:
-    """Runs one group on a manager; what its members report goes to the journal as it comes."""
-    members = tuple(member for client in task.clients if (member := _member(run, task, client)) is not None)
+async def run_group(
+    run: Run, round_number: int, task: GroupTask, manager: Manager, trace: Trace | None = None
+) -> GroupOutcome:
+    """Runs one group, on others if its manager is lost; what its members report goes to the journal as it comes.
+
+    A relay that began before, under a manager that is gone, goes on from what its trace says.
+    """
+    trace = trace or Trace()
+    while True:
+        outcome = await _on(run, round_number, task, manager, trace)
+        if not outcome.manager_lost:
+            return outcome
+        if trace.attempt == MOST_MANAGERS - 1:
+            await run.managers.discard(manager)
+            return outcome
+        manager = await run.managers.replace(manager)
+        trace = trace.after(outcome)
+        where = {"round": round_number, "group": task.number, "program": task.program}
+        run.journal.record("group_resumed", **where, manager=manager.name, finished=len(trace.finished))
+
+
+async def _on(run: Run, round_number: int, task: GroupTask, manager: Manager, trace: Trace) -> GroupOutcome:
+    members, absent = [], []
+    left_out = {skipped.client for skipped in trace.skipped}
+    for client in task.clients:
+        if client in left_out:
+            continue
+        member = _member(run, task, client)
+        if member is not None:
+            members.append(member)
+        elif client not in trace.clients:
+            absent.append(client)
     for node in {member.node for member in members}:
         run.membership.attach(node, manager.contact)
-    request = _request(run, round_number, task, members)
-    watcher = _Watcher(run, request, manager)
-    for client in sorted(set(task.clients) - {member.client for member in members}):
+    request = _request(run, round_number, task, tuple(members), trace)
+    watcher = _Watcher(run, request, manager, trace)
+    for client in absent:
         watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
     try:
         result = await manager.client.run_group(request, watcher)
         await watcher.all_taken()
     finally:
         watcher.cancel()
-    if isinstance(result, Failure) and result.code is FailureCode.UNREACHABLE:
-        await run.managers.discard(manager)  # it may only be frozen, and would be so in the next round too
     return GroupOutcome(
-        task, manager, result, tuple(watcher.done), tuple(watcher.skipped), frozenset(watcher.lost), watcher.models
+        task,
+        manager,
+        result,
+        tuple(watcher.done),
+        tuple(watcher.skipped),
+        frozenset(watcher.lost),
+        watcher.models,
+        tuple(watcher.hops),
     )
 
 
@@ -146,7 +209,9 @@ def _part(run: Run, held: Held, weight: float = 0.0) -> Part:
     return Part(held.ref, member.node if member else f"of client {held.client}", weight, held.client)
 
 
-def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member, ...]) -> RunGroupRequest:
+def _request(
+    run: Run, round_number: int, task: GroupTask, members: tuple[Member, ...], trace: Trace
+) -> RunGroupRequest:
     config = run.config
     parts: tuple[Part, ...] = ()
     start = None
@@ -184,24 +249,31 @@ def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member
         results=task.results,
         aggregation=run.scheme.aggregation,
         discrimination=task.discrimination,
+        planned=task.clients,
+        attempt=trace.attempt,
+        finished=trace.finished,
+        tensors=run.tensors,
+        most_update_ratio=config.update_norm_limit or 0.0,
     )
 
 
 class _Watcher:
     """Notes what a group's members report, and takes what they reveal or hand over as they do."""
 
-    def __init__(self, run: Run, request: RunGroupRequest, manager: Manager) -> None:
+    def __init__(self, run: Run, request: RunGroupRequest, manager: Manager, trace: Trace) -> None:
         self._run = run
         self._manager = manager
         self._where = {"round": request.round, "group": request.group}
         self._program = request.program
-        self._members = len(request.members)
+        self._planned = len(request.planned)
+        self._members = {member.client: member for member in request.members}
         self._collects = request.program == "collect" or request.results is Results.COLLECTED
         self._reveals = request.reveal is not None
         self._most = request.discrimination.rounds if request.discrimination is not None else 0
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
-        self.skipped: list[MemberSkipped] = []
+        self.hops: list[FinishedHop] = list(trace.finished)
+        self.skipped: list[MemberSkipped] = list(trace.skipped)
         self.lost: set[int] = set()
         self.models: dict[int, Weights | Failure] = {}
 
@@ -215,6 +287,7 @@ class _Watcher:
                     self._hop(done, done.result)
             case MemberSkipped() as skipped:
                 self.skipped.append(skipped)
+                self.hops = [hop for hop in self.hops if hop.member and hop.member.client != skipped.client]
                 self._run.journal.record(
                     "client_skipped",
                     **self._where,
@@ -246,6 +319,10 @@ class _Watcher:
         self.models[client] = await self._run.take_model(self._manager, model_id)
 
     def _hop(self, done: MemberDone, trained: Trained) -> None:
+        if self._program == "relay" and done.client in self._members:
+            member = dataclasses.replace(self._members[done.client], samples=trained.samples)
+            # One that trains again takes its place in the trail once more: what came after is gone.
+            self.hops[done.position :] = [FinishedHop(member, trained.ref)]
         if trained.update is not None:
             self._take(self._run.take_update(done.client, trained.update.id, self._manager), done.client)
         elif self._reveals:
@@ -255,9 +332,12 @@ class _Watcher:
             "hop_finished",
             **self._where,
             position=done.position,
-            members=self._members,
+            members=self._planned,
             client=done.client,
             loss=trained.loss,
             seconds=trained.seconds,
+            samples=trained.samples,
+            model=trained.ref.id if trained.ref is not None else None,
+            node=self._members[done.client].node if done.client in self._members else None,
             via=trained.source.kind.name.lower() if trained.source else None,
         )

@@ -65,7 +65,7 @@ class ManagerPool:
         """So many live managers; raises UserError if they cannot be started."""
         for dead in [manager for manager in self._managers if manager.process.returncode is not None]:
             self._managers.remove(dead)
-            await self._channels.drop(dead.address)  # the next one on this port is dialled without a backoff
+            await self._channels.drop(dead.address)
             code = dead.process.returncode
             self._recorder.record("manager_lost", manager=dead.name, reason=f"exit code {code}")
         if self._ports is not None and count > len(self._ports):
@@ -77,16 +77,22 @@ class ManagerPool:
             missing = min(count - len(self._managers), SPAWN_AT_ONCE if self._ports is None else 1)
             # All of them end, and are in the pool if they run, before one that failed ends this.
             ended = await asyncio.gather(*(self._spawn() for _ in range(missing)), return_exceptions=True)
-            for failed in ended:
-                if isinstance(failed, BaseException):
-                    raise failed
+            for one in ended:
+                if isinstance(one, BaseException):
+                    raise one
         return self._managers[:count]
+
+    async def replace(self, lost: Manager) -> Manager:
+        """Another manager for one that was lost; raises UserError if it cannot be started."""
+        await self.discard(lost)
+        return await self._spawn()
 
     async def discard(self, manager: Manager) -> None:
         """Ends a manager that does not answer; the next `ensure` replaces it."""
         if manager in self._managers:
             self._managers.remove(manager)
             code = await stop(manager.process, DISCARD_GRACE_S)
+            await self._channels.drop(manager.address)  # the next one on this port is dialled without a backoff
             self._recorder.record("manager_lost", manager=manager.name, reason=f"it did not answer; exit code {code}")
 
     async def close(self) -> None:
@@ -94,7 +100,7 @@ class ManagerPool:
         await asyncio.gather(*(stop(manager.process) for manager in self._managers))
         self._managers.clear()
 
-    async def _spawn(self) -> None:
+    async def _spawn(self) -> Manager:
         name = f"m{next(self._numbers)}"
         log = self._log_folder / f"manager-{name}.log"
         taken = {manager.port for manager in self._managers}
@@ -114,9 +120,10 @@ class ManagerPool:
                 await stop(process)
                 raise
             client = ManagerClient(name, self._channels.to(address))
-            self._managers.append(Manager(name, address, process, client, bound))
+            manager = Manager(name, address, process, client, bound)
+            self._managers.append(manager)
             self._recorder.record("manager_spawned", manager=name, pid=process.pid, address=address)
-            return
+            return manager
         raise error
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
-from fedgsp.messages import Results
+from fedgsp.messages import FailureCode, Results
 from fedgsp.seeds import stream
 from top_server.costs import CostModel
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.group_run import GroupOutcome, GroupTask, run_group
+from top_server.group_run import GroupOutcome, GroupTask, Trace, run_group
 from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
@@ -53,6 +53,7 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
         sampled_groups=len(teams.sampled),
         clients=sum(len(group) for group in teams.sampled),
         members=[len(task.clients) for task in tasks],
+        teams=[list(task.clients) for task in tasks],
     )
     training = [
         asyncio.create_task(run_group(run, number, task, manager), name=f"group {task.number}")
@@ -177,8 +178,13 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
     taken, reason = 0, "it has no groups"
     for task in training:
         outcome = await task
-        outcomes.append(outcome)
         failure = await run.merging.take(number, outcome)
+        if failure is not None and failure.code is FailureCode.UNREACHABLE and not outcome.manager_lost:
+            # Lost with its result, which the top server comes for only now.
+            manager = await run.managers.replace(outcome.manager)
+            outcome = await run_group(run, number, outcome.task, manager, Trace().after(outcome))
+            failure = await run.merging.take(number, outcome)
+        outcomes.append(outcome)
         if failure is not None:
             reason = str(failure)
             run.journal.record("group_failed", round=number, group=outcome.task.number, reason=reason)

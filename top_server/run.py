@@ -108,13 +108,9 @@ class Run:
             self.journal.record("update_missing", client=client, reason=problem)
 
     async def survey(self, round_number: int, task: GroupTask) -> GroupOutcome:
-        """One task on one manager; once more, on another manager, if the first one is lost meanwhile."""
+        """One task on one manager, or its successors."""
         (manager,) = await self.managers.ensure(1)
-        outcome = await run_group(self, round_number, task, manager)
-        if outcome.manager_lost:
-            (manager,) = await self.managers.ensure(1)
-            outcome = await run_group(self, round_number, task, manager)
-        return outcome
+        return await run_group(self, round_number, task, manager)
 
     async def initialise(self) -> None:
         """The model of round 0, made on a client's node from the run's seed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fedgsp.messages.failure import Failure, FailureCode
 from fedgsp.messages.group import (
     Discrimination,
+    FinishedHop,
     GroupEvent,
     GroupResult,
     Member,
@@ -51,6 +52,8 @@ from fedgsp.messages.order import (
     OrderKey,
     OrderProgress,
     Progress,
+    Recall,
+    Recalled,
     Release,
     Result,
     Reveal,
@@ -79,6 +82,7 @@ __all__ = [
     "Failed",
     "Failure",
     "FailureCode",
+    "FinishedHop",
     "GroupEvent",
     "GroupResult",
     "Hello",
@@ -99,6 +103,8 @@ __all__ = [
     "Part",
     "PartLost",
     "Progress",
+    "Recall",
+    "Recalled",
     "RelayMode",
     "Release",
     "Rerouted",

@@ -23,6 +23,7 @@ class FailureCode(IntEnum):
     WRONG_SHAPES = 24
     NOT_FINITE = 25
     BAD_STREAM = 26
+    LONG_UPDATE = 27
     TASK_RAISED = 30
     WRONG_PROTOCOL = 40
     WRONG_TASK = 41
@@ -31,6 +32,8 @@ class FailureCode(IntEnum):
     RUN_OVER = 44
     NO_CLIENTS = 45
     CANNOT_BE_DIALLED = 46
+    TOO_MANY = 47
+    LEFT_OUT = 48
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from fedgsp.messages.failure import Failure
-from fedgsp.messages.model import ModelRef
+from fedgsp.messages.model import ModelRef, TensorSpec
 from fedgsp.messages.order import DiscriminatorSettings, Result, Reveal, TrainingSettings
 
 
@@ -65,8 +65,20 @@ class Discrimination:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedHop:
+    """A member that has trained, and its result, which its node may still hold."""
+
+    member: Member | None
+    model: ModelRef | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunGroupRequest:
-    """One group's part of a round. `program` names what its members do; `start` is the mean of `parts` if any."""
+    """One group's part of a round. `program` names what its members do; `start` is the mean of `parts` if any.
+
+    `planned` are all clients of the group, there or not; `attempt` counts the managers that were lost with it, under
+    which the relay came as far as `finished`.
+    """
 
     run_id: str
     round: int
@@ -86,6 +98,11 @@ class RunGroupRequest:
     results: Results = Results.UNSPECIFIED
     aggregation: str = ""
     discrimination: Discrimination | None = None
+    planned: tuple[int, ...] = ()
+    attempt: int = 0
+    finished: tuple[FinishedHop, ...] = ()
+    tensors: tuple[TensorSpec, ...] = ()
+    most_update_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 @dataclass(frozen=True, slots=True)

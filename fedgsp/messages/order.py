@@ -11,13 +11,14 @@ from fedgsp.messages.model import ModelRef, Source, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """Names one piece of work within a run."""
+    """Names one piece of work."""
 
     round: int
     task: str
     group: int
     position: int
     attempt: int = 0
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,15 @@ class Cancel:
     """Give up the order of this key."""
 
 
-Work = Train | Evaluate | Describe | Discriminate | Initialise | SendUp | Release | Cancel
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Say which of a group's models, whose ids begin with `prefix`, the node still holds; it forgets all others."""
+
+    prefix: str
+    model_ids: tuple[str, ...]
+
+
+Work = Train | Evaluate | Describe | Discriminate | Initialise | SendUp | Release | Recall | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +165,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A node is ready to take a manager's orders."""
+    """A node is ready to take the orders of the manager of that name."""
 
     run_id: str
     node: str
+    manager: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +233,14 @@ class Discriminated:
     bytes: int = 0
 
 
-Result = Trained | Evaluated | Described | Discriminated
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Models that the node still holds."""
+
+    model_ids: tuple[str, ...]
+
+
+Result = Trained | Evaluated | Described | Discriminated | Recalled
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     FAILURE_CODE_WRONG_SHAPES: _FailureCode.ValueType  # 24
     FAILURE_CODE_NOT_FINITE: _FailureCode.ValueType  # 25
     FAILURE_CODE_BAD_STREAM: _FailureCode.ValueType  # 26
+    FAILURE_CODE_LONG_UPDATE: _FailureCode.ValueType  # 27
+    """An update much longer than those of others."""
     FAILURE_CODE_TASK_RAISED: _FailureCode.ValueType  # 30
     """The user's task, on its own data."""
     FAILURE_CODE_WRONG_PROTOCOL: _FailureCode.ValueType  # 40
@@ -50,6 +52,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     FAILURE_CODE_RUN_OVER: _FailureCode.ValueType  # 44
     FAILURE_CODE_NO_CLIENTS: _FailureCode.ValueType  # 45
     FAILURE_CODE_CANNOT_BE_DIALLED: _FailureCode.ValueType  # 46
+    FAILURE_CODE_TOO_MANY: _FailureCode.ValueType  # 47
+    FAILURE_CODE_LEFT_OUT: _FailureCode.ValueType  # 48
 
 class FailureCode(_FailureCode, metaclass=_FailureCodeEnumTypeWrapper): ...
 
@@ -70,6 +74,8 @@ FAILURE_CODE_WRONG_DIGEST: FailureCode.ValueType  # 23
 FAILURE_CODE_WRONG_SHAPES: FailureCode.ValueType  # 24
 FAILURE_CODE_NOT_FINITE: FailureCode.ValueType  # 25
 FAILURE_CODE_BAD_STREAM: FailureCode.ValueType  # 26
+FAILURE_CODE_LONG_UPDATE: FailureCode.ValueType  # 27
+"""An update much longer than those of others."""
 FAILURE_CODE_TASK_RAISED: FailureCode.ValueType  # 30
 """The user's task, on its own data."""
 FAILURE_CODE_WRONG_PROTOCOL: FailureCode.ValueType  # 40
@@ -80,6 +86,8 @@ FAILURE_CODE_NAME_TAKEN: FailureCode.ValueType  # 43
 FAILURE_CODE_RUN_OVER: FailureCode.ValueType  # 44
 FAILURE_CODE_NO_CLIENTS: FailureCode.ValueType  # 45
 FAILURE_CODE_CANNOT_BE_DIALLED: FailureCode.ValueType  # 46
+FAILURE_CODE_TOO_MANY: FailureCode.ValueType  # 47
+FAILURE_CODE_LEFT_OUT: FailureCode.ValueType  # 48
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
 @_typing.final

@@ -91,6 +91,11 @@ class RunGroupRequest(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     AGGREGATION_FIELD_NUMBER: _builtins.int
     DISCRIMINATION_FIELD_NUMBER: _builtins.int
+    PLANNED_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
+    MOST_UPDATE_RATIO_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
@@ -107,6 +112,10 @@ class RunGroupRequest(_message.Message):
     results: Global___Results.ValueType
     aggregation: _builtins.str
     """of what members trained in parallel"""
+    attempt: _builtins.int
+    """managers that were lost with this group before"""
+    most_update_ratio: _builtins.float
+    """A model is refused if its update is so many times as long as the median of the group's; 0: never."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
@@ -121,6 +130,20 @@ class RunGroupRequest(_message.Message):
     def reveal(self) -> _order_pb2.Reveal: ...
     @_builtins.property
     def discrimination(self) -> Global___Discrimination: ...
+    @_builtins.property
+    def planned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """All clients of the group, there or not, in the order of the plan: the relay order is drawn for these, so that it does
+        not depend on who is missing. Empty: those of `members`.
+        """
+
+    @_builtins.property
+    def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___FinishedHop]:
+        """of the relay under one of these, in order"""
+
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.TensorSpec]:
+        """what models look like that members may hand in"""
+
     def __init__(
         self,
         *,
@@ -142,14 +165,45 @@ class RunGroupRequest(_message.Message):
         results: Global___Results.ValueType = ...,
         aggregation: _builtins.str = ...,
         discrimination: Global___Discrimination | None = ...,
+        planned: _abc.Iterable[_builtins.int] | None = ...,
+        attempt: _builtins.int = ...,
+        finished: _abc.Iterable[Global___FinishedHop] | None = ...,
+        tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
+        most_update_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "discrimination", b"discrimination", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "parts", b"parts", "personal", b"personal", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "personal", b"personal", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunGroupRequest: _TypeAlias = RunGroupRequest  # noqa: Y015
+
+@_typing.final
+class FinishedHop(_message.Message):
+    """A member has trained, and its node may still hold the result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def member(self) -> Global___Member: ...
+    @_builtins.property
+    def model(self) -> _model_pb2.ModelRef: ...
+    def __init__(
+        self,
+        *,
+        member: Global___Member | None = ...,
+        model: _model_pb2.ModelRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinishedHop: _TypeAlias = FinishedHop  # noqa: Y015
 
 @_typing.final
 class Discrimination(_message.Message):

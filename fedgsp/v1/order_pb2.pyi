@@ -31,12 +31,14 @@ class OrderKey(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     task: _builtins.str
     """"train", "evaluate", ...; a round may have several"""
     group: _builtins.int
     position: _builtins.int
     attempt: _builtins.int
+    run: _builtins.str
     def __init__(
         self,
         *,
@@ -45,10 +47,11 @@ class OrderKey(_message.Message):
         group: _builtins.int = ...,
         position: _builtins.int = ...,
         attempt: _builtins.int = ...,
+        run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "group", b"group", "position", b"position", "round", b"round", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "group", b"group", "position", b"position", "round", b"round", "run", b"run", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -68,6 +71,7 @@ class Order(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     DISCRIMINATE_FIELD_NUMBER: _builtins.int
+    RECALL_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
@@ -87,6 +91,8 @@ class Order(_message.Message):
     def cancel(self) -> Global___Cancel: ...
     @_builtins.property
     def discriminate(self) -> Global___Discriminate: ...
+    @_builtins.property
+    def recall(self) -> Global___Recall: ...
     def __init__(
         self,
         *,
@@ -100,12 +106,13 @@ class Order(_message.Message):
         release: Global___Release | None = ...,
         cancel: Global___Cancel | None = ...,
         discriminate: Global___Discriminate | None = ...,
+        recall: Global___Recall | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "describe", b"describe", "discriminate", b"discriminate", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "describe", b"describe", "discriminate", b"discriminate", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "recall", b"recall", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "client", b"client", "describe", b"describe", "discriminate", b"discriminate", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "client", b"client", "describe", b"describe", "discriminate", b"discriminate", "evaluate", b"evaluate", "initialise", b"initialise", "key", b"key", "recall", b"recall", "release", b"release", "send_up", b"send_up", "train", b"train", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate", "describe", "initialise", "send_up", "release", "cancel", "discriminate"]  # noqa: Y015
+    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate", "describe", "initialise", "send_up", "release", "cancel", "discriminate", "recall"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_work) -> _WhichOneofReturnType_work | None: ...
 
@@ -483,6 +490,34 @@ class Release(_message.Message):
 Global___Release: _TypeAlias = Release  # noqa: Y015
 
 @_typing.final
+class Recall(_message.Message):
+    """Says which of a group's models the node still holds, after the loss of the manager that ordered them; it forgets all
+    others of that group.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_FIELD_NUMBER: _builtins.int
+    MODEL_IDS_FIELD_NUMBER: _builtins.int
+    prefix: _builtins.str
+    """of the ids of the group's models"""
+    @_builtins.property
+    def model_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        prefix: _builtins.str = ...,
+        model_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_ids", b"model_ids", "prefix", b"prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Recall: _TypeAlias = Recall  # noqa: Y015
+
+@_typing.final
 class Cancel(_message.Message):
     """Give up the order of this key."""
 
@@ -539,17 +574,21 @@ class Attached(_message.Message):
 
     RUN_ID_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
+    MANAGER_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     node: _builtins.str
+    manager: _builtins.str
+    """whom the node means to serve: another process may have got the address meanwhile"""
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         node: _builtins.str = ...,
+        manager: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manager", b"manager", "node", b"node", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -609,6 +648,7 @@ class Done(_message.Message):
     EVALUATED_FIELD_NUMBER: _builtins.int
     DESCRIBED_FIELD_NUMBER: _builtins.int
     DISCRIMINATED_FIELD_NUMBER: _builtins.int
+    RECALLED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
     @_builtins.property
@@ -619,6 +659,8 @@ class Done(_message.Message):
     def described(self) -> Global___Described: ...
     @_builtins.property
     def discriminated(self) -> Global___Discriminated: ...
+    @_builtins.property
+    def recalled(self) -> Global___Recalled: ...
     def __init__(
         self,
         *,
@@ -627,16 +669,37 @@ class Done(_message.Message):
         evaluated: Global___Evaluated | None = ...,
         described: Global___Described | None = ...,
         discriminated: Global___Discriminated | None = ...,
+        recalled: Global___Recalled | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "recalled", b"recalled", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "recalled", b"recalled", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated", "recalled"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
 Global___Done: _TypeAlias = Done  # noqa: Y015
+
+@_typing.final
+class Recalled(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        model_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_ids", b"model_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Recalled: _TypeAlias = Recalled  # noqa: Y015
 
 @_typing.final
 class Trained(_message.Message):

@@ -8,6 +8,7 @@ from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Results, 
 from fedgsp.weights import Weights
 from group_manager.aggregations import AGGREGATIONS, Aggregation
 from group_manager.group import Group
+from group_manager.norms import Norms
 from group_manager.programs.window import train_all
 
 
@@ -18,11 +19,12 @@ async def run(group: Group) -> GroupResult | Failure:
     if name not in AGGREGATIONS:
         return Failure(FailureCode.BAD_ORDER, f"unknown aggregation {name!r}; known: {', '.join(AGGREGATIONS)}")
     intake = _Intake(group, AGGREGATIONS[name]())
+    norms = Norms(group) if request.most_update_ratio else None
     try:
         async for position, member, model_id, outcome in train_all(group, intake.retain):
             model = None
             if isinstance(outcome, Trained) and member.weight > 0:
-                collected = await group.collect(model_id)
+                collected = await _collect(group, norms, model_id)
                 if isinstance(collected, Failure):
                     outcome = collected
                 else:
@@ -42,6 +44,11 @@ async def run(group: Group) -> GroupResult | Failure:
     result = await asyncio.to_thread(_result, group, intake.aggregation, start)
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
     return GroupResult(ref, intake.samples, group.bytes_direct, group.bytes_relayed)
+
+
+async def _collect(group: Group, norms: Norms | None, model_id: str) -> Weights | Failure:
+    refused = await norms.refuse(None, model_id) if norms else None
+    return refused or await group.collect(model_id, group.request.tensors)
 
 
 class _Intake:

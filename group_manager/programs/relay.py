@@ -1,21 +1,37 @@
 """Relay: the model travels from client to client, each trains it and hands it on.
 
 The whole chain is declared at once: every order names the promised model it starts from, so the chain drives itself.
-This program only watches, and steps in when a hop fails or stalls.
+This program only watches, and steps in when a hop fails or stalls, or a model is refused.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Source, SourceKind, Start, Train, Trained
 from fedgsp.weights import Weights
 from group_manager.group import Group
 from group_manager.members import Ticket
+from group_manager.norms import Norms
 from group_manager.order import client_order
 
 #: A reader that could not fetch may have failed because the holder is gone.
-HOLDERS_FAULT = (FailureCode.UNREACHABLE, FailureCode.CUT_SHORT, FailureCode.STALLED)
+HOLDER_GONE = (FailureCode.UNREACHABLE, FailureCode.CUT_SHORT, FailureCode.STALLED)
+#: Or because what it was given is no model to train: then this process looks at it itself.
+BAD_MODEL = (
+    FailureCode.NO_SUCH_MODEL,
+    FailureCode.CUT_SHORT,
+    FailureCode.TOO_LONG,
+    FailureCode.WRONG_DIGEST,
+    FailureCode.WRONG_SHAPES,
+    FailureCode.NOT_FINITE,
+    FailureCode.BAD_STREAM,
+)
+#: How often a member trains in a round whose node loses the result; a node that always does must not stop the others.
+MOST_TRIES = 3
+#: Attempts of one manager; those of the next one have higher numbers.
+ATTEMPTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,71 +52,154 @@ class Declared:
 
 
 async def run(group: Group) -> GroupResult | Failure:
-    """Walks the chain; returns the last model, or why there is none. Failed members are skipped."""
-    request = group.request
-    assert request.training is not None
-    remaining = client_order(request.members, request.shuffle, request.training.seed, request.round, request.group)
-    trail: list[Hop] = []  # finished hops, oldest first
-    samples: dict[int, int] = {}
-    attempt = 0
-    reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
-    while True:
-        chain = _declare(group, remaining, trail[-1] if trail else None, len(trail), attempt)
-        failed: Failure | None = None
-        for declared in chain:
-            outcome = await group.outcome(declared.ticket)
-            if not isinstance(outcome, Trained) or outcome.ref is None:
-                failed = outcome if isinstance(outcome, Failure) else _no_model(declared.hop.member)
-                break
-            member = remaining.pop(0)
-            _note_reroute(group, declared, outcome.source)
-            group.done(member, len(trail), await group.with_update(outcome))
-            trail.append(declared.hop)
-            samples[member.client] = outcome.samples
-            _let_go(group, trail)
-        if failed is None and trail:
-            collected = await group.collect(trail[-1].model_id)
+    """Walks the chain; returns the last model, or why there is none. Members that fail are skipped."""
+    chain = _Chain(group)
+    await chain.recall()
+    while chain.remaining or chain.trail:
+        model = await chain.walk()
+        if model is not None:
+            return chain.result(model)
+    return Failure(chain.reason.code, f"no member trained; the last reason: {chain.reason.detail}")
+
+
+class _Chain:
+    """The trail of finished hops, oldest first, and the members that remain, in order."""
+
+    def __init__(self, group: Group) -> None:
+        request = group.request
+        assert request.training is not None
+        self.group = group
+        self.trail: list[Hop] = []
+        self.samples: dict[int, int] = {}
+        self.reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
+        self._prefix = f"{request.run_id}/{request.round}/{request.group}/relay/"
+        self._attempt = request.attempt * ATTEMPTS
+        self._tries: Counter[int] = Counter()
+        self._norms = Norms(group) if request.most_update_ratio else None
+        members = {member.client: member for member in request.members}
+        for finished in request.finished:
+            if finished.member is not None and finished.model is not None:
+                member = members.pop(finished.member.client, finished.member)
+                self.trail.append(Hop(member, finished.model.id))
+                self.samples[member.client] = finished.member.samples
+        clients = request.planned or tuple(member.client for member in request.members)
+        order = client_order(clients, request.shuffle, request.training.seed, request.round, request.group)
+        self.remaining = [members[client] for client in order if client in members]
+
+    async def recall(self) -> None:
+        """Finds the last good model of a chain that another manager began."""
+        if not self.group.request.attempt:
+            return
+        await self.group.recall(self._prefix, [(hop.member, hop.model_id) for hop in self.trail])
+        self._roll_back()
+        _let_go(self.group, self.trail)
+
+    async def walk(self) -> Weights | None:
+        """Declares the rest of the chain and watches it to its end, or until something fails: then who is at fault is
+        passed over, and None returned.
+        """
+        group = self.group
+        declared = self._declare()
+        self._attempt += 1
+        failed = await self._watch(declared)
+        if failed is None:
+            collected = await group.collect(self.trail[-1].model_id, group.request.tensors)
             if isinstance(collected, Weights):
-                total = sum(samples[hop.member.client] for hop in trail)
-                ref = collected.ref(trail[-1].model_id)
-                return GroupResult(ref, total, group.bytes_direct, group.bytes_relayed)
+                return collected
             failed = collected
-        if failed is not None:
-            reason = failed
-            for declared in chain[len(chain) - len(remaining) :]:
-                group.cancel(declared.ticket)
-            if trail and failed.code in HOLDERS_FAULT:
-                await group.check(trail[-1].member.node)
-            lost = _roll_back(group, trail)
-            for hop in reversed(lost):
-                if group.attached(hop.member.node):
-                    remaining.insert(0, hop.member)  # alive: trains again, from an earlier model
-                else:
-                    group.skipped(hop.member, Failure(FailureCode.NODE_LOST, "its result was lost with its node"))
-            if not lost and remaining:
-                group.skipped(remaining.pop(0), failed)
-            elif not lost and trail:
-                return failed
-        if not remaining and not trail:
-            return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
-        attempt += 1
+        self.reason = failed
+        for hop in declared[len(declared) - len(self.remaining) :]:
+            group.cancel(hop.ticket)
+        if self.trail and failed.code in HOLDER_GONE:
+            await group.check(self.trail[-1].member.node)
+        if self._roll_back():
+            return None
+        refused = await self._refused(failed)
+        if refused is not None:
+            self._pass_over_the_last(refused)
+        elif self.remaining:
+            group.skipped(self.remaining.pop(0), failed)
+        return None
 
+    def result(self, model: Weights) -> GroupResult:
+        """The end of the chain."""
+        total = sum(self.samples[hop.member.client] for hop in self.trail)
+        ref = model.ref(self.trail[-1].model_id)
+        return GroupResult(ref, total, self.group.bytes_direct, self.group.bytes_relayed)
 
-def _declare(group: Group, members: list[Member], last: Hop | None, position: int, attempt: int) -> list[Declared]:
-    """Orders the whole rest of the chain."""
-    request, chain = group.request, []
-    for offset, member in enumerate(members):
-        start = (
-            group.start_of(member, keep=False)
-            if last is None
-            else group.start_from(last.model_id, last.member, member)
-        )
-        key = group.key("train", position + offset, attempt)
-        hop = Hop(member, f"{request.run_id}/{request.round}/{request.group}/{position + offset}.{attempt}")
-        work = Train(start, hop.model_id, request.training, request.reveal)
-        chain.append(Declared(hop, start, group.submit(member, key, work)))
-        last = hop
-    return chain
+    def _declare(self) -> list[Declared]:
+        """Orders the whole rest of the chain."""
+        group, request = self.group, self.group.request
+        last = self.trail[-1] if self.trail else None
+        declared = []
+        for position, member in enumerate(self.remaining, start=len(self.trail)):
+            start = (
+                group.start_of(member, keep=False)
+                if last is None
+                else group.start_from(last.model_id, last.member, member)
+            )
+            key = group.key("train", position, self._attempt)
+            hop = Hop(member, f"{self._prefix}{position}.{self._attempt}")
+            work = Train(start, hop.model_id, request.training, request.reveal)
+            declared.append(Declared(hop, start, group.submit(member, key, work)))
+            last = hop
+        return declared
+
+    async def _watch(self, declared: list[Declared]) -> Failure | None:
+        """Takes hop after hop into the trail; why the next one cannot be."""
+        group = self.group
+        for hop in declared:
+            outcome = await group.outcome(hop.ticket)
+            if not isinstance(outcome, Trained) or outcome.ref is None:
+                return outcome if isinstance(outcome, Failure) else _no_model(hop.hop.member)
+            if self._norms is not None:
+                long = await self._norms.refuse(self.trail[-1].model_id if self.trail else None, hop.hop.model_id)
+                if long is not None:
+                    return long
+            member = self.remaining.pop(0)
+            _note_reroute(group, hop, outcome.source)
+            self.trail.append(hop.hop)
+            self.samples[member.client] = outcome.samples
+            group.done(member, len(self.trail) - 1, await group.with_update(outcome))
+            _let_go(group, self.trail)
+        return None
+
+    async def _refused(self, failed: Failure) -> Failure | None:
+        """Why the last model of the trail is not to be gone on from; None if the fault is with who was to train it."""
+        if not self.trail or (self.remaining and failed.code not in BAD_MODEL):
+            return None
+        if not self.remaining:
+            return failed  # it was this process that could not have it
+        # The reader's word is not enough: it may be the one that fails, or lies.
+        seen = await self.group.collect(self.trail[-1].model_id, self.group.request.tensors)
+        return seen if isinstance(seen, Failure) else None
+
+    def _pass_over_the_last(self, refused: Failure) -> None:
+        hop = self.trail.pop()
+        self.group.release([hop.model_id])
+        self.group.skipped(hop.member, refused)
+        if self.remaining:
+            reason = f"client {hop.member.client}'s model was refused ({refused}): from the last good one"
+            self.group.rerouted(self.remaining[0], reason)
+        self._roll_back()
+
+    def _roll_back(self) -> bool:
+        """Cuts the trail back to the last model that is still held; whether there was something to cut.
+
+        Members whose nodes are there train again, from an earlier model; the others are skipped.
+        """
+        group = self.group
+        lost: list[Hop] = []
+        while self.trail and not group.holds(self.trail[-1].model_id):
+            lost.append(self.trail.pop())
+        for hop in lost:
+            self._tries[hop.member.client] += 1
+            if group.attached(hop.member.node) and self._tries[hop.member.client] < MOST_TRIES:
+                self.remaining.insert(0, hop.member)
+                group.rerouted(hop.member, "its result was lost with its node: it trains again")
+            else:
+                group.skipped(hop.member, Failure(FailureCode.NODE_LOST, "its result was lost with its node"))
+        return bool(lost)
 
 
 def _let_go(group: Group, trail: list[Hop]) -> None:
@@ -108,14 +207,6 @@ def _let_go(group: Group, trail: list[Hop]) -> None:
     held = [hop for hop in trail if group.holds(hop.model_id)]
     needed = held[-1:] + [hop for hop in held if hop.member.node != trail[-1].member.node][-1:]
     group.release([hop.model_id for hop in held if hop not in needed])
-
-
-def _roll_back(group: Group, trail: list[Hop]) -> list[Hop]:
-    """Cuts the trail back to the last model that is still held; returns the hops cut off, oldest first."""
-    lost: list[Hop] = []
-    while trail and not group.holds(trail[-1].model_id):
-        lost.insert(0, trail.pop())
-    return lost
 
 
 def _note_reroute(group: Group, declared: Declared, source: Source | None) -> None:

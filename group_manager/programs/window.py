@@ -19,18 +19,24 @@ async def train_all(
     """Every member trains from its start; yields (position, member, model id, outcome) in the order of the members."""
     request = group.request
     members_of = Counter(member.node for member in request.members)
+    # What a profile lets clients train, and what the round does, may have the same group and position.
+    prefix = f"{request.run_id}/{request.round}/{request.group}/{request.program}"
     ahead = AHEAD_PER_NODE * len(members_of)
     waiting = deque(enumerate(request.members))
     window: deque[tuple[int, Member, str, Ticket]] = deque()
     while waiting or window:
         while waiting and len(window) < ahead:
             position, member = waiting.popleft()
-            # What a profile lets clients train, and what the round does, may have the same group and position.
-            model_id = f"{request.run_id}/{request.round}/{request.group}/{request.program}/{position}.0"
+            model_id = f"{prefix}/{position}.{request.attempt}"
             start = group.start_of(member, keep=members_of[member.node] > 1)  # one alone may train it in place
             work = Train(start, model_id, request.training, request.reveal, retain, trial)
             window.append(
-                (position, member, model_id, group.submit(member, group.key(request.program, position), work))
+                (
+                    position,
+                    member,
+                    model_id,
+                    group.submit(member, group.key(request.program, position, request.attempt), work),
+                )
             )
         position, member, model_id, ticket = window.popleft()
         outcome = await group.outcome(ticket)

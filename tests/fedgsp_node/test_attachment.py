@@ -93,7 +93,7 @@ class Manager:
     groups: GroupServicer
 
     def send(self, work: Work, client: int = 0, position: int = 0, node: str = "n0") -> Any:
-        return self.members.submit(node, Order(OrderKey(1, "some", 0, position), client, work))
+        return self.members.submit(node, Order(OrderKey(1, "some", 0, position, 0, "run"), client, work))
 
     async def result(self, ticket: Any) -> Any:
         return await self.members.outcome(ticket, 30)
@@ -111,7 +111,7 @@ async def manager() -> AsyncIterator[Manager]:
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
 
         def register(server: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
+            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0"), server)
             group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
             models.add_to(server)
 
@@ -147,7 +147,7 @@ async def node(m: Manager, task: Task, ids: Sequence[int] | None = None, name: s
     async with serving(register) as served, Channels() as channels:
         n.peer_address = served.address
         worker = Worker(n.clients, n.store, Fetcher(n.store, channels, n.clients.tensors, "127.0.0.1"), n.slot)
-        life = Attachment(channels.to(m.served.address), Attached("run", name), worker)
+        life = Attachment(channels.to(m.served.address), Attached("run", name, "m0"), worker)
         n.ended = asyncio.create_task(life.serve())
         try:
             assert await m.members.wait_for({name}, 10) == set()
@@ -190,7 +190,7 @@ async def test_a_bug_in_the_node_is_reported_and_the_node_lives_on(monkeypatch: 
         assert isinstance(outcome, Failure)
         assert outcome.code is FailureCode.UNSPECIFIED
         assert outcome.detail.startswith("TypeError")
-        assert isinstance(await m.result(m.send(Describe())), Described)
+        assert isinstance(await m.result(m.send(Describe(), position=1)), Described)
 
 
 async def test_a_training_that_is_called_off_stops_and_says_so() -> None:
@@ -218,8 +218,8 @@ async def test_an_order_called_off_in_the_same_breath_is_reported_too() -> None:
 
 async def test_an_order_called_off_before_its_first_step_is_reported_too() -> None:
     async with Channels() as channels:
-        life = Attachment(channels.to("127.0.0.1:1"), Attached("run", "n0"), None)  # type: ignore[arg-type]
-        key = OrderKey(1, "describe", 0, 0)
+        life = Attachment(channels.to("127.0.0.1:1"), Attached("run", "n0", "m0"), None)  # type: ignore[arg-type]
+        key = OrderKey(1, "describe", 0, 0, 0, "run")
         life._take(Order(key, 0, Describe()))
         life._take(Order(key, 0, Cancel()))
         report = await life._reports.get()
@@ -281,7 +281,7 @@ async def test_a_manager_that_is_lost_can_be_dialled_again() -> None:
 
 async def test_a_manager_that_is_not_there_is_reported() -> None:
     async with nobody() as gone:
-        life = Attachment(gone.channel, Attached("run", "n0"), None)  # type: ignore[arg-type]
+        life = Attachment(gone.channel, Attached("run", "n0", "m0"), None)  # type: ignore[arg-type]
         over, reason = await life.serve()
         assert not over
         assert reason.startswith("UNAVAILABLE")
@@ -321,7 +321,7 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(TopServer(), server)
 
     def register_orders(server: grpc.aio.Server) -> None:
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again, "m0"), server)
 
     async with manager() as m, serving(register_top_server) as top:
         settings = NodeSettings(top.address, task="support.batch_norm_task:Task", clients=(3,), name="n0")

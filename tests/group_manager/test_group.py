@@ -14,7 +14,8 @@ MEMBERS = hosted(n1=[0])
 
 
 def group_of(play: Scene, events: list[GroupEvent]) -> Group:
-    return Group(play.request(MEMBERS, "relay"), play.members, play.store, play.channels, MANAGER, events.append)
+    request = play.request(MEMBERS, "relay")
+    return Group(request, play.members, play.store, play.channels, MANAGER, events.append, play.lengths)
 
 
 async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:

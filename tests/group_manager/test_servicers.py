@@ -73,7 +73,7 @@ async def order_service() -> AsyncIterator[tuple[Members, grpc.aio.Channel]]:
     members = Members()
 
     def register(server: grpc.aio.Server) -> None:
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0"), server)
 
     async with serving(register) as served:
         yield members, served.channel
@@ -82,7 +82,7 @@ async def order_service() -> AsyncIterator[tuple[Members, grpc.aio.Channel]]:
 async def test_an_attached_node_takes_orders_and_reports() -> None:
     async with order_service() as (members, channel):
         stream = Stream(channel)
-        stream.say(NodeReport(Attached("run", "n1")))
+        stream.say(NodeReport(Attached("run", "n1", "m0")))
         assert await members.wait_for({"n1"}, 10) == set()
         ticket = members.submit("n1", ORDER)
         assert await stream.order() == ORDER
@@ -111,7 +111,7 @@ async def test_who_does_not_say_who_attaches_is_refused(first: NodeReport | None
 async def test_the_orders_of_a_node_that_leaves_are_lost(hangs_up: bool) -> None:
     async with order_service() as (members, channel):
         stream = Stream(channel)
-        stream.say(NodeReport(Attached("run", "n1")))
+        stream.say(NodeReport(Attached("run", "n1", "m0")))
         await members.wait_for({"n1"}, 10)
         ticket = members.submit("n1", ORDER)
         await stream.order()
@@ -127,11 +127,11 @@ async def test_the_orders_of_a_node_that_leaves_are_lost(hangs_up: bool) -> None
 async def test_a_node_that_attaches_again_ends_its_older_stream() -> None:
     async with order_service() as (members, channel):
         old, new = Stream(channel), Stream(channel)
-        old.say(NodeReport(Attached("run", "n1")))
+        old.say(NodeReport(Attached("run", "n1", "m0")))
         await members.wait_for({"n1"}, 10)
         lost = members.submit("n1", ORDER)
         await old.order()
-        new.say(NodeReport(Attached("run", "n1")))
+        new.say(NodeReport(Attached("run", "n1", "m0")))
         assert await old.order() is None
         assert isinstance(lost.outcome.result(), Failure)
         ticket = members.submit("n1", ORDER)
@@ -272,7 +272,7 @@ async def test_a_group_whose_caller_hangs_up_half_way_leaves_nothing_behind(prog
 async def test_an_upload_that_nobody_asked_for_is_refused() -> None:
     async with manager() as m:
         with pytest.raises(WeightsError):
-            await upload(m.channel, "run/1/0/0.0", model(1.0), 10)
+            await upload(m.channel, "run/1/0/relay/0.0", model(1.0), 10)
         assert len(m.play.store) == 0
 
 
@@ -281,8 +281,8 @@ async def test_a_model_is_asked_for_by_the_group_that_knows_of_it() -> None:
         await m.play.attach(TWO_NODES)
         call = m.run_group(m.play.request(TWO_NODES, "relay"))
         await m.play.holding.wait()
-        assert m.servicer.expected("run/1/0/1.0")
+        assert m.servicer.expected("run/1/0/relay/1.0")
         assert not m.servicer.expected("run/1/7/1.0")
-        assert value_of(await fetch(m.channel, "run/1/0/1.0", TENSORS, 8)) == relayed([0, 1])
+        assert value_of(await fetch(m.channel, "run/1/0/relay/1.0", TENSORS, 8)) == relayed([0, 1])
         call.cancel()
         await m.play.nodes["n1"].called_off.wait()

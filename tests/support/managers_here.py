@@ -66,7 +66,7 @@ async def _manager(name: str) -> AsyncIterator[str]:
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, serving)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), serving)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name), serving)
         models.add_to(serving)
         try:
             yield address

@@ -29,6 +29,8 @@ from fedgsp.messages import (
     OrderKey,
     OrderProgress,
     Progress,
+    Recall,
+    Recalled,
     Release,
     Result,
     SendUp,
@@ -230,6 +232,10 @@ class ScriptedNode:
                 scene.store.put(model_id, weights)
             case Release(model_ids):
                 self.store.release(model_ids)
+            case Recall(prefix, model_ids):
+                held = self.store.ids(prefix)
+                self.store.release(set(held) - set(model_ids))
+                return Recalled(tuple(sorted(set(held) & set(model_ids)))), None
             case _:
                 raise AssertionError(f"unknown work {order.work}")
         return None, None
