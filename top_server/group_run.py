@@ -182,7 +182,7 @@ def _request(run: Run, round_number: int, task: GroupTask, members: tuple[Member
         personal=run.scheme.personal,
         reveal=task.reveal,
         results=task.results,
-        aggregation=run.scheme.aggregation,
+        aggregation=run.aggregation,
         discrimination=task.discrimination,
     )
 
