@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,20 @@ from fedgsp.weights import DTYPES, Weights, padded_bytes, total_bytes
 Adjust = Callable[[TensorSpec, NDArray[np.float64]], None]
 
 _BLOCK = 1 << 15  # elements; a block and its product stay in the cache
+
+
+class Average(Protocol):
+    """Makes one model of many: `Mean`, or one of `fedgsp.robust`."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was folded."""
+
+    def fold(self, weights: Weights, samples: float = 1) -> None:
+        """Adds a model, trained on `samples`; ValueError if it does not fit the first."""
+
+    def result(self) -> Weights:
+        """The model made, with which the average ends; ValueError when nothing was folded."""
 
 
 class Mean:
@@ -49,15 +64,11 @@ class Mean:
         """Adds a model, trained on `samples`; ValueError unless names, shapes and dtypes are those of the first."""
         assert not self._over
         weight = float(samples) if self._weighted else 1.0
-        if not (math.isfinite(weight) and weight > 0):
-            raise ValueError(f"a model cannot weigh {samples} samples")
-        if not weights.tensors:
-            raise ValueError("a model without tensors has no mean")
+        check_weight(weight)
+        check_alike(self._tensors, weights)
         if self.empty:
             self._first, self._tensors = weights, weights.tensors
         else:
-            if _layout(weights.tensors) != _layout(self._tensors):
-                raise ValueError(f"the models differ: {_difference(self._tensors, weights.tensors)}")
             self._make_sums().add(weights, weight)
         self._total += weight
 
@@ -140,6 +151,20 @@ class _Sums:
                 product *= weight
                 yield sums[done : done + len(values)], product
                 done += len(values)
+
+
+def check_weight(weight: float) -> None:
+    """Raises ValueError for a number of samples, or what stands for it, that no model may count."""
+    if not (math.isfinite(weight) and weight > 0):
+        raise ValueError(f"a model cannot weigh {weight:g} samples")
+
+
+def check_alike(first: tuple[TensorSpec, ...], weights: Weights) -> None:
+    """Raises ValueError unless names, shapes and dtypes are those of the first model, if there was one."""
+    if not weights.tensors:
+        raise ValueError("a model without tensors has no mean")
+    if first and _layout(weights.tensors) != _layout(first):
+        raise ValueError(f"the models differ: {_difference(first, weights.tensors)}")
 
 
 def _layout(tensors: tuple[TensorSpec, ...]) -> list[tuple[str, tuple[int, ...], str]]:

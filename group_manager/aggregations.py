@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.aggregation import Mean
+from fedgsp import robust
+from fedgsp.aggregation import Average, Mean, check_weight
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 
@@ -18,9 +19,7 @@ class Aggregation(abc.ABC):
 
     #: Whether the result depends on the start, which then has to be here.
     needs_start: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self._mean = Mean(weighted=True)
+    _mean: Average
 
     @property
     def empty(self) -> bool:
@@ -39,6 +38,9 @@ class Aggregation(abc.ABC):
 class WeightedMean(Aggregation):
     """FedAvg."""
 
+    def __init__(self) -> None:
+        self._mean = Mean(weighted=True)
+
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
         """Counts by its weight, however long it trained."""
         self._mean.fold(weights, weight)
@@ -56,9 +58,10 @@ class FedNova(Aggregation):
     """
 
     needs_start = True
+    _mean: Mean
 
     def __init__(self) -> None:
-        super().__init__()
+        self._mean = Mean(weighted=True)
         self._weight = self._weight_per_step = self._weighted_steps = 0.0
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
@@ -87,7 +90,43 @@ class FedNova(Aggregation):
         return self._mean.result(step)
 
 
+class Median(Aggregation):
+    """The median of every coordinate: each model counts once, whatever its weight."""
+
+    def __init__(self) -> None:
+        self._mean = robust.Median()
+
+    def fold(self, weights: Weights, weight: float, steps: float) -> None:
+        """Keeps the model until the result."""
+        check_weight(weight)
+        self._mean.fold(weights)
+
+    def result(self, start: Weights | None) -> Weights:
+        """The median."""
+        return self._mean.result()
+
+
+class TrimmedMean(Median):
+    """The mean of every coordinate without its extreme values."""
+
+    def __init__(self, trim: float = robust.DEFAULT_TRIM) -> None:
+        self._mean = robust.TrimmedMean(trim)
+
+
 AGGREGATIONS: dict[str, type[Aggregation]] = {
     "mean": WeightedMean,
     "fednova": FedNova,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
 }
+
+
+def named(name: str) -> Aggregation:
+    """The aggregation that a request names, the mean if none: "trimmed-mean:0.2" trims that share; else ValueError."""
+    kind, colon, share = name.partition(":")
+    if colon and kind == "trimmed-mean":
+        return TrimmedMean(float(share))
+    made = AGGREGATIONS.get(name or "mean")
+    if made is None:
+        raise ValueError(f"unknown aggregation {name!r}; known: {', '.join(AGGREGATIONS)}")
+    return made()

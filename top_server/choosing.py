@@ -15,6 +15,7 @@ from top_server.merging import MERGE_OPTIONS
 from top_server.merging.soft_clusters import SoftClusters
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
+from top_server.trimming import TRIM_OPTIONS, TRIMMED, read_trim
 
 #: What a choice needs of another: column, value, other column, its values. What is not here goes with everything.
 _NEEDS = (
@@ -30,6 +31,8 @@ _NEEDS = (
     ("grouping", "fedcollab", "profile", ("distances",)),
     ("grouping", "icg", "profile", ("histograms",)),
     ("aggregation", "fednova", "program", ("parallel",)),
+    ("aggregation", "median", "program", ("parallel",)),
+    ("aggregation", TRIMMED, "program", ("parallel",)),
     ("profile", "model-distances", "program", ("parallel",)),
 )
 
@@ -53,7 +56,7 @@ def choose(config: RunConfig) -> Scheme:
             needs = f"{column} {value} needs {other} {' or '.join(needed)}"
             raise ConfigError(
                 f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}",
-                f"use scheme {' or '.join(fitting)}",
+                f"use scheme {' or '.join(fitting)}" if fitting else f"give {flag(other)} {' or '.join(needed)}",
             )
     _check_growth(config, scheme)
     _check_options(config, scheme)
@@ -99,25 +102,34 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
     chosen = PROFILES[scheme.profile].read(given["profile"])
     if scheme.merge == "soft-clusters" and SoftClusters.read(given["merge"]) > (models := chosen.models):
         raise ConfigError(f"option soft is {given['merge'].get('soft', 2)}, and there are {models} models", "lower it")
+    for kind in ("merge", "aggregation"):
+        if getattr(scheme, kind) == TRIMMED:
+            read_trim(kind, given[kind])
     if scheme.grouping not in GROUPINGS:
         return
     try:
         _try_options(scheme.grouping, given["grouping"])
     except ConfigError as error:
-        read = (*PROFILES[scheme.profile].options, *MERGE_OPTIONS.get(scheme.merge, ()))
+        read = dict.fromkeys(name for names in _readers(scheme).values() for name in names)
         if not read or not error.remedy.startswith("it accepts"):
             raise
         raise ConfigError(error.what, f"{error.remedy}; scheme {config.scheme} reads {', '.join(read)}") from None
 
 
 def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:
-    """The options of --grouping-option, by the part of the scheme that reads them: profile, merge, or grouping."""
+    """The options of --grouping-option, by the part of the scheme that reads them; the grouping has the others."""
     merged = {**scheme.options, **config.grouping_option}
-    profile, merge = PROFILES[scheme.profile].options, MERGE_OPTIONS.get(scheme.merge, ())
+    readers = _readers(scheme)
+    found = {part: {name: merged[name] for name in merged if name in names} for part, names in readers.items()}
+    taken = {name for names in readers.values() for name in names}
+    return {**found, "grouping": {name: value for name, value in merged.items() if name not in taken}}
+
+
+def _readers(scheme: Scheme) -> dict[str, tuple[str, ...]]:
     return {
-        "profile": {name: value for name, value in merged.items() if name in profile},
-        "merge": {name: value for name, value in merged.items() if name in merge},
-        "grouping": {name: value for name, value in merged.items() if name not in (*profile, *merge)},
+        "profile": PROFILES[scheme.profile].options,
+        "merge": MERGE_OPTIONS.get(scheme.merge, ()),
+        "aggregation": TRIM_OPTIONS if scheme.aggregation == TRIMMED else (),
     }
 
 

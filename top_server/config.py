@@ -90,7 +90,10 @@ class RunConfig:
         {}, METHOD, "an option of the training; repeatable", options_of="training"
     )
     aggregation: str | None = _setting(
-        None, METHOD, "what becomes of models trained in parallel", choices=("mean", "fednova")
+        None,
+        METHOD,
+        "what becomes of models trained in parallel",
+        choices=("mean", "fednova", "median", "trimmed-mean"),
     )
     merge: str | None = _setting(
         None, METHOD, "what the groups' results become: one model, or one per group or cluster", choices=_merges

@@ -247,7 +247,7 @@ def _request(
         personal=run.scheme.personal,
         reveal=task.reveal,
         results=task.results,
-        aggregation=run.scheme.aggregation,
+        aggregation=run.aggregation,
         discrimination=task.discrimination,
         planned=task.clients,
         attempt=trace.attempt,

@@ -22,6 +22,7 @@ from top_server.manager_pool import Manager, ManagerPool
 from top_server.membership import Membership
 from top_server.models import INITIAL, Held, Models
 from top_server.schemes import Scheme
+from top_server.trimming import TRIMMED, read_trim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,6 +68,12 @@ class Run:
         """What the models look like that travel in this run."""
         tensors = self.membership.tensors
         return without_head(tensors) if self.scheme.personal else tensors
+
+    @property
+    def aggregation(self) -> str:
+        """The aggregation as group managers are told it: with the share that it trims, if it does."""
+        name = self.scheme.aggregation
+        return f"{name}:{read_trim('aggregation', self.options['aggregation'])}" if name == TRIMMED else name
 
     @property
     def model_bytes(self) -> int:

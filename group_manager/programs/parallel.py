@@ -1,4 +1,4 @@
-"""Parallel: all members train from the same start, and their models are aggregated (FedAvg, FedNova)."""
+"""Parallel: all members train from the same start, and their models are aggregated (FedAvg, FedNova, median, ...)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Results, Trained
 from fedgsp.weights import Weights
-from group_manager.aggregations import AGGREGATIONS, Aggregation
+from group_manager.aggregations import Aggregation, named
 from group_manager.group import Group
 from group_manager.norms import Norms
 from group_manager.programs.window import train_all
@@ -15,10 +15,10 @@ from group_manager.programs.window import train_all
 async def run(group: Group) -> GroupResult | Failure:
     """Folds the members' models in the order of the members, so that the result has the same bits whoever is first."""
     request = group.request
-    name = request.aggregation or "mean"
-    if name not in AGGREGATIONS:
-        return Failure(FailureCode.BAD_ORDER, f"unknown aggregation {name!r}; known: {', '.join(AGGREGATIONS)}")
-    intake = _Intake(group, AGGREGATIONS[name]())
+    try:
+        intake = _Intake(group, named(request.aggregation))
+    except ValueError as error:
+        return Failure(FailureCode.BAD_ORDER, str(error))
     norms = Norms(group) if request.most_update_ratio else None
     try:
         async for position, member, model_id, outcome in train_all(group, intake.retain):

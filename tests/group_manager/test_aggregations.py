@@ -1,4 +1,4 @@
-"""What becomes of models that were trained in parallel: FedAvg's mean, and FedNova."""
+"""What becomes of models that were trained in parallel: FedAvg's mean, FedNova, and robust means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
-from group_manager.aggregations import AGGREGATIONS, Aggregation
+from group_manager.aggregations import AGGREGATIONS, Aggregation, named
 from top_server.config import choices
 from top_server.schemes import SCHEMES
 
@@ -198,9 +198,36 @@ def test_without_a_model_there_is_no_result(name: str) -> None:
 
 
 def test_only_what_steps_from_the_start_needs_it() -> None:
-    assert {name: kind.needs_start for name, kind in AGGREGATIONS.items()} == {"mean": False, "fednova": True}
+    assert [name for name, kind in AGGREGATIONS.items() if kind.needs_start] == ["fednova"]
+
+
+FIVE: Clients = [(9.0, 1, 1), (1e9, 50, 9), (1.0, 1, 1), (5.0, 1, 1), (-1e9, 50, 9)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("median", 5.0),
+        ("trimmed-mean", 3.0),
+        ("trimmed-mean:0.2", 5.0),
+        ("trimmed-mean:0.4", 5.0),
+        ("mean", 15 / 103),
+        ("", 15 / 103),
+    ],
+)
+def test_a_request_names_the_aggregation_and_the_share_that_it_trims(name: str, expected: float) -> None:
+    aggregation = named(name)
+    for w, weight, steps in FIVE:
+        aggregation.fold(scalar(w), weight, steps)
+    assert value_of(aggregation.result(None)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["mode", "median:0.1", "trimmed-mean:", "trimmed-mean:0.5", "trimmed-mean:-0.1"])
+def test_a_name_that_means_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown aggregation|could not convert|cannot be trimmed"):
+        named(name)
 
 
 def test_settings_and_schemes_name_the_aggregations_that_there_are() -> None:
     assert list(choices("aggregation")) == list(AGGREGATIONS)
-    assert {scheme.aggregation for scheme in SCHEMES.values()} == set(AGGREGATIONS)
+    assert {scheme.aggregation for scheme in SCHEMES.values()} <= set(AGGREGATIONS)

@@ -22,6 +22,7 @@ torch.set_num_threads(1)  # as nodes do by default; another number may round oth
 State = dict[str, np.ndarray]
 #: (round, group, client) -> whether the client takes part.
 TakesPart = Callable[[int, int, int], bool]
+Merge = Callable[[list[State], list[int]], State]
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
@@ -50,6 +51,8 @@ class Reference:
     options: Mapping[str, str] = field(default_factory=dict)
     takes_part: TakesPart = lambda *_: True
     wire_dtype: str = "exact"
+    #: What the results of a round become, of these states with these weights.
+    merge: Merge | None = None
 
     def play_fedgsp(self) -> list[State]:
         models, model = [], self.handed_on(self.initial())
@@ -63,7 +66,7 @@ class Reference:
                         state = self.handed_on(self.train(state, client, number))
                 if state is not model:
                     results.append(state)
-            model = self.handed_on(weighted_mean(results, [1] * len(results)))
+            model = self.handed_on((self.merge or weighted_mean)(results, [1] * len(results)))
             models.append(model)
         return models
 
@@ -77,7 +80,7 @@ class Reference:
             taking_part = [client for client in chosen if self.takes_part(number, 0, client)]
             states = [self.handed_on(self.train(model, client, number)) for client in taking_part]
             model = self.handed_on(
-                weighted_mean(states, [len(self.task.data(client).train) for client in taking_part])
+                (self.merge or weighted_mean)(states, [len(self.task.data(client).train) for client in taking_part])
             )
             models.append(model)
         return models
@@ -146,6 +149,16 @@ def weighted_mean(states: list[State], weights: list[int]) -> State:
             total = total + weight * state[name].astype(np.float64)
         mean[name] = (total / sum(weights)).astype(first.dtype)
     return mean
+
+
+def median(states: list[State], _: list[int]) -> State:
+    """Of float tensors, in float64; integers of the first."""
+    return {
+        name: (np.median([state[name].astype(np.float64) for state in states], axis=0) + 0.0).astype(first.dtype)
+        if first.dtype.kind == "f"
+        else first.copy()
+        for name, first in states[0].items()
+    }
 
 
 def _state(model: torch.nn.Module) -> State:

@@ -60,7 +60,7 @@ def test_every_option_goes_to_the_part_that_reads_it(
     scheme: str, given: dict[str, str], read: dict[str, dict[str, str]]
 ) -> None:
     found = options(RunConfig(scheme=scheme, grouping_option=given), SCHEMES[scheme])
-    assert found == {"profile": {}, "merge": {}, "grouping": {}, **read}
+    assert found == {"profile": {}, "merge": {}, "aggregation": {}, "grouping": {}, **read}
 
 
 def test_an_option_given_replaces_that_of_the_row() -> None:
@@ -103,6 +103,30 @@ def test_a_wrong_value_is_refused_with_what_is_accepted(scheme: str, option: dic
     error = refused(scheme=scheme, grouping_option=option)
     assert reason in error.what
     assert error.remedy
+
+
+@pytest.mark.parametrize("trim", ["0.5", "-0.1", "some", "nan"])
+@pytest.mark.parametrize("kind", ["merge", "aggregation"])
+def test_a_share_that_cannot_be_trimmed_is_refused(kind: str, trim: str) -> None:
+    error = refused(scheme="fedavg", **{kind: "trimmed-mean"}, grouping_option={"trim": trim})
+    assert error.what == f"{kind} trimmed-mean: option trim is '{trim}'"
+    assert error.remedy == "give a number of at least 0 and below 0.5"
+
+
+def test_one_share_is_for_the_merge_and_the_aggregation() -> None:
+    config = RunConfig(
+        scheme="fedavg", merge="trimmed-mean", aggregation="trimmed-mean", grouping_option={"trim": "0.2"}
+    )
+    found = options(config, choose(config))
+    assert found == {"profile": {}, "merge": {"trim": "0.2"}, "aggregation": {"trim": "0.2"}, "grouping": {}}
+
+
+@pytest.mark.parametrize("aggregation", ["median", "trimmed-mean"])
+def test_models_are_aggregated_only_where_clients_train_in_parallel(aggregation: str) -> None:
+    error = refused(scheme="fedgsp", aggregation=aggregation)
+    assert error.what == f"aggregation {aggregation} needs program parallel, and scheme fedgsp has relay"
+    assert error.remedy == "give --program parallel"
+    assert choose(RunConfig(scheme="fedgsp", aggregation=aggregation, program="parallel")).aggregation == aggregation
 
 
 def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:

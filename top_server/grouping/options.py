@@ -63,16 +63,18 @@ class Options:
             raise self._refusal(name, wanted)
         return value
 
-    def number(self, name: str, default: float, least: float = 0.0) -> float:
-        """A finite number of at least `least`."""
+    def number(self, name: str, default: float, least: float = 0.0, below: float = math.inf) -> float:
+        """A finite number of at least `least` and below `below`."""
         if name not in self._given:
             return default
         try:
             value = float(self._given[name])
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value >= least):
-            raise self._refusal(name, f"a number of at least {least:g}")
+        if not (math.isfinite(value) and least <= value < below):
+            raise self._refusal(
+                name, f"a number of at least {least:g}" + (f" and below {below:g}" if below < math.inf else "")
+            )
         return value
 
     def number_per_client(

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedgsp.aggregation import Mean
+from fedgsp.robust import Median
 from top_server.merging.base import Merging
 from top_server.merging.clusters import Clusters
 from top_server.merging.model_per_group import ModelPerGroup
-from top_server.merging.one_model import OneModel
+from top_server.merging.one_model import OneModel, TrimmedModel
 from top_server.merging.soft_clusters import SoftClusters
+from top_server.trimming import TRIMMED
 
 if TYPE_CHECKING:
     from top_server.run import Run
@@ -18,12 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["MERGES", "MERGE_OPTIONS", "Merging"]
 
 MERGES: dict[str, Callable[[Run], Merging]] = {
-    "mean": partial(OneModel, weighted=False),
-    "weighted-mean": partial(OneModel, weighted=True),
+    "mean": partial(OneModel, average=partial(Mean, weighted=False)),
+    "weighted-mean": partial(OneModel, average=partial(Mean, weighted=True)),
+    "median": partial(OneModel, average=Median),
+    TRIMMED: TrimmedModel,
     "none": ModelPerGroup,
     "clusters": Clusters,
     "soft-clusters": SoftClusters,
 }
 
 #: Name -> options of --grouping-option that the merge reads.
-MERGE_OPTIONS: dict[str, tuple[str, ...]] = {"soft-clusters": SoftClusters.options}
+MERGE_OPTIONS: dict[str, tuple[str, ...]] = {
+    "soft-clusters": SoftClusters.options,
+    TRIMMED: TrimmedModel.options,
+}

@@ -64,8 +64,10 @@ async def test_without_a_name_it_is_the_mean_whatever_the_steps(name: str) -> No
 
 async def test_an_aggregation_that_is_not_known_is_refused_with_those_that_are_and_nobody_trains() -> None:
     async with scene() as play:
-        outcome = await play.run(TWO, "parallel", aggregation="median")
-        assert outcome == Failure(FailureCode.BAD_ORDER, "unknown aggregation 'median'; known: mean, fednova")
+        outcome = await play.run(TWO, "parallel", aggregation="mode")
+        assert outcome == Failure(
+            FailureCode.BAD_ORDER, "unknown aggregation 'mode'; known: mean, fednova, median, trimmed-mean"
+        )
         assert play.trained == []
 
 
@@ -116,6 +118,23 @@ async def test_if_nobody_can_be_counted_the_reason_is_told() -> None:
         assert isinstance(outcome, Failure)
         assert "no member trained; the last reason: it says that it took 0.0 local steps" in outcome.detail
         play.assert_released()
+
+
+# --- robust means
+
+
+@pytest.mark.parametrize(("name", "expected"), [("median", step(2, START)), ("trimmed-mean:0.4", step(2, START))])
+async def test_a_client_that_goes_astray_does_not_move_the_others_and_no_model_stays(
+    name: str, expected: float
+) -> None:
+    async with scene(rule=lambda client, w: -1e6 if client == 4 else step(client, w)) as play:
+        await play.attach(SIX)
+        five = play.request(SIX, "parallel", aggregation=name)
+        members = tuple(member for member in five.members if member.client != 0)
+        outcome = await play.run_request(dataclasses.replace(five, members=members))
+        assert await play.result(outcome) == expected
+        assert isinstance(outcome, GroupResult)
+        assert len(play.store) == 1
 
 
 # --- retained models

@@ -34,6 +34,19 @@ async def test_the_groups_count_alike_or_by_the_samples_behind_them(merge: str, 
         assert await merged(s, ((0, 1), 1.0), ((2,), 3.0)) == expected
 
 
+@pytest.mark.parametrize(
+    ("merge", "trim", "expected"),
+    [("median", {}, 3.0), ("trimmed-mean", {"trim": "0.25"}, 3.0), ("trimmed-mean", {}, 249_999_999.0)],
+)
+async def test_a_group_that_goes_astray_is_left_out_whatever_its_samples(
+    merge: str, trim: dict[str, str], expected: float
+) -> None:
+    async with stage(merge, options=trim) as s:
+        groups = [((0,), 4.0), ((3,), 1e9), ((1,), 2.0), ((2,), -10.0)]
+        assert await merged(s, *groups) == expected
+        assert await merged(s, ((0, 1), 7.0), round_number=2) == 7.0  # nothing is left of the first round
+
+
 async def test_only_the_newest_global_model_is_held_here_and_at_the_manager_none() -> None:
     async with stage("mean") as s:
         for number, value in enumerate((2.0, 3.0), 1):
