@@ -20,11 +20,18 @@ SHUTDOWN_GRACE_S = 2.0
 #: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
 MAX_REASON = 500
 
+#: A peer that was silent for so long, at most, is gone: dead, frozen or cut off. A peer that lives answers pings from
+#: a thread of gRPC's own, however busy it is.
+LOST_AFTER_S = 4.5
+_KEEPALIVE = [
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_500),
+    ("grpc.http2.ping_timeout_ms", 2_500),  # 60 s by default, whatever the keepalive timeout says
+]
 _CHANNEL_OPTIONS = [
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *_KEEPALIVE,
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # 60 s by default, whatever the keepalive timeout says
+    ("grpc.use_local_subchannel_pool", 1),  # a channel that is dropped takes its connection along
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),  # peers are named by address; a proxy for the web has no part in it
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -32,9 +39,7 @@ _CHANNEL_OPTIONS = [
 ]
 _SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),  # with it, two servers bind one port and neither is told
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),
+    *_KEEPALIVE,
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

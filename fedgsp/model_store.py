@@ -37,6 +37,10 @@ class ModelStore:
         """Bytes of all models held."""
         return sum(weights.buffer.nbytes for weights in self._held.values())
 
+    def held(self, model_id: str) -> Weights:
+        """A model that is held; KeyError if it is not."""
+        return self._held[model_id]
+
     def put(self, model_id: str, weights: Weights) -> None:
         """Keeps a model and hands it to everyone who waits for it; the first one kept under an id stays."""
         if model_id in self._held:

@@ -148,7 +148,7 @@ class Clients:
                 check_finite(trained)
         except WeightsError as error:
             detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
-            raise OrderError(Failure(FailureCode.NOT_FINITE, detail)) from error
+            raise OrderError(Failure(FailureCode.TASK_RAISED, detail)) from error
         return Learned(before, result, loss, seconds, steps, personal)
 
     def evaluate(

@@ -98,7 +98,8 @@ class Group:
 
     def key(self, task: str, position: int, attempt: int = 0) -> OrderKey:
         """The key of an order of this group."""
-        return OrderKey(self.request.round, task, self.request.group, position, attempt, self.request.run_id)
+        request = self.request
+        return OrderKey(request.round, task, request.group, position, attempt, request.run_id, request.serial)
 
     def submit(self, member: Member, key: OrderKey, work: Work) -> Ticket:
         """Sends an order to the node that hosts a member."""
@@ -110,9 +111,9 @@ class Group:
             self._makers[update_of(produces)] = ticket
         return ticket
 
-    async def outcome(self, ticket: Ticket) -> Outcome:
-        """What became of an order, at the latest when it stalls."""
-        return await self._members.outcome(ticket, self.request.stall_timeout_s)
+    async def outcome(self, ticket: Ticket, in_turn: bool = True) -> Outcome:
+        """What became of an order, at the latest when it stalls; one that is not `in_turn` had nobody to wait for."""
+        return await self._members.outcome(ticket, self.request.stall_timeout_s, in_turn)
 
     def cancel(self, ticket: Ticket) -> None:
         """Calls an order off."""

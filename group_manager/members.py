@@ -6,19 +6,21 @@ import asyncio
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey, Progress, Result
+from group_manager.pace import Pace
 
 Outcome = Result | Failure | None
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """An order on its way; `touched` is the loop's time of its last sign of life."""
+    """An order on its way: the loop's time of its last sign of life, and its longest silence so far."""
 
     key: OrderKey
     node: str
     session: Session | None  # None: the node was not attached
     outcome: asyncio.Future[Outcome]
     touched: float
+    silence: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +38,7 @@ class Members:
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._changed = asyncio.Condition()
+        self._pace = Pace()
 
     def attached(self, node: str) -> bool:
         """Whether a node is there."""
@@ -96,27 +99,40 @@ class Members:
             for progress in kind.orders:
                 ticket = session.pending.get(progress.key) if progress.key else None
                 if ticket is not None:
-                    ticket.touched = now
+                    _touch(ticket, now)
             return
         ticket = session.pending.pop(kind.key, None) if kind.key else None
         if ticket is not None and not ticket.outcome.done():
+            _touch(ticket, now)
+            if isinstance(kind, Done):
+                self._pace.note(ticket.key.task, ticket.silence)
             failure = Failure(FailureCode.UNSPECIFIED, f"node {session.node} gave no reason")
             ticket.outcome.set_result(kind.result if isinstance(kind, Done) else kind.failure or failure)
 
-    async def outcome(self, ticket: Ticket, stall_timeout_s: float) -> Outcome:
-        """What became of an order: its result, or why there is none. The stall clock starts with this call."""
+    async def outcome(self, ticket: Ticket, stall_timeout_s: float, in_turn: bool = True) -> Outcome:
+        """What became of an order: its result, or why there is none, at the latest after so long without progress.
+
+        The stall clock of an order that had to wait for others begins with this call; if it is not one `in_turn`, with
+        the order.
+        """
         loop = asyncio.get_running_loop()
-        ticket.touched = loop.time()
+        if in_turn:
+            ticket.touched, ticket.silence = loop.time(), 0.0
         while not ticket.outcome.done():
-            left = ticket.touched + stall_timeout_s - loop.time()
+            most_s = self._pace.deadline_s(ticket.key.task, stall_timeout_s)
+            left = ticket.touched + most_s - loop.time()
             if left <= 0:
-                return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {stall_timeout_s:.0f} s")
+                return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {most_s:.0f} s")
             await asyncio.wait([ticket.outcome], timeout=left)
         return ticket.outcome.result()
 
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _touch(ticket: Ticket, now: float) -> None:
+    ticket.silence, ticket.touched = max(ticket.silence, now - ticket.touched), now
 
 
 def _end(session: Session) -> None:

@@ -15,7 +15,7 @@ import safetensors.numpy
 from fedgsp.errors import DataError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -53,8 +53,9 @@ class Checkpoints:
         """Write final.safetensors, likewise; raises RunError."""
         return self._write(FINAL, label, tensors, origin)
 
-    def prune(self, newest: Collection[Path], last: bool = False) -> None:
+    def prune(self, newest: Iterable[Path], last: bool = False) -> None:
         """Remove earlier rounds' models, now that these are whole, unless all are kept; `last`: every round's."""
+        newest = set(newest)
         if self._keep == "last" and newest:
             for path in self._directory.glob("round-*.safetensors"):
                 if last or path not in newest:
@@ -80,9 +81,9 @@ def save(path: Path, tensors: Tensors, origin: Origin) -> None:
         folder.mkdir()
         safetensors.numpy.save_file(ordered, aside, metadata)  # straight from the tensors' memory
         aside.chmod(folder.stat().st_mode & 0o666)  # the library lets nobody else read it
-        _sync(aside)
+        sync(aside)
         aside.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except (OSError, safetensors.SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise RunError(f"{path} cannot be written: {why}", "make room on that disk") from error
@@ -108,8 +109,8 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
     return tensors, origin
 
 
-def _sync(path: Path) -> None:
-    # the file's bytes, and in its directory the new name, must survive a power cut
+def sync(path: Path) -> None:
+    """Puts a file's bytes, or the names in a directory, where they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -49,6 +49,10 @@ def run(
             "--config", metavar="FILE", help="settings in TOML, such as a run leaves behind; flags win over them"
         ),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="DIRECTORY", help="go on with a run that was cut off, with its settings"),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="events as one JSON object per line, to stdout", rich_help_panel=OUTPUT)
     ] = False,
@@ -61,10 +65,16 @@ def run(
     """Lead a federated-learning run: wait for nodes, group their clients, train, record."""
     flags = settings_cli.given(context)
     if context.invoked_subcommand is not None:
-        if flags or config_file:
-            wrong = "--config" if config_file else config.flag(next(iter(flags)))
+        if flags or config_file or resume:
+            wrong = "--config" if config_file else "--resume" if resume else config.flag(next(iter(flags)))
             raise ConfigError(f"{wrong} is for a run, not for {context.invoked_subcommand}", "drop it")
         return
+    if resume is not None:
+        if flags or config_file:
+            wrong = "--config" if config_file else config.flag(next(iter(flags)))
+            raise ConfigError(f"{wrong} cannot be given with --resume: the run has its settings", "drop it")
+        logs.configure(verbose)
+        raise typer.Exit(_resume(resume, json))
     base = config.load(config_file) if config_file else config.RunConfig()
     settings = settings_cli.combine(base, flags)
     logs.configure(verbose)
@@ -84,6 +94,21 @@ def _run(settings: config.RunConfig, json: bool) -> int:
     settings = dataclasses.replace(settings, run_dir=directory.path)
     with Journal(directory) as journal, view.watching(journal, directory, json):
         return lifecycle.run(server.run(settings, journal, credentials))
+
+
+def _resume(path: Path, json: bool) -> int:
+    from top_server import choosing, resuming, server, view
+    from top_server.journal import Journal
+    from top_server.run_directory import RunDirectory
+
+    directory = RunDirectory(path)
+    resumed = resuming.find(directory)
+    settings = settings_cli.combine(dataclasses.replace(config.load(directory.config), run_dir=path), {})
+    choosing.choose(settings)
+    credentials = server.credentials(settings)
+    with Journal(directory) as journal, view.watching(journal, directory, json):
+        resuming.mend(directory, resumed.round)
+        return lifecycle.run(server.run(settings, journal, credentials, resumed))
 
 
 @app.command()

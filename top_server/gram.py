@@ -112,6 +112,17 @@ class UpdateSpool:
             for left in range(0, width, _COLUMNS):
                 yield chunk[:, left : left + _COLUMNS]
 
+    def save(self, folder: Path) -> None:
+        """Write every update to a file of its own; raises OSError."""
+        for client in self.clients:
+            parts = [block[0].copy() for block in self.blocks([client])]
+            np.save(folder / f"update-{client}.npy", np.concatenate(parts))
+
+    def load(self, folder: Path) -> None:
+        """Put what `save` wrote there; raises OSError or ValueError."""
+        for path in sorted(folder.glob("update-*.npy")):
+            self.put(int(path.stem.removeprefix("update-")), np.load(path))
+
     def close(self) -> None:
         """Forget everything and give the disk back; nothing can be put after."""
         self._held.clear()

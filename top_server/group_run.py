@@ -40,6 +40,15 @@ if TYPE_CHECKING:
 
 #: Programs in which members train.
 TRAINS = ("relay", "parallel", "alone")
+#: What only a client that is broken, or means harm, hands on.
+OFFENCES = (
+    FailureCode.TOO_LONG,
+    FailureCode.WRONG_DIGEST,
+    FailureCode.WRONG_SHAPES,
+    FailureCode.NOT_FINITE,
+    FailureCode.BAD_STREAM,
+    FailureCode.LONG_UPDATE,
+)
 #: Managers that a group is tried on before it is given up.
 MOST_MANAGERS = 4
 
@@ -148,7 +157,7 @@ async def run_group(
         outcome = await _on(run, round_number, task, manager, trace)
         if not outcome.manager_lost:
             return outcome
-        if trace.attempt == MOST_MANAGERS - 1:
+        if trace.attempt % MOST_MANAGERS == MOST_MANAGERS - 1:
             await run.managers.discard(manager)
             return outcome
         manager = await run.managers.replace(manager)
@@ -254,6 +263,7 @@ def _request(
         finished=trace.finished,
         tensors=run.tensors,
         most_update_ratio=config.update_norm_limit or 0.0,
+        serial=next(run.serials),
     )
 
 
@@ -287,6 +297,8 @@ class _Watcher:
                     self._hop(done, done.result)
             case MemberSkipped() as skipped:
                 self.skipped.append(skipped)
+                if skipped.failure is not None and skipped.failure.code in OFFENCES:
+                    self._run.membership.note_offence(skipped.client)
                 self.hops = [hop for hop in self.hops if hop.member and hop.member.client != skipped.client]
                 self._run.journal.record(
                     "client_skipped",
@@ -331,6 +343,7 @@ class _Watcher:
         self._run.journal.record(
             "hop_finished",
             **self._where,
+            program=self._program,
             position=done.position,
             members=self._planned,
             client=done.client,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from fedgsp.errors import RunError
+from fedgsp.errors import ConfigError, RunError
 from top_server.history import complete, plain, to_line
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ class Journal:
 
     def __init__(self, directory: RunDirectory, now: Callable[[], datetime] = _utc_now) -> None:
         self._events = _open(directory.events)
+        try:
+            fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends, however it does
+        except OSError:
+            self._events.close()
+            raise ConfigError(
+                f"another top server records in {directory.path}", "wait for its end, or stop it"
+            ) from None
         self._history = _open(directory.history)
         self._now = now
         self._subscribers: list[Subscriber] = []

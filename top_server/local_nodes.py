@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedgsp import lifecycle
 from fedgsp.channels import resolve
 from fedgsp.errors import PeerError, UserError
+from top_server.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -49,6 +50,9 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
     found = [
         lifecycle.python_module("fedgsp_node") + shared + ["--name", name_of(i)] for i in range(config.local_nodes)
     ]
+    if config.run_dir is not None:  # what they keep to themselves, so that the run can be resumed
+        for index, command in enumerate(found):
+            command += ["--state-dir", str(RunDirectory(config.run_dir).state / name_of(index))]
     if config.clients is not None:
         for command, block in zip(found, blocks(config.clients, config.local_nodes), strict=True):
             command += ["--clients", f"{block[0]}-{block[-1]}"]

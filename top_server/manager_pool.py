@@ -51,6 +51,7 @@ class ManagerPool:
         channels: Channels,
         recorder: Recorder,
         tls: TlsFiles | None,
+        prefix: str = "",
     ) -> None:
         self._host = host
         self._ports = ports
@@ -58,6 +59,7 @@ class ManagerPool:
         self._channels = channels
         self._recorder = recorder
         self._tls = tls
+        self._prefix = prefix
         self._managers: list[Manager] = []
         self._numbers = itertools.count()
 
@@ -101,7 +103,7 @@ class ManagerPool:
         self._managers.clear()
 
     async def _spawn(self) -> Manager:
-        name = f"m{next(self._numbers)}"
+        name = f"{self._prefix}m{next(self._numbers)}"
         log = self._log_folder / f"manager-{name}.log"
         taken = {manager.port for manager in self._managers}
         ports = [0] if self._ports is None else [port for port in self._ports if port not in taken]
@@ -135,9 +137,10 @@ async def manager_pool(
     channels: Channels,
     recorder: Recorder,
     tls: TlsFiles | None = None,
+    prefix: str = "",
 ) -> AsyncIterator[ManagerPool]:
-    """A pool whose managers end with the block."""
-    pool = ManagerPool(host, ports, log_folder, channels, recorder, tls)
+    """A pool whose managers end with the block; their names begin with the prefix."""
+    pool = ManagerPool(host, ports, log_folder, channels, recorder, tls, prefix)
     try:
         yield pool
     finally:

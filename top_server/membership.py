@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +23,9 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
+
+#: A client is left out after so many.
+MOST_OFFENCES = 3
 
 
 class Recorder(Protocol):
@@ -53,6 +57,8 @@ class Membership:
         self._working = False
         self._changed = asyncio.Condition()
         self._over: Leave | None = None
+        #: Client -> how often what it handed on could not be gone on from.
+        self.offences: dict[int, int] = {}
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
@@ -94,7 +100,7 @@ class Membership:
             return refusal
         self._standard = self._standard or hello
         node = self._nodes[hello.node] = Node(hello)
-        self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients})
+        self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients if self._bears(hosted.client)})
         node.outbox.put_nowait(Welcome(self._run_id))
         self._recorder.record(
             "node_joined", node=hello.node, clients=len(hello.clients), address=hello.peer_address or None
@@ -125,6 +131,26 @@ class Membership:
             return False
         return True
 
+    async def wait_for_all(self, clients: Collection[int], timeout_s: float) -> set[int]:
+        """Waits until all of these clients are there; those that are not after the timeout."""
+
+        def missing() -> set[int]:
+            return {client for client in clients if client not in self._clients and self._bears(client)}
+
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: not missing())
+        except TimeoutError:
+            pass
+        return missing()
+
+    def note_offence(self, client: int) -> None:
+        """A client handed on what nobody can use; after several times it is left out of the run."""
+        self.offences[client] = self.offences.get(client, 0) + 1
+        if not self._bears(client) and self._clients.pop(client, None) is not None:
+            reason = f"{self.offences[client]} times its model was refused"
+            self._recorder.record("client_left_out", client=client, reason=reason)
+
     def attach(self, node_name: str, manager: AttachTo) -> None:
         """Tells a node to dial a manager; one that is attached already does nothing."""
         node = self._nodes.get(node_name)
@@ -147,6 +173,9 @@ class Membership:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+    def _bears(self, client: int) -> bool:
+        return self.offences.get(client, 0) < MOST_OFFENCES
 
     def _refusal(self, hello: Hello) -> Failure | None:
         if self._over is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from fedgsp.messages import ModelRef
 from fedgsp.model_store import ModelStore
@@ -31,6 +32,16 @@ class Held:
     ref: ModelRef
     client: int | None = None
 
+    def to_json(self) -> list[Any]:
+        """As it stands in a saved state."""
+        return [self.ref.id, self.ref.size, self.ref.digest.hex(), self.client]
+
+    @classmethod
+    def from_json(cls, saved: list[Any]) -> Held:
+        """The inverse; raises ValueError or TypeError."""
+        model_id, size, digest, client = saved
+        return cls(ModelRef(model_id, size, bytes.fromhex(digest)), client)
+
 
 class Models:
     """Slots such as "global" or "client 3". Invariant: the store holds what a slot of this process names, no more."""
@@ -44,6 +55,15 @@ class Models:
 
     def __getitem__(self, slot: str) -> Held:
         return self._slots[slot]
+
+    @property
+    def slots(self) -> dict[str, Held]:
+        """Who holds what, by slot."""
+        return dict(self._slots)
+
+    def held(self, held: Held) -> Weights:
+        """A model that this process holds."""
+        return self._store.held(held.ref.id)
 
     def clients(self) -> set[int]:
         """Clients with a slot."""
@@ -74,5 +94,5 @@ class Models:
             self._store.release([held.ref.id])
 
     async def weights(self, held: Held) -> Weights:
-        """A model that this process holds."""
+        """A model that this process holds, or is about to."""
         return await self._store.get(held.ref.id)

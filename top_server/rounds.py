@@ -46,6 +46,12 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
     await run.merging.begin(number, evidence)
     tasks = group_tasks(run, teams, evidence)
     managers = await run.managers.ensure(len(tasks))
+    teams_now = tuple(task.clients for task in tasks)
+    traces: tuple[Trace, ...] = ()
+    if run.interrupted is not None and (run.interrupted.round, run.interrupted.teams) == (number, teams_now):
+        traces = run.interrupted.traces
+        run.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
+    run.interrupted = None
     run.journal.record(
         "round_started",
         round=number,
@@ -53,11 +59,11 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
         sampled_groups=len(teams.sampled),
         clients=sum(len(group) for group in teams.sampled),
         members=[len(task.clients) for task in tasks],
-        teams=[list(task.clients) for task in tasks],
+        teams=teams_now,
     )
     training = [
-        asyncio.create_task(run_group(run, number, task, manager), name=f"group {task.number}")
-        for task, manager in zip(tasks, managers, strict=True)
+        asyncio.create_task(run_group(run, number, task, manager, trace), name=f"group {task.number}")
+        for task, manager, trace in zip(tasks, managers, traces or [None] * len(tasks), strict=True)
     ]
     try:
         outcomes = await merge(run, number, training)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from top_server.merging import Merging
     from top_server.profiles import Profile
     from top_server.profiles.updates import Updates
+    from top_server.resuming import Interrupted
 
 Assign = Callable[[GroupingRequest], Awaitable[Plan]]
 
@@ -57,6 +60,10 @@ class Run:
     plan: Plan | None = None
     #: Accuracy of each client in the run that this one is compared with, in which all trained alone.
     alone: dict[int, float] | None = None
+    #: Numbers what is asked of managers; time, so that a run that is resumed has others.
+    serials: Iterator[int] = field(default_factory=lambda: itertools.count(time.time_ns()))
+    #: The round that a top server before this one had begun.
+    interrupted: Interrupted | None = None
     #: What each client trained last, where it is retained, and who holds it.
     local_models: dict[int, Held] = field(default_factory=dict)
 

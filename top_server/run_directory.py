@@ -54,6 +54,11 @@ class RunDirectory:
         return self.path / "models"
 
     @property
+    def state(self) -> Path:
+        """What --resume goes on from, while the run is not finished; and what local nodes keep."""
+        return self.path / "state"
+
+    @property
     def logs(self) -> Path:
         """What processes started by the run wrote."""
         return self.path / "logs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from pathlib import Path
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure
@@ -15,8 +16,11 @@ from top_server.models import Held
 from top_server.run import Run
 
 
-async def save(run: Run, checkpoints: Checkpoints, number: int) -> None:
-    """After a round the models that this process holds; after the last one those of single clients too."""
+async def save(run: Run, checkpoints: Checkpoints, number: int) -> dict[str, Path]:
+    """After a round the models that this process holds; after the last one those of single clients too.
+
+    Returns the file of each, by the model's id.
+    """
     last = number == run.config.rounds
     by_model: dict[Held, list[int]] = defaultdict(list)
     for client in run.merging.clients():
@@ -26,7 +30,7 @@ async def save(run: Run, checkpoints: Checkpoints, number: int) -> None:
     at_home = [held for held in by_model if held.client is not None]
     collected = await _collect(run, number, at_home) if last else {}
     shared = isinstance(run.merging, OneModel)
-    saved = set()
+    saved: dict[str, Path] = {}
     for held, clients in by_model.items():
         weights = collected.get(held) if held.client is not None else await run.models.weights(held)
         if weights is None:
@@ -34,8 +38,9 @@ async def save(run: Run, checkpoints: Checkpoints, number: int) -> None:
         label = "" if len(by_model) == 1 else f"group-{min(clients):04d}"
         origin = Origin(run.run_id, run.config.scheme, number, run.config.seed, () if shared else tuple(clients))
         for write in (checkpoints.write_round, checkpoints.write_final) if last else (checkpoints.write_round,):
-            saved.add(await asyncio.to_thread(write, weights.arrays, origin, label))
-    await asyncio.to_thread(checkpoints.prune, saved, last)
+            saved[held.ref.id] = await asyncio.to_thread(write, weights.arrays, origin, label)
+    await asyncio.to_thread(checkpoints.prune, saved.values(), last)
+    return saved
 
 
 async def _collect(run: Run, number: int, at_home: list[Held]) -> dict[Held, Weights]:

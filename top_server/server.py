@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
 import secrets
+import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -20,7 +22,7 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
-from top_server import grouping_service, local_nodes, local_run, rounds
+from top_server import grouping_service, local_nodes, local_run, rounds, state
 from top_server.checkpoint import Checkpoints
 from top_server.choosing import choose, options
 from top_server.config import RunConfig
@@ -34,6 +36,7 @@ from top_server.membership import Membership
 from top_server.membership_servicer import MembershipServicer
 from top_server.merging import MERGES
 from top_server.profiles import PROFILES
+from top_server.resuming import Resumed
 from top_server.run import Assign, Run, in_thread
 from top_server.run_directory import RunDirectory, prepare
 from top_server.sampling import sample_size
@@ -43,6 +46,8 @@ from top_server.summary import summarise
 
 logger = logging.getLogger(__name__)
 
+#: How long a resumed run waits for the clients that it had; nodes try to join every five seconds.
+RETURN_TIMEOUT_S = 30.0
 #: How long nodes may take to leave when the run is over.
 DISMISS_TIMEOUT_S = 10.0
 
@@ -58,23 +63,35 @@ def credentials(config: RunConfig) -> Tls | None:
     return tls
 
 
-async def run(config: RunConfig, journal: Journal, tls: Tls | None) -> None:
-    """Plays a whole run into its prepared `run_dir`; raises UserError if it cannot be finished."""
+async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Resumed | None = None) -> None:
+    """Plays a run, or the rest of one, into its prepared `run_dir`; raises UserError if it cannot be finished."""
     assert config.run_dir is not None
     directory = RunDirectory(config.run_dir)
     directory.logs.mkdir(exist_ok=True)
     begin = time.monotonic()
     scheme = choose(config)
-    run_id = secrets.token_hex(4)
+    run_id = resumed.run_id if resumed else secrets.token_hex(4)
     async with AsyncExitStack() as stack:
         channels = await stack.enter_async_context(Channels(tls))
         membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal)
         store = ModelStore()
-        address = await stack.enter_async_context(_doors(config.listen, membership, store, tls))
+        if resumed and resumed.saved:
+            membership.offences.update(state.offences(resumed.saved))
+        # Where nodes look for a run that is resumed.
+        listen = resumed.address if resumed else config.listen
+        address = await stack.enter_async_context(_doors(listen, membership, store, tls))
         journal.record("listening", address=address)
         host, _ = split_address(address)
         managers = await stack.enter_async_context(
-            manager_pool(host, config.manager_port_range, directory.logs, channels, journal, config.tls_files)
+            manager_pool(
+                host,
+                config.manager_port_range,
+                directory.logs,
+                channels,
+                journal,
+                config.tls_files,
+                f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
+            )
         )
         leave = Leave(False, "the top server stopped")
         await stack.enter_async_context(
@@ -82,6 +99,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None) -> None:
         )
         try:
             await _wait_for_nodes(config, membership)
+            if resumed and resumed.saved:
+                await _wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             _check_manager_ports(config, scheme, len(membership.clients))
 
             def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
@@ -95,7 +114,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None) -> None:
                 _check_compared(config, membership, alone)
             run = new_run(config, scheme, run_id, journal)
             run.alone = alone
-            row = await _play(run, directory)
+            row = await _play(run, directory, resumed)
             leave = Leave(True, "the run is finished")
         except UserError as error:
             leave = Leave(False, str(error))
@@ -104,17 +123,19 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None) -> None:
             await membership.dismiss(leave, DISMISS_TIMEOUT_S)
         seconds = round(time.monotonic() - begin, 1)
         journal.record("run_finished", rounds=config.rounds, accuracy=row["accuracy"], seconds=seconds)
+    shutil.rmtree(directory.state, ignore_errors=True)  # nobody needs to go on from there
 
 
-async def _play(run: Run, directory: RunDirectory) -> dict[str, Any]:
-    """All rounds of a run, recorded; returns the last row of its history."""
+async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = None) -> dict[str, Any]:
+    """All rounds of a run, or those that are left, recorded; returns the last row of its history."""
     config, scheme, membership = run.config, run.scheme, run.membership
     run.merging = MERGES[scheme.merge](run)
     run.profile = PROFILES[scheme.profile](run)
     try:
         run.journal.record(
-            "run_started",
+            "run_resumed" if resumed else "run_started",
             run=run.run_id,
+            round=resumed.round if resumed else 0,
             clients=len(membership.clients),
             nodes=membership.nodes,
             rounds=config.rounds,
@@ -122,11 +143,19 @@ async def _play(run: Run, directory: RunDirectory) -> dict[str, Any]:
         )
         checkpoints = Checkpoints(directory.models, config.keep_models)
         check_head(scheme, membership)
-        await run.initialise()
-        await run.merging.prepare()
-        for number in range(1, config.rounds + 1):
+        if resumed and resumed.saved:
+            await asyncio.to_thread(state.restore, run, resumed.saved)
+        else:
+            await run.initialise()
+            await run.merging.prepare()
+            await asyncio.to_thread(state.save, run, directory, 0, {})
+        run.interrupted = resumed.interrupted if resumed else None
+        row = _last_row(directory, resumed)
+        for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(run, number, config.rounds)
-            await save(run, checkpoints, number)
+            files = await save(run, checkpoints, number)
+            if number < config.rounds:
+                await asyncio.to_thread(state.save, run, directory, number, files)
     finally:
         run.profile.close()
     _summarise(directory, run.journal)
@@ -160,6 +189,21 @@ async def _play_alone(
     found = local_run.recorded(config)
     assert found is not None
     return found
+
+
+def _last_row(directory: RunDirectory, resumed: Resumed | None) -> dict[str, Any]:
+    """That of a run all of whose rounds are done; the others get theirs as they play."""
+    rows = read_lines(directory.history) if resumed else []
+    return rows[-1] if rows else {}
+
+
+async def _wait_for_return(
+    clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
+) -> None:
+    """A run goes on without those that do not come back: they may have gone for good."""
+    missing = await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout))
+    if missing:
+        journal.record("clients_missing", clients=sorted(missing))
 
 
 @asynccontextmanager

@@ -103,6 +103,7 @@ class RunGroupRequest:
     finished: tuple[FinishedHop, ...] = ()
     tensors: tuple[TensorSpec, ...] = ()
     most_update_ratio: float = 0.0
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class OrderKey:
     position: int
     attempt: int = 0
     run: str = ""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)

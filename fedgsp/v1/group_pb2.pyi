@@ -96,6 +96,7 @@ class RunGroupRequest(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     MOST_UPDATE_RATIO_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
@@ -116,6 +117,8 @@ class RunGroupRequest(_message.Message):
     """managers that were lost with this group before"""
     most_update_ratio: _builtins.float
     """A model is refused if its update is so many times as long as the median of the group's; 0: never."""
+    serial: _builtins.int
+    """counts the calls of a run"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
@@ -170,10 +173,11 @@ class RunGroupRequest(_message.Message):
         finished: _abc.Iterable[Global___FinishedHop] | None = ...,
         tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
         most_update_ratio: _builtins.float = ...,
+        serial: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "personal", b"personal", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "personal", b"personal", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

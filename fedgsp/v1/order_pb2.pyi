@@ -32,6 +32,7 @@ class OrderKey(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     task: _builtins.str
     """"train", "evaluate", ...; a round may have several"""
@@ -39,6 +40,8 @@ class OrderKey(_message.Message):
     position: _builtins.int
     attempt: _builtins.int
     run: _builtins.str
+    serial: _builtins.int
+    """of the call that had the work done: a round may ask a group the same thing of several models"""
     def __init__(
         self,
         *,
@@ -48,10 +51,11 @@ class OrderKey(_message.Message):
         position: _builtins.int = ...,
         attempt: _builtins.int = ...,
         run: _builtins.str = ...,
+        serial: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "group", b"group", "position", b"position", "round", b"round", "run", b"run", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "group", b"group", "position", b"position", "round", b"round", "run", b"run", "serial", b"serial", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -75,7 +75,7 @@ class _Exchange:
         trained: dict[int, Weights] = {}
         failed: set[int] = set()
         for client, (work, ticket) in tickets.items():
-            outcome = await group.outcome(ticket)
+            outcome = await group.outcome(ticket, in_turn=False)
             if not isinstance(outcome, Discriminated):
                 group.cancel(ticket)
             failure = await self._take(client, work, outcome, judged, trained)

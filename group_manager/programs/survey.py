@@ -115,7 +115,7 @@ async def _ask(group: Group, task: str, work: Callable[[Member], Work | None]) -
         else:
             tickets.append((position, member, group.submit(member, group.key(task, position), order)))
     for position, member, ticket in tickets:
-        outcome = await group.outcome(ticket)
+        outcome = await group.outcome(ticket, in_turn=False)
         if outcome is None or isinstance(outcome, Failure):
             group.cancel(ticket)
             group.skipped(member, outcome or Failure(FailureCode.BAD_ORDER, "an empty answer"))

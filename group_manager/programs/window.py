@@ -24,6 +24,8 @@ async def train_all(
     ahead = AHEAD_PER_NODE * len(members_of)
     waiting = deque(enumerate(request.members))
     window: deque[tuple[int, Member, str, Ticket]] = deque()
+    if request.attempt and not retain:  # what another manager had made, and cannot tell of any more
+        await group.recall(f"{prefix}/", ())
     while waiting or window:
         while waiting and len(window) < ahead:
             position, member = waiting.popleft()
@@ -39,7 +41,7 @@ async def train_all(
                 )
             )
         position, member, model_id, ticket = window.popleft()
-        outcome = await group.outcome(ticket)
+        outcome = await group.outcome(ticket, in_turn=False)
         if not isinstance(outcome, Trained):
             group.cancel(ticket)
             outcome = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")

@@ -20,7 +20,7 @@ from fedgsp.messages import (
     Progress,
     Release,
 )
-from group_manager.members import Members
+from group_manager.members import Members, Session
 
 KEY = OrderKey(1, "train", 0, 0)
 ORDER = Order(KEY, 3, Release(("m",)))
@@ -213,3 +213,49 @@ async def test_waiting_for_nodes_names_those_that_are_missing_in_the_end() -> No
     clock.advance(21)
     assert await waiting == {"n2"}
     assert await members.wait_for({"n1"}, 20) == set()  # the lock is free again
+
+
+# --- how long is too long depends on what was seen
+
+
+async def ended(members: Members, session: Session, position: int, silence_s: float, clock: Clock) -> None:
+    """An order that ends well after so long a silence."""
+    order = Order(OrderKey(1, "train", 0, position), 3, Release(("m",)))
+    waiting = asyncio.create_task(members.outcome(members.submit("n1", order), 600))
+    await let_others_run()
+    clock.advance(silence_s)
+    members.report(session, Done(order.key, RESULT))
+    assert await waiting == RESULT
+
+
+@pytest.mark.parametrize(
+    ("silences", "deadline_s"),
+    [((1.0, 4.0, 2.0), 40), ((0.1, 0.1, 0.1), 15), ((90.0, 1.0, 1.0), 600), ((1.0, 1.0), 600)],
+)
+async def test_the_deadline_follows_the_longest_silence_of_orders_that_ended(
+    silences: tuple[float, ...], deadline_s: int
+) -> None:
+    clock, members = Clock(), Members()
+    session = await members.attach("n1")
+    for position, silence_s in enumerate(silences):
+        await ended(members, session, position, silence_s, clock)
+    last = Order(OrderKey(1, "train", 0, 99), 3, Release(("m",)))
+    waiting = asyncio.create_task(members.outcome(members.submit("n1", last), 600))
+    await let_others_run()
+    clock.advance(deadline_s - 1)
+    await let_others_run()
+    assert not waiting.done()
+    clock.advance(2)
+    failure = await waiting
+    assert code(failure) is FailureCode.STALLED
+    assert f"no progress for {deadline_s} s" in str(failure)
+
+
+async def test_orders_that_need_not_wait_for_each_other_stall_at_the_same_time() -> None:
+    clock, members = Clock(), Members()
+    await members.attach("n1")
+    keys = [OrderKey(1, "train", 0, position) for position in range(3)]
+    tickets = [members.submit("n1", Order(key, 3, Release(("m",)))) for key in keys]
+    clock.advance(31)
+    for ticket in tickets:
+        assert code(await members.outcome(ticket, 30, in_turn=False)) is FailureCode.STALLED

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedgsp.messages import Failure, Results
 from top_server.evidence import Evidence
@@ -54,6 +54,13 @@ class Merging(abc.ABC):
     def clients(self) -> Iterable[int]:
         """The clients that have a model, whether they are there or not."""
         return self.run.membership.clients
+
+    def save(self) -> dict[str, Any]:
+        """What it knows beside the models, as JSON."""
+        return {}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:  # noqa: B027
+        """Puts it where it was."""
 
     def group_model_id(self, round_number: int, name: object) -> str:
         """The id of a model made in a round."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import Failure
 from top_server.evidence import Evidence
@@ -22,6 +22,14 @@ class Clusters(Merging):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._chosen: dict[int, int] = {}
+
+    def save(self) -> dict[str, Any]:
+        """The choices."""
+        return {"chosen": self._chosen}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The choices."""
+        self._chosen = {int(client): cluster for client, cluster in saved["chosen"].items()}
 
     async def begin(self, round_number: int, evidence: Evidence) -> None:
         """Notes each client's choice."""

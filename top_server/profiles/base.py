@@ -12,6 +12,8 @@ from top_server.group_run import GroupTask
 from top_server.models import Held
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from top_server.run import Run
 
 
@@ -32,6 +34,13 @@ class Profile(abc.ABC):
     @abc.abstractmethod
     async def gather(self, round_number: int) -> Evidence:
         """What is known of the clients that are there; one that tells nothing is left out, and the reason recorded."""
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """What it knows, as JSON, and in files of this folder; blocks."""
+        return {}
+
+    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:  # noqa: B027 (most know nothing)
+        """Puts it where it was."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to give back)
         """The run is over."""

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,26 @@ class Distances(Profile):
         if chosen.file:
             read_file(Path(chosen.file))
         return chosen
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """The distances, and who was measured."""
+        return {
+            "known": [[one, other, distance] for (one, other), distance in self._known.items()],
+            "met": sorted(self._met),
+            "samples": self._samples,
+            "sizes": self._sizes,
+            "failures": self._failures,
+            "spent": [self._seconds, self._bytes],
+        }
+
+    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        self._known = {(one, other): distance for one, other, distance in saved["known"]}
+        self._met = set(saved["met"])
+        self._samples = saved["samples"]
+        self._sizes = {int(client): size for client, size in saved["sizes"].items()}
+        self._failures = {int(client): count for client, count in saved["failures"].items()}
+        self._seconds, self._bytes = saved["spent"]
 
     async def gather(self, round_number: int) -> Evidence:
         """Matrix `distances` (N, N), in -1..1 and NaN for clients that could not be compared.

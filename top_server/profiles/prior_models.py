@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +28,16 @@ class PriorModels(Priors):
         assert run.config.run_dir is not None
         self._gram: Evidence | None = None
         self._spool = UpdateSpool(RunDirectory(run.config.run_dir).path)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """The models themselves too."""
+        self._spool.save(folder)
+        return super().save(folder)
+
+    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        super().restore(folder, saved)
+        self._spool.load(folder)
 
     async def gather(self, round_number: int) -> Evidence:
         """Matrix `gram` (N, N): inner products of the clients' trainable weights; rows of NaN where these are lost."""

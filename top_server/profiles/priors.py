@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,16 @@ class Priors(Profile):
         """Epochs of the prior training; 0 if not given."""
         return Options("priors", given, cls.options, "profile").integer("prior_epochs", 0)
 
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Where the prior models are."""
+        return {"priors": {client: held.to_json() for client, held in self.priors.items()}}
+
+    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        self.priors = {int(client): Held.from_json(held) for client, held in saved["priors"].items()}
+        if INITIAL in self.run.models:
+            self._initial = self.run.models[INITIAL]
+
     async def train_priors(self, round_number: int) -> tuple[int, ...]:
         """The clients that have a prior model."""
         run = self.run
@@ -53,6 +65,15 @@ class PriorLosses(Priors):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._losses: dict[int, float] = {}
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """The prior models' losses too."""
+        return {**super().save(folder), "losses": self._losses}
+
+    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        super().restore(folder, saved)
+        self._losses = {int(client): loss for client, loss in saved["losses"].items()}
 
     async def gather(self, round_number: int) -> Evidence:
         """Columns `train_loss` and `prior_loss`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,8 +51,9 @@ class Updates:
         self.lock = asyncio.Lock()
         #: The round whose updates are coming in.
         self.round = 1
-        self._length = length
-        self._rounds: dict[int, int] = {}
+        self.length = length
+        #: Client -> the round of its update.
+        self.rounds: dict[int, int] = {}
 
     def put(self, client: int, shown: Weights) -> str:
         """Takes one client's vector; the reason if it is not usable, or nothing."""
@@ -62,13 +64,13 @@ class Updates:
 
     def keep(self, client: int, vector: NDArray[np.float32]) -> str:
         """The same with the vector itself."""
-        if len(vector) != self._length:
-            return f"what it revealed has {len(vector)} floats, not {self._length}"
+        if len(vector) != self.length:
+            return f"what it revealed has {len(vector)} floats, not {self.length}"
         try:
             self.spool.put(client, vector)
         except ValueError as error:
             return str(error)
-        self._rounds[client] = self.round
+        self.rounds[client] = self.round
         return ""
 
     def forget(self, client: int) -> None:
@@ -78,7 +80,7 @@ class Updates:
     def forget_older(self) -> None:
         """A client that revealed nothing in this round is as good as unknown: what it showed before is out of date."""
         for client in self.spool.clients:
-            if self._rounds[client] != self.round:
+            if self.rounds[client] != self.round:
                 self.spool.forget(client)
 
 
@@ -111,6 +113,27 @@ class UpdateProfile(Profile):
             options.integer("sketch_size", DEFAULT_SKETCH, most=MOST_FLOATS),
             options.choice("newcomer_start", ("mean", "initial")),
         )
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """The updates, and when they came."""
+        self._updates.spool.save(folder)
+        updates = self._updates
+        return {
+            "met": sorted(self._met),
+            "view": self._view,
+            "length": updates.length,
+            "round": updates.round,
+            "rounds": updates.rounds,
+        }
+
+    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        self._met, self._view = set(saved["met"]), saved["view"]
+        self._updates.spool.close()
+        self.run.updates = updates = self._fresh(saved["length"])
+        updates.spool.load(folder)
+        updates.round = saved["round"]
+        updates.rounds = {int(client): number for client, number in saved["rounds"].items()}
 
     async def gather(self, round_number: int) -> Evidence:
         """The Gram matrix of the last updates; rows of clients without one are NaN. None before the first round."""

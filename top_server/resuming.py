@@ -1,0 +1,131 @@
+"""A run that was cut off: what its directory says of it, and how far its last round had come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgsp.errors import ConfigError, RunError
+from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
+from top_server import state
+from top_server.group_run import MOST_MANAGERS, Trace
+from top_server.history import read_lines
+from top_server.run_directory import RunDirectory
+
+
+@dataclass(slots=True)
+class _GroupSoFar:
+    """A group's hops, and who was skipped before the last of these."""
+
+    hops: list[FinishedHop] = field(default_factory=list)
+    skipped: dict[int, MemberSkipped] = field(default_factory=dict)
+    settled: dict[int, MemberSkipped] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A round that was begun: its groups, and what is known of each."""
+
+    round: int
+    teams: tuple[tuple[int, ...], ...]
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a run goes on from."""
+
+    run_id: str
+    address: str
+    #: How often it was resumed, this time included.
+    times: int
+    saved: state.Saved | None
+    interrupted: Interrupted | None
+
+    @property
+    def round(self) -> int:
+        """The last round that is done."""
+        return self.saved.round if self.saved is not None else 0
+
+
+def find(directory: RunDirectory) -> Resumed:
+    """Reads a run's directory; raises ConfigError if there is nothing to go on with, DataError if it is damaged."""
+    if not directory.events.exists():
+        raise ConfigError(f"--resume {directory.path} holds no run", "give the directory of a run (its --run-dir)")
+    events = read_lines(directory.events)
+    started = [event for event in events if event["event"] == "run_started"]
+    listening = [event for event in events if event["event"] == "listening"]
+    if not started or not listening:
+        remedy = f"move the directory away and start it again: top-server --config {directory.config}"
+        raise ConfigError(f"--resume {directory.path}: that run was cut off before its first round", remedy)
+    if any(event["event"] == "run_finished" for event in events):
+        raise ConfigError(f"--resume {directory.path}: that run is finished", "its models are in models/")
+    saved = state.latest(directory)
+    times = 1 + sum(event["event"] == "run_resumed" for event in events)
+    done = saved.round if saved is not None else 0
+    interrupted = _interrupted(events, done + 1, times * MOST_MANAGERS)
+    return Resumed(started[0]["run"], listening[-1]["address"], times, saved, interrupted)
+
+
+def mend(directory: RunDirectory, done: int) -> None:
+    """Cuts off lines that were being written, and rows of rounds that are played again; raises RunError."""
+    try:
+        _keep(directory.events, lambda _: True)
+        _keep(directory.history, lambda row: row["round"] <= done)
+    except OSError as error:
+        raise RunError(f"{directory.path} cannot be mended: {error.strerror}", "make room on that disk") from error
+
+
+def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Cuts a file of JSON lines off at the first that is not wanted."""
+    kept = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n") or not wanted(json.loads(line)):
+            break
+        kept += len(line)
+    with path.open("r+b") as file:
+        file.truncate(kept)
+
+
+def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int) -> Interrupted | None:
+    """What came of a round before the cut; None if it was not begun, or was done but not saved."""
+    teams: tuple[tuple[int, ...], ...] | None = None
+    groups: list[_GroupSoFar] = []
+    goes_on = False
+    for event in events:
+        if event.get("round") != number:
+            continue
+        match event["event"]:
+            case "round_resumed":
+                goes_on = True
+            case "round_started":
+                if not goes_on:
+                    teams = tuple(tuple(team) for team in event["teams"])
+                    groups = [_GroupSoFar() for _ in teams]
+                goes_on = False
+            case "hop_finished" | "client_skipped" if teams is not None and event["group"] < len(groups):
+                _note(groups[event["group"]], event)
+            case "round_finished":
+                teams = None
+    if teams is None:
+        return None
+    traces = tuple(Trace(attempt, tuple(group.hops), tuple(group.settled.values())) for group in groups)
+    return Interrupted(number, teams, traces)
+
+
+def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
+    if event["program"] != "relay":
+        return
+    client = event["client"]
+    if event["event"] == "client_skipped":
+        group.skipped[client] = MemberSkipped(client, Failure(FailureCode.CANCELLED, str(event["reason"])))
+        group.hops = [hop for hop in group.hops if hop.member is not None and hop.member.client != client]
+        return
+    member = Member(client, event["node"] or "", "", event["samples"])
+    group.hops[event["position"] :] = [FinishedHop(member, ModelRef(event["model"]))]
+    group.skipped.pop(client, None)
+    # Those skipped before would now train out of their turn; whoever was skipped since has not missed it.
+    group.settled = dict(group.skipped)

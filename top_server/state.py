@@ -1,0 +1,127 @@
+"""What a run needs to go on after its top server died: on disk after every round, and whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedgsp.errors import DataError, RunError
+from fedgsp.weights import Weights
+from top_server import checkpoint
+from top_server.grouping import Plan
+from top_server.models import Held
+from top_server.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from top_server.run import Run
+
+_FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The state after a round; `folder` holds its models."""
+
+    round: int
+    folder: Path
+    document: Mapping[str, Any]
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The clients that were there."""
+        return tuple(self.document["clients"])
+
+
+def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Path]) -> None:
+    """Writes the state after a round, in place of the one before; models that are in `files` are only linked.
+
+    Blocks until the disk has it; raises RunError if it does not take it.
+    """
+    folder = directory.state / f"round-{number:04d}"
+    aside = directory.state / ".writing"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        slots = run.models.slots
+        here = {held.ref.id: held for held in slots.values() if held.client is None}
+        names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
+        for model_id, name in names.items():
+            if model_id in files:
+                os.link(files[model_id], aside / name)
+            else:
+                origin = checkpoint.Origin(run.run_id, run.config.scheme, number, run.config.seed)
+                checkpoint.save(aside / name, run.models.held(here[model_id]).arrays, origin)
+        document = {
+            "clients": list(run.membership.clients),
+            "slots": {slot: held.to_json() for slot, held in slots.items()},
+            "models": names,
+            "plan": [run.plan.groups, run.plan.idle] if run.plan is not None else None,
+            "histograms": run.histograms,
+            "local_models": {client: held.to_json() for client, held in run.local_models.items()},
+            "afresh": sorted(run.merging.afresh),
+            "offences": run.membership.offences,
+            "merging": run.merging.save(),
+            "profile": run.profile.save(aside),
+        }
+        with (aside / _FILE).open("w", encoding="utf-8") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+        checkpoint.sync(directory.state)
+        for other in directory.state.glob("round-*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}", "make room on that disk") from error
+
+
+def latest(directory: RunDirectory) -> Saved | None:
+    """The state after the last round that has one; DataError if it is damaged."""
+    folders = sorted(directory.state.glob("round-*"))
+    if not folders:
+        return None
+    path = folders[-1] / _FILE
+    try:
+        return Saved(int(folders[-1].name.removeprefix("round-")), folders[-1], json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}", "restore it, or start the run again") from None
+
+
+def offences(saved: Saved) -> dict[int, int]:
+    """Those of each client, known before anybody joins again."""
+    return {int(client): int(count) for client, count in saved.document["offences"].items()}
+
+
+def restore(run: Run, saved: Saved) -> None:
+    """Puts a run where it was; the clients' models are with their nodes. Raises DataError if the state is damaged."""
+    document = saved.document
+    try:
+        refs = {slot: Held.from_json(held) for slot, held in document["slots"].items()}
+        for model_id, name in document["models"].items():
+            arrays, _ = checkpoint.load(saved.folder / name)
+            weights = Weights.of(arrays, run.tensors)
+            slots = [slot for slot, held in refs.items() if held.ref.id == model_id]
+            found = run.models.put(slots, model_id, run.handed_on(weights).at_rest())
+            if found.ref != refs[slots[0]].ref:
+                raise DataError(f"{saved.folder / name} is not the model that was saved", "restore it")
+        run.models.point({slot: held for slot, held in refs.items() if held.client is not None})
+        if document["plan"] is not None:
+            groups, idle = document["plan"]
+            run.plan = Plan(tuple(map(tuple, groups)), tuple(idle))
+        run.histograms.update({int(client): tuple(counts) for client, counts in document["histograms"].items()})
+        run.local_models.update(
+            {int(client): Held.from_json(held) for client, held in document["local_models"].items()}
+        )
+        run.merging.afresh.update(document["afresh"])
+        run.merging.restore(document["merging"])
+        run.profile.restore(saved.folder, document["profile"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        what = f"{saved.folder} is damaged ({type(error).__name__}: {error})"
+        raise DataError(what, "restore it, or start the run again") from error
