@@ -121,8 +121,15 @@ def play(sizes: Sizes, scheme: str, repeats: int) -> Found:
             _wait(run, lambda: len(_history(run)) > repeats)
             begin = _tell(hosts, "churn")
             _wait(run, lambda: len(_history(run)) > 1 + repeats + churned)
-            end, peak = _tell(hosts, "calm"), held(run.process.pid, "status", "VmHWM")
-            _wait(run, lambda: run.process.poll() is not None and all(host.poll() is not None for host in hosts))
+            end, peak = _tell(hosts, "calm"), 0
+
+            def over() -> bool:
+                nonlocal peak
+                with contextlib.suppress(OSError):  # it is gone
+                    peak = held(run.process.pid, "status", "VmHWM")
+                return all(process.poll() is not None for process in (run.process, *hosts))
+
+            _wait(run, over)
             exit_codes = [process.returncode for process in (run.process, *hosts)]
         history, joins = _history(run), [event for event in run.events() if event["event"] == "node_joined"]
         first, later = joins[: sizes.all_nodes], joins[sizes.all_nodes :]
@@ -178,13 +185,13 @@ def rows(sizes: Sizes, scheme: str, found: Found) -> list[Row]:
     bad = tuple(float(code != 0) for code in found.exit_codes)
     return [
         Row(f"round under churn, {name}", "s", seconds, 1.5, "calm rounds", calm),
-        Row(f"clients skipped in a round under churn, {name}", "", skipped, 0.1 * sizes.sampled),
-        Row(f"clients that join in a second of churn, {name}", "", (found.joins,), 0.8 * wanted, at_least=True),
-        Row(f"clients that join in a second at first, {name}", "", (found.first_joins,), wanted, at_least=True),
-        Row(f"rounds finished, {name}", "", (float(len(found.history)),), found.rounds, at_least=True),
+        Row(f"clients skipped in a round under churn, {name}", "clients", skipped, 0.1 * sizes.sampled),
+        Row(f"clients that join in a second of churn, {name}", "clients", (found.joins,), 0.8 * wanted, at_least=True),
+        Row(f"clients that join in a second at first, {name}", "clients", (found.first_joins,), wanted, at_least=True),
+        Row(f"rounds finished, {name}", "rounds", (float(len(found.history)),), found.rounds, at_least=True),
         Row(f"top server at most, RSS, {name}", "MiB", (found.peak / MIB,), 512),
         Row(f"top server above idle per client, {name}", "KiB", (per_client,), 32),
-        Row(f"processes of {len(bad)} that did not end well, {name}", "", (sum(bad),), 0),
+        Row(f"processes of {len(bad)} that did not end well, {name}", "processes", (sum(bad),), 0),
     ]
 
 
