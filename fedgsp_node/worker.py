@@ -71,7 +71,7 @@ class Worker:
         """Grows while anything moves here: a batch was trained, or a chunk came."""
         return self._slot.mark + self._fetcher.mark
 
-    async def carry_out(self, order: Order, upload: Uploader) -> Result | None:
+    async def carry_out(self, order: Order, upload: Uploader) -> Result | Recalled | None:
         """The order's result; raises OrderError or WeightsError with the reason if there is none."""
         match order.work:
             case Train():

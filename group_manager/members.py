@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey, Progress, Result
+from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey, Progress, Recalled, Result
 from group_manager.pace import Pace
 
-Outcome = Result | Failure | None
+Outcome = Result | Recalled | Failure | None
 
 
 @dataclass(slots=True, eq=False)
@@ -65,13 +65,22 @@ class Members:
         await self._notify()
 
     async def wait_for(self, nodes: set[str], timeout_s: float) -> set[str]:
-        """Waits until all these nodes are attached; returns those that are still missing after the timeout."""
+        """Waits until all these nodes have attached; returns those that have not after the timeout.
+
+        One that came and left again is not waited for: of many nodes there may always be some that are away.
+        """
+        missing = set(nodes)
+
+        def all_came() -> bool:
+            missing.difference_update([node for node in missing if node in self._sessions])
+            return not missing
+
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: nodes <= self._sessions.keys())
+                await self._changed.wait_for(all_came)
         except TimeoutError:
             pass
-        return nodes - self._sessions.keys()
+        return missing
 
     def submit(self, node: str, order: Order) -> Ticket:
         """Sends an order; its ticket fails at once if the node is not attached."""

@@ -32,6 +32,7 @@ class Evidence:
         """The part about some of the clients."""
         place = {client: row for row, client in enumerate(self.clients)}
         rows = np.array([place[client] for client in clients], np.int64)
+        wanted = set(clients)
         return replace(
             self,
             clients=tuple(clients),
@@ -40,7 +41,7 @@ class Evidence:
                 name: matrix[np.ix_(rows, rows)] if name in PAIRWISE else matrix[rows]
                 for name, matrix in self.matrices.items()
             },
-            newcomers=tuple(client for client in self.newcomers if client in set(clients)),
+            newcomers=tuple(client for client in self.newcomers if client in wanted),
         )
 
     def columns(self, clients: Sequence[int]) -> dict[str, NDArray[np.floating]]:

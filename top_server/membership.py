@@ -26,6 +26,12 @@ from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
 
 #: A client is left out after so many.
 MOST_OFFENCES = 3
+#: A node keeps a connection open, for which this process holds about 70 KiB and a file descriptor.
+MOST_NODES = 20_000
+#: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.
+MOST_CLIENTS_OF_NODE = 100_000
+#: Each round goes through all clients several times, at some microseconds each.
+MOST_CLIENTS = 1_000_000
 
 
 class Recorder(Protocol):
@@ -41,6 +47,8 @@ class Node:
 
     hello: Hello
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | None] = field(default_factory=asyncio.Queue)
+    #: The managers that it was told of, by name.
+    managers: dict[str, AttachTo] = field(default_factory=dict)
 
 
 class Membership:
@@ -53,6 +61,7 @@ class Membership:
         self._recorder = recorder
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
+        self._left: dict[str, dict[str, AttachTo]] = {}  # what nodes that left had been told, the latest last
         self._standard: Hello | None = None  # the first admitted node sets it; fixed once a node was given work
         self._working = False
         self._changed = asyncio.Condition()
@@ -102,6 +111,8 @@ class Membership:
         node = self._nodes[hello.node] = Node(hello)
         self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients if self._bears(hosted.client)})
         node.outbox.put_nowait(Welcome(self._run_id))
+        for manager in self._left.pop(hello.node, {}).values():
+            self.attach(hello.node, manager)  # one that has a group with this node would wait for it in vain
         self._recorder.record(
             "node_joined", node=hello.node, clients=len(hello.clients), address=hello.peer_address or None
         )
@@ -117,6 +128,10 @@ class Membership:
             self._clients.pop(hosted.client, None)
         if not self._nodes and not self._working:
             self._standard = None
+        if node.managers:
+            self._left[node.hello.node] = node.managers
+            if len(self._left) > MOST_NODES:
+                del self._left[next(iter(self._left))]
         if self._over is not None:
             reason = "dismissed"  # whichever side closed the stream first
         self._recorder.record("node_left", node=node.hello.node, reason=reason)
@@ -156,6 +171,7 @@ class Membership:
         node = self._nodes.get(node_name)
         if node is not None:
             self._working = True
+            node.managers[manager.manager] = manager
             node.outbox.put_nowait(manager)
 
     async def dismiss(self, leave: Leave, timeout_s: float) -> None:
@@ -197,7 +213,19 @@ class Membership:
         if hello.peer_address and not _can_be_dialled(hello.peer_address):
             detail = f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen"
             return Failure(FailureCode.CANNOT_BE_DIALLED, detail)
-        return self._clients_refusal(hello) or self._model_refusal(hello)
+        return self._size_refusal(hello) or self._clients_refusal(hello) or self._model_refusal(hello)
+
+    def _size_refusal(self, hello: Hello) -> Failure | None:
+        clients, all_clients = len(hello.clients), len(self._clients) + len(hello.clients)
+        if len(self._nodes) >= MOST_NODES:
+            detail = f"{MOST_NODES:,} nodes are there, and more a run cannot have: host more clients on each"
+        elif clients > MOST_CLIENTS_OF_NODE:
+            detail = f"it hosts {clients:,} clients, a node can have {MOST_CLIENTS_OF_NODE:,}: start more nodes"
+        elif all_clients > MOST_CLIENTS:
+            detail = f"with it there would be {all_clients:,} clients, a run can have {MOST_CLIENTS:,}: host fewer"
+        else:
+            return None
+        return Failure(FailureCode.TOO_MANY, detail)
 
     def _clients_refusal(self, hello: Hello) -> Failure | None:
         own: set[int] = set()

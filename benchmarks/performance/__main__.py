@@ -21,11 +21,15 @@ MEASURES = tuple(
         if "main(measure" in path.read_text() and path.stem not in ("rows", "__main__")
     )
 )
+#: Those that take many minutes are measured only when named.
+LONG = ("churn",)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measures", nargs="*", metavar="MEASURE", help=f"of {', '.join(MEASURES)}; all if none")
+    parser.add_argument(
+        "measures", nargs="*", metavar="MEASURE", help=f"of {', '.join(MEASURES)}; all but {', '.join(LONG)} if none"
+    )
     parser.add_argument("--repeats", type=int, help="samples of each quantity; each measure has its own default")
     parser.add_argument("--out", type=Path, help="also write the rows there, one JSON object per line")
     parser.add_argument("--peers", type=Path, metavar="DIR", help="also measure others, in an environment there")
@@ -34,7 +38,7 @@ def main() -> int:
         parser.error(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
     rows: list[Row] = []
     failed = []
-    for name in flags.measures or MEASURES:
+    for name in flags.measures or [name for name in MEASURES if name not in LONG]:
         sys.stderr.write(f"measuring {name} ...\n")
         command = [sys.executable, "-m", f"benchmarks.performance.{name}", "--json"]
         if flags.repeats:

@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,17 +62,27 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def main(measure: Callable[..., list[Row]], description: str, repeats: int = 5, data: str = "") -> None:
+def main(
+    measure: Callable[..., list[Row]],
+    description: str,
+    repeats: int = 5,
+    data: str = "",
+    sizes: Mapping[str, tuple[int, str]] | None = None,
+) -> None:
     """The command line of one measure: a table, or with --json one row per line.
 
-    With `data`, which says what that is, there is a flag --data, and the measure has a parameter of that name.
+    With `data`, which says what that is, there is a flag --data, and the measure has a parameter of that name; and
+    such a flag and parameter for each of `sizes`, which has its default and says what it is.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats, help=f"samples of each quantity (default {repeats})")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     if data:
         parser.add_argument("--data", type=Path, metavar="FILE", help=data)
+    for name, (default, what) in (sizes or {}).items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default:,})")
     flags = parser.parse_args()
-    rows = measure(flags.repeats, data=flags.data) if data else measure(flags.repeats)
+    named = {name: getattr(flags, name) for name in (*(["data"] if data else []), *(sizes or {}))}
+    rows = measure(flags.repeats, **named)
     text = "\n".join(json.dumps(asdict(row)) for row in rows) if flags.json else table(rows)
     sys.stdout.write(text + "\n")

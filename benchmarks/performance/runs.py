@@ -72,7 +72,7 @@ def idle_task(clients: int, parameters: int) -> list[str]:
 def play(flags: Sequence[str], rounds: int, timeout_s: float, nodes: int = 4, watch: bool = False) -> Played:
     """Plays a run of all groups, evaluated only at its end; raises RunFailedError if it fails or takes too long."""
     flags = [*flags, "--rounds", str(rounds), "--evaluate-every", "1000", "--sampling-rate", "1"]
-    with _started([*flags, "--local-nodes", str(nodes)]) as run:
+    with started([*flags, "--local-nodes", str(nodes)]) as run:
         while run.process.poll() is None:
             if time.monotonic() > run.begin + timeout_s:
                 raise RunFailedError(f"not over after {timeout_s:.0f} s; {run.last_words()}")
@@ -90,7 +90,7 @@ def play(flags: Sequence[str], rounds: int, timeout_s: float, nodes: int = 4, wa
 @contextlib.contextmanager
 def joined(flags: Sequence[str], nodes: int, timeout_s: float = 120.0) -> Iterator[list[int]]:
     """The process ids of nodes that have joined a top server, which waits for one more that never comes."""
-    with _started([*flags, "--local-nodes", str(nodes), "--min-nodes", str(nodes + 1)]) as run:
+    with started([*flags, "--local-nodes", str(nodes), "--min-nodes", str(nodes + 1)]) as run:
         while len([event for event in run.events() if event["event"] == "node_joined"]) < nodes:
             if run.process.poll() is not None or time.monotonic() > run.begin + timeout_s:
                 raise RunFailedError(f"the nodes did not join; {run.last_words()}")
@@ -101,15 +101,16 @@ def joined(flags: Sequence[str], nodes: int, timeout_s: float = 120.0) -> Iterat
 
 def pss(pid: int) -> int:
     """Bytes of a process, pages that several share counted by their share."""
-    return _bytes(pid, "smaps_rollup", "Pss")
+    return held(pid, "smaps_rollup", "Pss")
 
 
 def uss(pid: int) -> int:
     """Bytes that only this process has."""
-    return sum(_bytes(pid, "smaps_rollup", name) for name in ("Private_Clean", "Private_Dirty"))
+    return sum(held(pid, "smaps_rollup", name) for name in ("Private_Clean", "Private_Dirty"))
 
 
-def _bytes(pid: int, file: str, field: str) -> int:
+def held(pid: int, file: str, field: str) -> int:
+    """Bytes that a file of /proc tells of a process."""
     for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return 1024 * int(line.split()[1])
@@ -117,7 +118,9 @@ def _bytes(pid: int, file: str, field: str) -> int:
 
 
 @dataclass(slots=True)
-class _Run:
+class Run:
+    """A top server that was started, and what is known of it and its children."""
+
     process: psutil.Popen
     directory: Path
     begin: float
@@ -132,6 +135,7 @@ class _Run:
         return read_lines(path) if path.exists() else []
 
     def last_words(self) -> str:
+        """The end of what it said."""
         return f"its output ends: {tail(self.directory.parent / 'output')}"
 
     def know(self) -> None:
@@ -156,11 +160,11 @@ class _Run:
         for pid, found in self.processes.items():
             with contextlib.suppress(OSError):
                 if found.idle:
-                    found.peak = max(found.peak, _bytes(pid, "status", "VmHWM"))
+                    found.peak = max(found.peak, held(pid, "status", "VmHWM"))
                 elif found.name in ready:
                     # What it took to get ready, such as the task's making of a first model, is not the run's.
                     Path(f"/proc/{pid}/clear_refs").write_text("5")
-                    found.idle = found.peak = _bytes(pid, "status", "VmRSS")
+                    found.idle = found.peak = held(pid, "status", "VmRSS")
 
     def _meet(self, process: psutil.Process) -> None:
         words = process.cmdline()
@@ -178,7 +182,8 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _started(flags: Sequence[str]) -> Iterator[_Run]:
+def started(flags: Sequence[str]) -> Iterator[Run]:
+    """A top server, ended with the block together with all that it started."""
     with tempfile.TemporaryDirectory(prefix="performance-") as folder:
         directory = Path(folder, "run")
         with Path(folder, "output").open("wb") as output:
@@ -191,14 +196,14 @@ def _started(flags: Sequence[str]) -> Iterator[_Run]:
                 env={**os.environ, LIFELINE_VARIABLE: "stdin"},
                 start_new_session=True,
             )
-        run = _Run(process, directory, time.monotonic())
+        run = Run(process, directory, time.monotonic())
         try:
             yield run
         finally:
             _end(run)
 
 
-def _end(run: _Run) -> None:
+def _end(run: Run) -> None:
     run._looked = 0.0
     run.know()
     left = [run.process, *run.known]

@@ -241,7 +241,7 @@ class Recalled:
     model_ids: tuple[str, ...]
 
 
-Result = Trained | Evaluated | Described | Discriminated | Recalled
+Result = Trained | Evaluated | Described | Discriminated
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Done:
     """An order is done; orders such as Release have no result."""
 
     key: OrderKey | None
-    result: Result | None
+    result: Result | Recalled | None
 
 
 @dataclass(frozen=True, slots=True)

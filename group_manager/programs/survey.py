@@ -14,6 +14,7 @@ from fedgsp.messages import (
     Initialise,
     Member,
     ModelRef,
+    Recalled,
     Release,
     Trained,
     Work,
@@ -116,9 +117,10 @@ async def _ask(group: Group, task: str, work: Callable[[Member], Work | None]) -
             tickets.append((position, member, group.submit(member, group.key(task, position), order)))
     for position, member, ticket in tickets:
         outcome = await group.outcome(ticket, in_turn=False)
-        if outcome is None or isinstance(outcome, Failure):
+        if outcome is None or isinstance(outcome, Failure | Recalled):
             group.cancel(ticket)
-            group.skipped(member, outcome or Failure(FailureCode.BAD_ORDER, "an empty answer"))
+            empty = Failure(FailureCode.BAD_ORDER, "an empty answer")
+            group.skipped(member, outcome if isinstance(outcome, Failure) else empty)
         else:
             group.done(member, position, outcome)
     return GroupResult(ModelRef(""), 0, group.bytes_direct, group.bytes_relayed)

@@ -205,6 +205,19 @@ async def test_waiting_for_nodes_ends_when_all_are_there() -> None:
     assert await waiting == set()
 
 
+async def test_a_node_that_came_and_left_is_not_waited_for() -> None:
+    members = Members()
+    waiting = asyncio.create_task(members.wait_for({"n1", "n2"}, 3600))
+    await let_others_run()
+    session = await members.attach("n1")
+    await let_others_run()
+    await members.detach(session)
+    await let_others_run()
+    assert not waiting.done()
+    await members.attach("n2")
+    assert await asyncio.wait_for(waiting, 30) == set()
+
+
 async def test_waiting_for_nodes_names_those_that_are_missing_in_the_end() -> None:
     members, clock = Members(), Clock()
     await members.attach("n1")

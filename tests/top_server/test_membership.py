@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.hellos import hello, membership
 from support.weights import TENSORS
 
+import top_server.membership
 from fedgsp.messages import (
     PROTOCOL,
     AttachTo,
@@ -90,6 +91,35 @@ async def test_a_node_is_told_of_a_manager_each_time_for_it_may_have_lost_it() -
     assert [node.outbox.get_nowait() for _ in range(node.outbox.qsize())] == [Welcome("run-1"), manager, manager]
 
 
+async def test_a_node_that_comes_back_is_told_of_the_managers_that_may_wait_for_it() -> None:
+    members, _ = membership()
+    node = await admitted(members, hello())
+    managers = [AttachTo("m0", "127.0.0.1:7001"), AttachTo("m1", "127.0.0.1:7002")]
+    for manager in managers * 2:
+        members.attach("n0", manager)
+    for _ in range(2):
+        await members.leave(node, "its stream was lost")
+        node = await admitted(members, hello())
+        assert [node.outbox.get_nowait() for _ in range(node.outbox.qsize())] == [Welcome("run-1"), *managers]
+    stranger = await admitted(members, hello("n1", (2,)))
+    assert stranger.outbox.qsize() == 1
+
+
+async def test_what_a_node_was_told_that_stays_away_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_server.membership, "MOST_NODES", 1)
+    members, _ = membership()
+    for name in ("n0", "n1"):
+        node = await admitted(members, hello(name))
+        members.attach(name, AttachTo("m0", "127.0.0.1:7001"))
+        await members.leave(node, "its stream was lost")
+    told = []
+    for name in ("n0", "n1"):
+        node = await admitted(members, hello(name))
+        told.append(node.outbox.qsize() - 1)
+        await members.leave(node, "its stream was lost")
+    assert told == [0, 1]
+
+
 async def test_a_node_that_is_not_there_is_told_nothing() -> None:
     members, _ = membership()
     members.attach("n0", AttachTo("m0", "127.0.0.1:7001"))
@@ -168,6 +198,33 @@ async def test_a_node_that_nobody_can_dial_is_refused_only_where_peers_must() ->
         members, _ = membership(relay)
         await admitted(members, hello(peer_address=""))
         assert members.member(0) == Member(0, "n0", "", 10)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "too_many", "fits", "reason"),
+    [
+        ("MOST_NODES", 1, (2,), None, "1 nodes are there"),
+        ("MOST_CLIENTS_OF_NODE", 2, (2, 3, 4), (2, 3), "it hosts 3 clients"),
+        ("MOST_CLIENTS", 4, (2, 3, 4), (2, 3), "there would be 5 clients"),
+    ],
+)
+async def test_no_more_are_admitted_than_a_run_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    most: int,
+    too_many: tuple[int, ...],
+    fits: tuple[int, ...] | None,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(top_server.membership, limit, most)
+    members, _ = membership()
+    first = await admitted(members, hello())
+    failure = await refused(members, hello("n1", too_many))
+    assert failure.code is FailureCode.TOO_MANY
+    assert reason in failure.detail
+    if fits is None:
+        await members.leave(first, "its stream was lost")
+    await admitted(members, hello("n1", fits or too_many))
 
 
 async def test_nobody_is_admitted_once_the_run_is_over() -> None:

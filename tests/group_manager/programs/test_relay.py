@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.faults import Faults
-from support.scene import Scene, hosted, relayed, scene, step
-from support.scripted import model
+from support.scene import hosted, relayed, scene
 
 from fedgsp.messages import (
     Failure,
     FailureCode,
-    FinishedHop,
     GroupResult,
     MemberDone,
     RelayMode,
     SourceKind,
-    TensorSpec,
     Trained,
 )
 from group_manager.order import client_order
@@ -369,119 +366,6 @@ async def test_a_result_that_never_comes_up_fails_the_group() -> None:
         assert await play.result(outcome) == relayed(range(5))
         codes = {client: failure.code for client, failure in play.skipped.items() if failure}
         assert codes == {5: FailureCode.STALLED}
-
-
-# --- a model that is refused
-
-
-async def test_a_model_that_cannot_be_trained_on_costs_its_maker_the_round_and_nobody_else() -> None:
-    rule = lambda client, w: float("nan") if client == 2 else step(client, w)  # noqa: E731
-    async with scene(rule=rule) as play:
-        outcome = await play.run(TWO_NODES, relay=RelayMode.MANAGER)
-        assert await play.result(outcome) == relayed([0, 1, 3, 4, 5])
-        (named,) = play.skipped
-        assert named == 2
-        assert 3 in play.rerouted
-
-
-async def test_a_reader_that_only_says_so_is_passed_over_itself() -> None:
-    async with scene(Faults().fail(3, FailureCode.WRONG_DIGEST)) as play:
-        outcome = await play.run(TWO_NODES)
-        assert await play.result(outcome) == relayed([0, 1, 2, 4, 5])
-        assert set(play.skipped) == {3}
-
-
-async def test_a_last_model_of_other_tensors_is_left_out() -> None:
-    wanted = (TensorSpec("other", "float64", (1,)),)
-    async with scene() as play:
-        outcome = await play.run(TWO_NODES[:2], tensors=wanted)
-        assert isinstance(outcome, Failure)
-        assert {failure.code for failure in play.skipped.values() if failure} == {FailureCode.WRONG_SHAPES}
-
-
-async def test_an_update_much_longer_than_the_others_is_not_gone_on_from() -> None:
-    rule = lambda client, w: w + (100 if client == 4 else 1 + client / 10)  # noqa: E731
-    async with scene(rule=rule) as play:
-        outcome = await play.run(TWO_NODES, most_update_ratio=5.0)
-        assert await play.result(outcome) == relayed([0, 1, 2, 3, 5], rule)
-        (failure,) = play.skipped.values()
-        assert failure is not None
-        assert failure.code is FailureCode.LONG_UPDATE
-
-
-# --- another manager takes over
-
-
-async def finished(play: Scene, clients: Sequence[int]) -> tuple[FinishedHop, ...]:
-    """Hops under a manager that is gone; each node still has the result of its last."""
-    hops = []
-    for position, client in enumerate(clients):
-        member = TWO_NODES[client]
-        weights = model(relayed(clients[: position + 1]))
-        model_id = f"run/1/0/relay/{position}.0"
-        if position >= len(clients) - 2:
-            play.nodes[member.node].store.put(model_id, weights)
-        hops.append(FinishedHop(member, weights.ref(model_id)))
-    return tuple(hops)
-
-
-async def test_a_chain_goes_on_from_the_last_finished_hop() -> None:
-    async with scene() as play:
-        await play.attach(TWO_NODES)
-        outcome = await play.run(TWO_NODES, attempt=1, finished=await finished(play, [0, 1, 2]))
-        assert await play.result(outcome) == relayed(range(6))
-        assert play.trained == [3, 4, 5]
-        assert isinstance(outcome, GroupResult)
-        assert outcome.samples == sum(range(1, 7))
-
-
-async def test_what_the_nodes_hold_of_other_attempts_is_forgotten() -> None:
-    async with scene() as play:
-        await play.attach(TWO_NODES)
-        play.nodes["n2"].store.put("run/1/0/relay/3.0", model(7))  # made, but never told
-        play.nodes["n2"].store.put("run/1/0/alone/3.0", model(7))  # of another program
-        outcome = await play.run(TWO_NODES, attempt=1, finished=await finished(play, [0, 1, 2]))
-        assert isinstance(outcome, GroupResult)
-        assert play.nodes["n2"].store.ids("run/") == ["run/1/0/alone/3.0"]
-
-
-async def test_hops_whose_results_are_lost_are_made_again_in_their_turn() -> None:
-    async with scene() as play:
-        await play.attach(TWO_NODES)
-        hops = await finished(play, [0, 1, 2, 3])
-        play.nodes["n2"].store.clear()
-        outcome = await play.run(TWO_NODES, attempt=1, finished=hops)
-        assert await play.result(outcome) == relayed(range(6))
-        assert play.trained == [3, 4, 5]
-        play.assert_released(here=1)
-
-
-async def test_a_chain_of_which_nothing_is_left_begins_anew() -> None:
-    async with scene() as play:
-        await play.attach(TWO_NODES)
-        hops = await finished(play, [0, 1, 2])
-        for node in play.nodes.values():
-            node.store.clear()
-        outcome = await play.run(TWO_NODES, attempt=2, finished=hops)
-        assert await play.result(outcome) == relayed(range(6))
-        assert play.trained == list(range(6))
-
-
-async def test_finished_hops_of_a_node_that_left_count_while_a_later_model_is_there() -> None:
-    async with scene() as play:
-        await play.attach(TWO_NODES)
-        hops = await finished(play, [0, 1, 2])
-        await play.nodes["n2"].leave()
-        there = [member for member in TWO_NODES if member.node == "n1"]
-        outcome = await play.run(there, attempt=1, finished=hops, planned=tuple(range(6)))
-        assert await play.result(outcome) == relayed([0, 1, 2, 4])
-
-
-async def test_who_is_missing_does_not_change_the_order_of_the_others() -> None:
-    order = client_order(range(6), True, 0, 1, 0)
-    async with scene() as play:
-        await play.run([TWO_NODES[client] for client in (0, 2, 5)], shuffle=True, planned=tuple(range(6)))
-        assert play.trained == [client for client in order if client in (0, 2, 5)]
 
 
 @pytest.mark.parametrize(
