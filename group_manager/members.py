@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey, Progress, Result
+from group_manager.answers import flaw
 
 Outcome = Result | Failure | None
 
@@ -19,6 +20,8 @@ class Ticket:
     session: Session | None  # None: the node was not attached
     outcome: asyncio.Future[Outcome]
     touched: float
+    order: Order
+    mark: int = -1  # of its last progress
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +78,7 @@ class Members:
         assert order.key is not None
         loop = asyncio.get_running_loop()
         session = self._sessions.get(node)
-        ticket = Ticket(order.key, node, session, loop.create_future(), loop.time())
+        ticket = Ticket(order.key, node, session, loop.create_future(), loop.time(), order)
         if session is None:
             ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {node} is not attached"))
         else:
@@ -95,13 +98,12 @@ class Members:
         if isinstance(kind, Progress):
             for progress in kind.orders:
                 ticket = session.pending.get(progress.key) if progress.key else None
-                if ticket is not None:
-                    ticket.touched = now
+                if ticket is not None and progress.mark > ticket.mark:
+                    ticket.touched, ticket.mark = now, progress.mark
             return
         ticket = session.pending.pop(kind.key, None) if kind.key else None
         if ticket is not None and not ticket.outcome.done():
-            failure = Failure(FailureCode.UNSPECIFIED, f"node {session.node} gave no reason")
-            ticket.outcome.set_result(kind.result if isinstance(kind, Done) else kind.failure or failure)
+            ticket.outcome.set_result(_outcome(ticket, kind))
 
     async def outcome(self, ticket: Ticket, stall_timeout_s: float) -> Outcome:
         """What became of an order: its result, or why there is none. The stall clock starts with this call."""
@@ -117,6 +119,13 @@ class Members:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:
+    if isinstance(kind, Failed):
+        return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {ticket.node} gave no reason")
+    wrong = flaw(ticket.order.work, kind.result)
+    return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}") if wrong else kind.result
 
 
 def _end(session: Session) -> None:
