@@ -195,7 +195,7 @@ class _Watcher:
         self._manager = manager
         self._where = {"round": request.round, "group": request.group}
         self._program = request.program
-        self._members = len(request.members)
+        self._clients = {member.client for member in request.members}
         self._collects = request.program == "collect" or request.results is Results.COLLECTED
         self._reveals = request.reveal is not None
         self._most = request.discrimination.rounds if request.discrimination is not None else 0
@@ -207,7 +207,7 @@ class _Watcher:
 
     def __call__(self, event: GroupEvent) -> None:
         match event.kind:
-            case MemberDone() as done:
+            case MemberDone() as done if done.client in self._clients:
                 self.done.append(done)
                 if self._collects and isinstance(done.result, Trained) and done.result.ref is not None:
                     self._take(self._take_model(done.client, done.result.ref.id), done.client)
@@ -255,7 +255,7 @@ class _Watcher:
             "hop_finished",
             **self._where,
             position=done.position,
-            members=self._members,
+            members=len(self._clients),
             client=done.client,
             loss=trained.loss,
             seconds=trained.seconds,

@@ -1,4 +1,4 @@
-"""What a stranger may send: any message of a kind, near misses of good ones, and bytes that are none; and its traces."""
+"""What a stranger may send: any message of a kind, near misses of good ones, and bytes that are none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import grpc.aio
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-
 
 M = TypeVar("M", bound=Message)
 
@@ -39,7 +38,20 @@ def fuzzed(examples: int) -> settings:
 
 # --- what is sent
 
-STRINGS = ("", "x", "0", "../../x", "/x", "a\0b", "é\n", "x" * 10_000, "127.0.0.1:1", "[::]:0", "0.0.0.0:99999", "unix:1")
+STRINGS = (
+    "",
+    "x",
+    "0",
+    "../../x",
+    "/x",
+    "a\0b",
+    "é\n",
+    "x" * 10_000,
+    "127.0.0.1:1",
+    "[::]:0",
+    "0.0.0.0:99999",
+    "unix:1",
+)
 _NARROW = (0, 1, 2, 3, 7, 2**31 - 1, 2**31, 2**32 - 1)
 _WIDE = (*_NARROW, 2**48 + 1, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
 _DOUBLES = (0.0, -1.0, 1.0, 0.1, 1e-300, 1e300, float("inf"), float("-inf"), float("nan"))
@@ -89,6 +101,8 @@ def near(draw: st.DrawFn, good: M, words: Sequence[str] = ()) -> M:
 
 
 def _change(draw: st.DrawFn, message: Message, words: Sequence[str]) -> None:
+    if not message.DESCRIPTOR.fields:
+        return
     field = draw(st.sampled_from(list(message.DESCRIPTOR.fields)))
     is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
     inner: list[Message] = []
@@ -156,18 +170,24 @@ async def say(call: Any, messages: Iterable[bytes], ending: str) -> Any:
     return call
 
 
+def check_refusal(error: grpc.aio.AioRpcError) -> None:
+    """Whoever is refused must hear why; a bug of ours says something else."""
+    if "Internal error from Core" in (error.details() or ""):
+        return  # so our own end says that it spoke to a closed ear
+    assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), error.details()
+    assert error.details()
+
+
 async def heard(call: AsyncIterable[Any], seconds: float) -> tuple[list[bytes], grpc.StatusCode | None]:
     """What a call answers within this time, and its status if it ended; it is cancelled if not."""
     found: list[bytes] = []
     try:
         async with asyncio.timeout(seconds):
             async for answer in call:
-                found.append(answer)
+                found.append(answer)  # noqa: PERF401 (what came before an error counts)
             return found, grpc.StatusCode.OK
     except grpc.aio.AioRpcError as error:
-        if "Internal error from Core" not in (error.details() or ""):  # so our end says that it spoke to a closed ear
-            assert error.code() not in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL), error.details()
-        assert error.code() is not grpc.StatusCode.INVALID_ARGUMENT or error.details()
+        check_refusal(error)
         return found, error.code()
     except TimeoutError:
         return found, None
@@ -222,9 +242,15 @@ async def unharmed() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     with _errors() as errors:
         yield
-        await until(lambda: asyncio.all_tasks() <= before, lambda: f"tasks left: {asyncio.all_tasks() - before}")
+        await until(lambda: not _left(before), lambda: f"tasks left: {_left(before)}")
         gc.collect(0)  # a task whose exception nobody looked at says so when it goes
     assert not errors, "\n".join(errors)
+
+
+def _left(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+    """Tasks that began since. gRPC itself sometimes forgets one that writes to a peer which was never reached."""
+    later = asyncio.all_tasks() - before
+    return [t for t in later if getattr(getattr(t.get_coro(), "cr_await", None), "__name__", "") != "_write"]
 
 
 async def until(condition: Callable[[], bool], what: Callable[[], str] = lambda: "it did not come to that") -> None:
@@ -243,5 +269,3 @@ async def soon(call: Awaitable[Any]) -> Any:
 def path(kind: str, method: str) -> str:
     """The name of a method on the wire."""
     return f"/fedgsp.v1.{kind}/{method}"
-
-
