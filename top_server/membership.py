@@ -181,8 +181,8 @@ class Membership:
             own.add(hosted.client)
             if hosted.client > MOST_CLIENT:
                 return Failure(FailureCode.WRONG_TASK, f"it names client {hosted.client}: ids end at {MOST_CLIENT}")
-            if not hosted.train_samples or max(hosted.train_samples, hosted.test_samples) > MOST_SAMPLES:
-                detail = f"client {hosted.client} has no training samples, or more than can be: mend its task"
+            if max(hosted.train_samples, hosted.test_samples) > MOST_SAMPLES:
+                detail = f"client {hosted.client} cannot have more than {MOST_SAMPLES} samples: mend its task"
                 return Failure(FailureCode.WRONG_TASK, detail)
             if hosted.client in self._clients:
                 owner = self._clients[hosted.client][1].hello.node

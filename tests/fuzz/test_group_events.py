@@ -9,6 +9,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from support.serving import nobody, serving
 from support.weights import TENSORS
 
 from fedgsp import model_service, wire
+from fedgsp.errors import PeerError
 from fedgsp.messages import (
     Described,
     Discriminated,
@@ -44,6 +46,8 @@ from fedgsp.v1 import group_pb2
 from fedgsp.weights import WeightsError
 from top_server import manager_client
 from top_server.group_run import _Watcher
+from top_server.grouping import GroupingRequest
+from top_server.grouping_service import assign
 from top_server.manager_client import ManagerClient
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -111,6 +115,13 @@ async def test_an_event_that_cannot_be_read_ends_the_group() -> None:
     async with serving(speaking(RUN_GROUP, [b"\xff\xff"])) as served:
         ended = await soon(ManagerClient("m0", served.channel).run_group(REQUEST, lambda _: None))
     assert ended == Failure(FailureCode.BAD_STREAM, "manager m0 said what cannot be read")
+
+
+async def test_a_plan_that_cannot_be_read_is_an_error_of_that_service() -> None:
+    question = GroupingRequest(1, 1, 1, (0,), np.array([5]))
+    async with serving(speaking(path("GroupingService", "Assign"), [b"\xff\xff"], "end")) as served:
+        with pytest.raises(PeerError, match="answered what cannot be read"):
+            await soon(assign(served.channel, served.address, "single", question))
 
 
 async def test_what_a_stranger_did_does_not_count() -> None:

@@ -125,6 +125,19 @@ async def test_a_run_whose_name_is_no_file_name_is_left(run_id: str, tmp_path: P
             await soon(living._join())
 
 
+async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCaptureFixture) -> None:
+    there = [MESSAGES[0], wire.encode(TopServerMessage(AttachTo("m0", "nowhere"))), MESSAGES[3]]
+    async with (
+        unharmed(),
+        serving(speaking(JOIN, [message.SerializeToString() for message in there])) as top,
+        worker() as (work, store, channels),
+    ):
+        living = _Node(NodeSettings(top.address), CLIENTS, channels, store, work, "")
+        assert await soon(living._join()) == Leave(True, "done")
+        assert not living._attachments
+    assert "manager=m0 cannot be dialled: 'nowhere' is not an address" in caplog.text
+
+
 # --- orders
 
 KEY = OrderKey(1, "train", 0, 0)
@@ -189,6 +202,12 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
             assert isinstance(await soon(members.outcome(members.submit("n0", AGAIN), 5.0)), Described)
             serve.cancel()
             await asyncio.gather(serve, return_exceptions=True)
+
+
+async def test_an_order_that_cannot_be_read_ends_the_attachment() -> None:
+    async with unharmed(), worker() as (work, _, channels), serving(speaking(ATTACH, [b"\xff\xff"])) as bad:
+        life = Attachment(channels.to(bad.address), Attached("run", "n0"), work)
+        assert await soon(life.serve()) == (False, "its order cannot be read")
 
 
 NO_DATA = dataclasses.replace(SETTINGS, batch_size=0)

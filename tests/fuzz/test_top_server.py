@@ -94,8 +94,8 @@ async def test_a_node_whose_numbers_are_out_of_bounds_is_refused(
     assert (refusal.code, why in refusal.detail) == (code, True)
 
 
-@pytest.mark.parametrize("samples", [(2**63, 5), (10, 2**64 - 1), (0, 5)])
-async def test_a_client_with_no_samples_or_more_than_can_be_is_refused(samples: tuple[int, int]) -> None:
+@pytest.mark.parametrize("samples", [(2**63, 5), (10, 2**64 - 1)])
+async def test_a_client_with_more_samples_than_can_be_is_refused(samples: tuple[int, int]) -> None:
     members, _ = membership()
     refusal = await members.admit(dataclasses.replace(hello(), clients=(HostedClient(0, *samples),)))
     assert isinstance(refusal, Failure)
