@@ -66,6 +66,7 @@ async def test_whatever_nodes_say_the_top_server_lives_on(streams: list[tuple[li
                 # An admitted node stays, all others hear why not.
                 assert ending == "cancel" or kinds or status is not None
                 await until(lambda: members.nodes == 0)
+            patch.setattr(membership_servicer, "HELLO_TIMEOUT_S", 5.0)
             last = await say(join(), [HELLO.SerializeToString()], "silence")
             welcome = membership_pb2.TopServerMessage.FromString(await soon(last.read()))
             assert isinstance(wire.decode(TopServerMessage, welcome).kind, Welcome)
