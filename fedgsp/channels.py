@@ -13,6 +13,7 @@ import grpc.aio
 
 from fedgsp.errors import ConfigError
 from fedgsp.tls import Tls, handshake_failure
+from fedgsp.unreadable import RefuseUnreadable
 
 #: Messages stay small because weights travel in chunks; a larger one is refused by gRPC itself.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
@@ -88,7 +89,7 @@ async def start_server(
     With `tls` it takes those clients alone that present a certificate of the same CA.
     """
     host, port = split_address(listen)
-    server = grpc.aio.server(options=_SERVER_OPTIONS)
+    server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=[RefuseUnreadable()])
     for add in register:
         add(server)
     try:

@@ -17,6 +17,8 @@ TRAININGS: dict[str, dict[str, int | float]] = {
     "ditto": {"lambda": 1.0},
 }
 
+_MOST = 2**31 - 1  # of a whole number
+
 #: Samples that Per-FedAvg halves at least; smaller batches are left out.
 SMALLEST_BATCH = 4
 
@@ -39,7 +41,7 @@ def _number(algorithm: str, name: str, text: str | None, default: float) -> int 
         value = int(text) if whole else float(text)
     except ValueError:
         value = -1
-    if not (math.isfinite(value) and value >= (1 if whole else 0)):
-        wanted = "a whole number of at least 1" if whole else "a number of at least 0"
+    if not (math.isfinite(value) and (1 <= value <= _MOST if whole else value >= 0)):
+        wanted = f"a whole number from 1 to {_MOST}" if whole else "a number of at least 0"
         raise ConfigError(f"training {algorithm}: option {name} is {text!r}", f"give {wanted}")
     return value

@@ -100,8 +100,9 @@ async def fetch(
     max_bytes: int,
     on_chunk: Callable[[], None] = lambda: None,
     make_room: Room = room,
+    promised: bool = True,
 ) -> Weights:
-    """Fetches a model from its holder, waiting for a promised one; raises WeightsError.
+    """Fetches a model from its holder; raises WeightsError. One that is not only `promised` has to come at once.
 
     Weights of other tensors than `expected`, of more than `max_bytes`, cut short, with another digest than announced
     or with values that are not finite are refused.
@@ -111,7 +112,13 @@ async def fetch(
     )
     try:
         _, weights = await _receive(
-            call, expected, max_bytes, lambda found: found == model_id, None, on_chunk, make_room
+            call,
+            expected,
+            max_bytes,
+            lambda found: found == model_id,
+            None if promised else CHUNK_TIMEOUT_S,
+            on_chunk,
+            make_room,
         )
     except grpc.aio.AioRpcError as error:
         known = grpc.StatusCode.NOT_FOUND

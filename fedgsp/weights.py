@@ -78,7 +78,10 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
         if math.prod(max(1, size) for size in spec.shape) > sys.maxsize // DTYPES[spec.dtype].itemsize:
             raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has shape {list(spec.shape)}")
         names.add(spec.name)
-    return sum(padded_bytes(spec) for spec in tensors)
+    total = sum(padded_bytes(spec) for spec in tensors)
+    if total > sys.maxsize:
+        raise WeightsError(FailureCode.WRONG_SHAPES, f"{len(tensors)} tensors have {total} bytes")
+    return total
 
 
 @dataclass(eq=False)

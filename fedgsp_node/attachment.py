@@ -57,6 +57,8 @@ class Attachment:
         progress = asyncio.create_task(self._report_progress())
         try:
             async for proto in call:
+                if proto is None:  # so gRPC says that it cannot be read
+                    return False, "its order cannot be read"
                 self._take(wire.decode(Order, proto))
             return True, "the manager closed the stream"
         except grpc.aio.AioRpcError as error:

@@ -232,6 +232,9 @@ def _algorithm(settings: TrainingSettings) -> tuple[Algorithm, Mapping[str, int 
     if algorithm is None:
         detail = f"unknown training algorithm {settings.algorithm!r}; this node knows {', '.join(ALGORITHMS)}"
         raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
+    if not settings.batch_size or not settings.local_epochs:
+        detail = f"{settings.local_epochs} local epochs in batches of {settings.batch_size}: both count from 1"
+        raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
     try:
         return algorithm, training_options(settings.algorithm, settings.options)
     except ConfigError as error:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+from fedgsp.discriminators import MOST_BYTES
 from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, Order
-from fedgsp.weights import Weights
+from fedgsp.weights import Weights, total_bytes
 from fedgsp_node import discriminators
 from fedgsp_node.clients import Clients, OrderError
 from fedgsp_node.discriminators import Samples
@@ -20,6 +23,7 @@ class Discriminating:
         self._fetcher = fetcher
         self._slot = slot
         self._samples: dict[tuple[int, float], Samples] = {}
+        self._scale = 1.0
 
     def forget(self) -> None:
         """Gives back the memory of what was encoded."""
@@ -33,8 +37,14 @@ class Discriminating:
         client, exchange = order.client, order.key.attempt
         try:
             size = discriminators.sizes(client, work.others, settings.shared)
+            if not 0 < settings.feature_scale < math.inf:
+                raise ValueError(f"features cannot be scaled by {settings.feature_scale}")
             samples = await self._slot.run(lambda control: self._encoded(client, settings.feature_scale, control))
+            if not 1 <= settings.samples < len(samples):
+                raise ValueError(f"{settings.samples} of {len(samples)} samples leave none on one side")
             expected = discriminators.tensors(*size, samples.x.shape[1], samples.classes)
+            if total_bytes(expected) > MOST_BYTES:
+                raise ValueError(f"{len(work.others)} networks do not fit into memory")
             if work.start is None:
                 networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
                 source, moved = None, 0
@@ -61,6 +71,9 @@ class Discriminating:
 
     def _encoded(self, client: int, scale: float, control: Control) -> Samples:
         if (client, scale) not in self._samples:
+            if scale != self._scale:  # of a run there is but one
+                self.forget()
+                self._scale = scale
             part = self._clients.training_part(client)
             self._samples[client, scale] = self._clients.call(
                 lambda: discriminators.samples_of(self._clients.task, part, control, scale)

@@ -9,10 +9,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 from fedgsp.channels import Channels, resolve
 from fedgsp.encoding import wire_bytes
+from fedgsp.errors import ConfigError
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError, total_bytes, without_head
+from fedgsp.weights import Weights, WeightsError, check_same_tensors, total_bytes, without_head
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Fetcher:
     async def _held(self, start: Start, expected: tuple[TensorSpec, ...]) -> Weights | None:
         """The model, if it is kept here or another order starts from it at this moment."""
         if start.keep and start.model_id in self._store:
-            return await self._store.get(start.model_id)
+            return await self._kept(start.model_id, expected)
         weights = self._in_use.get(start.model_id)
         if weights is None or weights.tensors != expected:
             return None
@@ -120,10 +121,20 @@ class Fetcher:
         if source.kind is SourceKind.OWN and model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {model_id!r} no more")
         if source.kind in _NO_FETCH:
-            return await self._store.get(model_id), source, 0
-        channel = self._channels.to(resolve(source.address, self._host))
+            return await self._kept(model_id, expected), source, 0
+        try:
+            address = resolve(source.address, self._host)
+        except ConfigError as error:
+            raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
+        channel = self._channels.to(address)
         weights = await fetch(channel, model_id, expected, total_bytes(expected), self._chunk_came)
         return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
+
+    async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:
+        """A model of this node; not all that it keeps are models of the task."""
+        weights = await self._store.get(model_id)
+        check_same_tensors(weights.tensors, expected, f"model {model_id!r}")
+        return weights
 
     def _chunk_came(self) -> None:
         self.mark += 1

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 
@@ -46,6 +47,8 @@ FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 5.0
 #: Dials in a row, about 12 seconds if they are refused, after which a manager is taken to be gone.
 REDIALS = 5
+#: Runs name files of --state-dir.
+_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 #: What took longer than this was not a dial that failed, but a stay that ended.
 LONGEST_DIAL_S = 30.0
 
@@ -168,6 +171,8 @@ class _Node:
                     return joined, "it closed the stream"
                 match wire.decode(TopServerMessage, proto).kind:
                     case Welcome(run_id):
+                        if not _RUN_ID.fullmatch(run_id):
+                            raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
                         joined = True
                         if run_id != self._run_id:  # another run: its managers may have the names of the last one's
                             await self._detach()
@@ -199,8 +204,13 @@ class _Node:
         await ended.wait()  # the stream stays open for the whole stay
 
     def _attach(self, manager: AttachTo) -> None:
+        try:
+            address = resolve(manager.address, self._top_host)
+        except ConfigError as error:
+            logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
+            return
         if manager.manager not in self._attachments:
-            task = asyncio.create_task(self._serve(manager), name=f"manager {manager.manager}")
+            task = asyncio.create_task(self._serve(manager.manager, address), name=f"manager {manager.manager}")
             self._attachments[manager.manager] = task
             task.add_done_callback(functools.partial(self._detached, manager.manager))
 
@@ -208,16 +218,15 @@ class _Node:
         if self._attachments.get(manager) is task:
             del self._attachments[manager]
 
-    async def _serve(self, manager: AttachTo) -> None:
+    async def _serve(self, manager: str, address: str) -> None:
         """Serves a manager, also after a loss that was only the network's: nobody tells this node to dial again."""
         loop = asyncio.get_running_loop()
-        address = resolve(manager.address, self._top_host)
-        attached = Attached(self._run_id, self._name, manager.manager)
+        attached = Attached(self._run_id, self._name, manager)
         over, tries = False, 0
         while not over and tries < REDIALS:
             begin = loop.time()
             over, reason = await Attachment(self._channels.to(address), attached, self._worker).serve()
-            logger.info("manager=%s left: %s", manager.manager, reason)
+            logger.info("manager=%s left: %s", manager, reason)
             await self._channels.drop(address)
             tries = 1 if loop.time() - begin > LONGEST_DIAL_S else tries + 1
             if not over:

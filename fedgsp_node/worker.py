@@ -110,6 +110,8 @@ class Worker:
         try:
             if work.start is None or work.settings is None or order.key is None:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
+            if work.start.model_id == work.produces:
+                raise OrderError(Failure(FailureCode.BAD_ORDER, f"model {work.produces!r} cannot start from itself"))
             start, source, size = await self._fetcher.get(work.start, to_change=work.reveal is None)
             in_place = self._fetcher.given_away(start)
             self._discriminating.forget()  # their time is over when training begins
@@ -229,7 +231,15 @@ def _view(asked: Reveal, learned: Learned, settings: TrainingSettings) -> Weight
 
 
 def _squared_distance(some: Weights, other: Weights) -> float:
-    """Sum of squared differences over what is trained; tensors that only one of them has do not count."""
+    """Sum of squared differences over what is trained; tensors that only one of them has do not count.
+
+    Raises WeightsError for models whose tensors differ in shape.
+    """
+    for spec in trainable(some.tensors):
+        theirs = other.arrays.get(spec.name)
+        if theirs is not None and theirs.shape != spec.shape:
+            detail = f"tensor {spec.name!r} has shapes {list(spec.shape)} and {list(theirs.shape)}"
+            raise WeightsError(FailureCode.WRONG_SHAPES, detail)
     return sum(
         float(np.sum((some.arrays[spec.name].astype(np.float64) - other.arrays[spec.name].astype(np.float64)) ** 2))
         for spec in trainable(some.tensors)

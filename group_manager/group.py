@@ -306,7 +306,9 @@ class Group:
         maker = self._makers.get(model_id)
         if maker is not None and not self._members.stayed(maker):
             raise WeightsError(FailureCode.NODE_LOST, f"node {maker.node} is gone, and model {model_id!r} with it")
-        node = maker.node if maker is not None else self._earlier[model_id]
+        node = maker.node if maker is not None else self._earlier.get(model_id, "")
+        if not node:
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"nobody is known to have model {model_id!r}")
         self._sent_up += 1
         key = self.key("send-up", self._sent_up)
         # The holder may not have it yet: a chain that stalls is the program's business, and this wait ends with it.
@@ -320,6 +322,10 @@ class Group:
         """Whether this group knows where a model is."""
         start = self.request.start
         return model_id in self._makers or model_id in self._earlier or (start is not None and model_id == start.id)
+
+    def carries(self, model_id: str) -> bool:
+        """Whether this process has asked for a model, and waits for it."""
+        return model_id in self._carrying
 
     def close(self, result_id: str) -> None:
         """Calls off what is still on its way; all forget the group's models, but for its result, kept here."""

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey, Progress, Recalled, Result
+from group_manager.answers import flaw
 from group_manager.pace import Pace
 
 Outcome = Result | Recalled | Failure | None
@@ -20,7 +21,9 @@ class Ticket:
     session: Session | None  # None: the node was not attached
     outcome: asyncio.Future[Outcome]
     touched: float
+    order: Order
     silence: float = 0.0
+    mark: int = -1  # of its last progress
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +90,7 @@ class Members:
         assert order.key is not None
         loop = asyncio.get_running_loop()
         session = self._sessions.get(node)
-        ticket = Ticket(order.key, node, session, loop.create_future(), loop.time())
+        ticket = Ticket(order.key, node, session, loop.create_future(), loop.time(), order)
         if session is None:
             ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {node} is not attached"))
         else:
@@ -107,7 +110,8 @@ class Members:
         if isinstance(kind, Progress):
             for progress in kind.orders:
                 ticket = session.pending.get(progress.key) if progress.key else None
-                if ticket is not None:
+                if ticket is not None and progress.mark > ticket.mark:
+                    ticket.mark = progress.mark
                     _touch(ticket, now)
             return
         ticket = session.pending.pop(kind.key, None) if kind.key else None
@@ -115,8 +119,7 @@ class Members:
             _touch(ticket, now)
             if isinstance(kind, Done):
                 self._pace.note(ticket.key.task, ticket.silence)
-            failure = Failure(FailureCode.UNSPECIFIED, f"node {session.node} gave no reason")
-            ticket.outcome.set_result(kind.result if isinstance(kind, Done) else kind.failure or failure)
+            ticket.outcome.set_result(_outcome(ticket, kind))
 
     async def outcome(self, ticket: Ticket, stall_timeout_s: float, in_turn: bool = True) -> Outcome:
         """What became of an order: its result, or why there is none, at the latest after so long without progress.
@@ -142,6 +145,13 @@ class Members:
 
 def _touch(ticket: Ticket, now: float) -> None:
     ticket.silence, ticket.touched = max(ticket.silence, now - ticket.touched), now
+
+
+def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:
+    if isinstance(kind, Failed):
+        return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {ticket.node} gave no reason")
+    wrong = flaw(ticket.order.work, kind.result)
+    return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}") if wrong else kind.result
 
 
 def _end(session: Session) -> None:

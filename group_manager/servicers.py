@@ -28,15 +28,19 @@ from fedgsp.messages import (
 )
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
+from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members, Session
 from group_manager.norms import MOST
 from group_manager.programs import PROGRAMS, Program
+from group_manager.requests import refusal
 
 logger = logging.getLogger(__name__)
 
 #: How long the nodes of a group may take to dial this manager.
 ATTACH_TIMEOUT_S = 20.0
+#: How long a node that dialled may take to say who it is.
+HELLO_TIMEOUT_S = 10.0
 
 
 class OrderServicer(order_pb2_grpc.OrderServiceServicer):
@@ -50,7 +54,10 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[order_pb2.Order]:
         """A node's session, until either side ends it."""
-        first = await anext(aiter(requests), None)
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests), None), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            first = None
         hello = wire.decode(NodeReport, first).kind if first is not None else None
         if not isinstance(hello, Attached) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
@@ -98,14 +105,15 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         return self._max_bytes
 
     async def wanted(self, model_id: str) -> None:
-        """A node asks for a model that this manager lacks: the group that knows of it gets it."""
+        """A node asks for a model that this manager lacks: the group that knows of it gets it, or WeightsError."""
         for group in self._groups:
             if group.can_provide(model_id):
                 return await group.wanted(model_id)
+        raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group here knows of model {model_id!r}")
 
     def expected(self, model_id: str) -> bool:
         """Whether an upload of this id was asked for."""
-        return any(group.can_provide(model_id) for group in self._groups)
+        return any(group.carries(model_id) for group in self._groups)
 
     async def RunGroup(  # noqa: N802
         self, request: group_pb2.RunGroupRequest, context: grpc.aio.ServicerContext
@@ -118,6 +126,8 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             await refuse(
                 context, grpc.StatusCode.INVALID_ARGUMENT, f"unknown program {asked.program!r}; known: {known}"
             )
+        if wrong := refusal(asked):
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self._max_bytes = asked.max_model_bytes
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
         present = await self._present(asked, events)

@@ -289,7 +289,7 @@ class _Watcher:
 
     def __call__(self, event: GroupEvent) -> None:
         match event.kind:
-            case MemberDone() as done:
+            case MemberDone() as done if done.client in self._members:
                 self.done.append(done)
                 if self._collects and isinstance(done.result, Trained) and done.result.ref is not None:
                     self._take(self._take_model(done.client, done.result.ref.id), done.client)

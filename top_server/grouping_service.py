@@ -38,6 +38,8 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
         raise PeerError(
             f"the grouping service at {address} did not answer: {describe(error)}", "is it running?"
         ) from error
+    if answer is None:  # so gRPC says that it cannot be read
+        raise PeerError(f"the grouping service at {address} answered what cannot be read", "mend that service")
     groups = tuple(tuple(int(client) for client in group.clients) for group in answer.groups)
     busy = {client for group in groups for client in group}
     plan = Plan(groups, tuple(client for client in request.clients if client not in busy))

@@ -35,6 +35,8 @@ class ManagerClient:
         call = self._stub.RunGroup(wire.encode(request))
         try:
             async for proto in call:
+                if proto is None:  # so gRPC says that it cannot be read
+                    return Failure(FailureCode.BAD_STREAM, f"manager {self._name} said what cannot be read")
                 event = wire.decode(GroupEvent, proto)
                 if isinstance(event.kind, GroupResult | Failure):
                     return event.kind
@@ -49,7 +51,7 @@ class ManagerClient:
         """Fetches a group's model; the manager may forget it whether it is usable or not."""
         try:
             taken: Weights | Failure = await fetch(
-                self._channel, model_id, tensors, max_bytes, make_room=spilling_room
+                self._channel, model_id, tensors, max_bytes, make_room=spilling_room, promised=False
             )
         except WeightsError as error:
             taken = error.failure

@@ -10,6 +10,8 @@ from typing import Protocol
 from fedgsp.channels import is_wildcard, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.messages import (
+    MOST_CLIENT,
+    MOST_SAMPLES,
     PROTOCOL,
     AttachTo,
     Failure,
@@ -234,6 +236,11 @@ class Membership:
                 detail = f"it names client {hosted.client} twice: choose other --clients"
                 return Failure(FailureCode.CLIENT_TAKEN, detail)
             own.add(hosted.client)
+            if hosted.client > MOST_CLIENT:
+                return Failure(FailureCode.WRONG_TASK, f"it names client {hosted.client}: ids end at {MOST_CLIENT}")
+            if max(hosted.train_samples, hosted.test_samples) > MOST_SAMPLES:
+                detail = f"client {hosted.client} cannot have more than {MOST_SAMPLES} samples: mend its task"
+                return Failure(FailureCode.WRONG_TASK, detail)
             if hosted.client in self._clients:
                 owner = self._clients[hosted.client][1].hello.node
                 detail = f"client {hosted.client} is already hosted by node {owner!r}: choose other --clients"

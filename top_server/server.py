@@ -17,11 +17,12 @@ import grpc.aio
 
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
 from fedgsp.errors import ConfigError, RunError, UserError
-from fedgsp.messages import Leave, RelayMode
+from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
+from fedgsp.weights import WeightsError
 from top_server import grouping_service, local_nodes, local_run, rounds, state
 from top_server.checkpoint import Checkpoints
 from top_server.choosing import choose, options
@@ -191,6 +192,11 @@ async def _play_alone(
     return found
 
 
+async def _not_here(model_id: str) -> None:
+    """This process promises no models: what it lacks will not come."""
+    raise WeightsError(FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
+
+
 def _last_row(directory: RunDirectory, resumed: Resumed | None) -> dict[str, Any]:
     """That of a run all of whose rounds are done; the others get theirs as they play."""
     rows = read_lines(directory.history) if resumed else []
@@ -212,7 +218,7 @@ async def _doors(listen: str, membership: Membership, store: ModelStore, tls: Tl
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
-        ModelServicer(store).add_to(server)
+        ModelServicer(store, _not_here).add_to(server)
 
     server, address = await start_server(listen, [register], tls)
     try:

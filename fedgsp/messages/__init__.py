@@ -24,6 +24,8 @@ from fedgsp.messages.group import (
     RunGroupRequest,
 )
 from fedgsp.messages.membership import (
+    MOST_CLIENT,
+    MOST_SAMPLES,
     PROTOCOL,
     AttachTo,
     Hello,
@@ -66,6 +68,8 @@ from fedgsp.messages.order import (
 )
 
 __all__ = [
+    "MOST_CLIENT",
+    "MOST_SAMPLES",
     "PROTOCOL",
     "AttachTo",
     "Attached",

@@ -36,12 +36,20 @@ class FailureCode(IntEnum):
     LEFT_OUT = 48
 
 
+#: Characters of a detail, which may quote what a peer said: it has to fit a message, and a log.
+MAX_DETAIL = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An expected failure: a value, not an exception."""
 
     code: FailureCode
     detail: str
+
+    def __post_init__(self) -> None:
+        if len(self.detail) > MAX_DETAIL:
+            object.__setattr__(self, "detail", f"{self.detail[:MAX_DETAIL]}...")
 
     def __str__(self) -> str:
         return f"{self.code.name.lower().replace('_', ' ')}: {self.detail}"

@@ -8,6 +8,10 @@ from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
 PROTOCOL = 4
+#: Largest client id: as an int64, ids stand in arrays.
+MOST_CLIENT = 2**63 - 1
+#: Samples that one client, or one class of its, may be said to have: sums over clients stay far below 64 bits.
+MOST_SAMPLES = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)

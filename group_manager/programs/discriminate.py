@@ -6,6 +6,7 @@ import asyncio
 
 import numpy as np
 
+from fedgsp.discriminators import MOST_BYTES
 from fedgsp.messages import (
     Discriminate,
     Discriminated,
@@ -20,9 +21,6 @@ from fedgsp.messages import (
 from fedgsp.weights import Weights
 from group_manager.discrimination import Networks, networks
 from group_manager.group import Group
-
-#: Networks that may be here at once.
-MOST_BYTES = 8 * 1024**3
 
 
 async def run(group: Group) -> GroupResult | Failure:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fedgsp.messages import MOST_SAMPLES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -41,11 +43,15 @@ class GroupingRequest:
             raise ValueError("a client is listed twice")
         if self.sizes.shape != (count,):
             raise ValueError(f"sizes have shape {self.sizes.shape} for {count} clients")
+        if self.sizes.min() < 0 or self.sizes.max() > MOST_SAMPLES:
+            raise ValueError(f"sizes must be from 0 to {MOST_SAMPLES}")
         if self.histograms is not None:
             if self.histograms.ndim != 2 or len(self.histograms) != count:
                 raise ValueError(f"histograms have shape {self.histograms.shape} for {count} clients")
             if self.histograms.dtype.kind not in "iu" or self.histograms.min(initial=0) < 0:
                 raise ValueError("histograms must be counts: integers of at least 0")
+            if self.histograms.max(initial=0) > MOST_SAMPLES:
+                raise ValueError(f"histograms count more than {MOST_SAMPLES} samples of a class")
         for name, matrix in self.matrices.items():
             if matrix.ndim != 2 or len(matrix) != count:
                 raise ValueError(f"matrix {name!r} has shape {matrix.shape} for {count} clients")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedgsp.messages import Described, MemberDone
+from fedgsp.messages import MOST_SAMPLES, Described, MemberDone
 from top_server.evidence import Evidence
 from top_server.group_run import GroupTask
 from top_server.profiles.base import Profile
@@ -26,7 +26,7 @@ class Histograms(Profile):
         run = self.run
         counts = done.result.class_counts if isinstance(done.result, Described) else ()
         classes = run.membership.num_classes
-        if len(counts) == classes and min(counts) >= 0 and sum(counts) > 0:
+        if len(counts) == classes and 0 < sum(counts) <= MOST_SAMPLES:
             run.histograms[done.client] = counts
             return
         what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"

@@ -1,0 +1,142 @@
+"""Managers that say anything to the top server.
+
+FEDGSP_FUZZ=1000 python -m pytest tests/fuzz --hypothesis-profile=default tries more, and others each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
+from support.recorder import Recorder
+from support.serving import nobody, serving
+from support.weights import TENSORS
+
+from fedgsp import model_service, wire
+from fedgsp.errors import PeerError
+from fedgsp.messages import (
+    Described,
+    Discriminated,
+    Evaluated,
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    Member,
+    MemberDone,
+    MemberSkipped,
+    ModelRef,
+    PairsLeft,
+    PartLost,
+    RelayMode,
+    Rerouted,
+    Results,
+    RunGroupRequest,
+    Trained,
+)
+from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import group_pb2
+from fedgsp.weights import WeightsError
+from top_server import manager_client
+from top_server.group_run import _Watcher
+from top_server.grouping import GroupingRequest
+from top_server.grouping_service import assign
+from top_server.manager_client import ManagerClient
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
+RUN_GROUP = path("GroupService", "RunGroup")
+REQUEST = RunGroupRequest(
+    *("run", 1, 0, "alone", (Member(4, "n0"), Member(5, "n1")), ModelRef("start"), "", RelayMode.AUTO),
+    *(False, None, 1.0, 40),
+    results=Results.COLLECTED,
+)
+WHY = Failure(FailureCode.STALLED, "so it is")
+TRAINED = Trained(ModelRef("m"), 5, 0.5, 0.1, update=ModelRef("m.update"))
+EVENTS: list[group_pb2.GroupEvent] = [
+    wire.encode(GroupEvent(kind))
+    for kind in (
+        MemberDone(4, 0, TRAINED),
+        MemberDone(4, 0, Evaluated(1, 2, 0.5)),
+        MemberDone(5, 1, Described((1, 2))),
+        MemberDone(5, 1, Discriminated(ModelRef("nets"), (1,), 2)),
+        MemberSkipped(4, WHY),
+        Rerouted(4, "so it is"),
+        PartLost(4, WHY),
+        PairsLeft(1, 2, 3),
+        GroupResult(ModelRef("m", 40, b"digest"), 20, 40, 0),
+        WHY,
+    )
+]
+MANAGER_SAYS = said(group_pb2.GroupEvent, EVENTS, ("m", "m.update"))
+
+
+def watcher(client: ManagerClient, recorder: Recorder) -> _Watcher:
+    """One whose run takes what it is told of, and keeps nothing."""
+
+    async def take(*_: Any) -> Any:
+        return await client.take("m", TENSORS, 40)
+
+    run = SimpleNamespace(journal=recorder, take_model=take, take_update=take)
+    return _Watcher(run, REQUEST, SimpleNamespace(client=client))  # type: ignore[arg-type]
+
+
+@fuzzed(60)
+@given(events=st.lists(MANAGER_SAYS, max_size=5), ending=ENDINGS)
+async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[bytes], ending: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.02)
+        patch.setattr(manager_client, "FORGET_TIMEOUT_S", 0.02)
+        models = ModelServicer(ModelStore()).add_to
+        async with unharmed(), serving(speaking(RUN_GROUP, events, ending), models) as served:
+            client = ManagerClient("m0", served.channel)
+            watch = watcher(client, Recorder())
+            # A manager that says nothing more is busy: the connection's own pings tell whether it lives.
+            running = asyncio.create_task(client.run_group(REQUEST, watch))
+            await asyncio.wait([running], timeout=MOMENT_S if ending == "silence" else 5.0)
+            assert running.done() or ending == "silence"
+            if running.done():
+                assert isinstance(running.result(), GroupResult | Failure)
+                await soon(watch.all_taken())
+            running.cancel()
+            watch.cancel()
+            await asyncio.gather(running, *watch._taking, return_exceptions=True)
+            assert {done.client for done in watch.done} <= {4, 5}
+
+
+async def test_an_event_that_cannot_be_read_ends_the_group() -> None:
+    async with serving(speaking(RUN_GROUP, [b"\xff\xff"])) as served:
+        ended = await soon(ManagerClient("m0", served.channel).run_group(REQUEST, lambda _: None))
+    assert ended == Failure(FailureCode.BAD_STREAM, "manager m0 said what cannot be read")
+
+
+async def test_a_plan_that_cannot_be_read_is_an_error_of_that_service() -> None:
+    question = GroupingRequest(1, 1, 1, (0,), np.array([5]))
+    async with serving(speaking(path("GroupingService", "Assign"), [b"\xff\xff"], "end")) as served:
+        with pytest.raises(PeerError, match="answered what cannot be read"):
+            await soon(assign(served.channel, served.address, "single", question))
+
+
+async def test_what_a_stranger_did_does_not_count() -> None:
+    async with nobody() as gone:
+        watch = watcher(ManagerClient("m0", gone.channel), Recorder())
+        for client in (4, 6, 2**64 - 1):
+            watch(GroupEvent(MemberDone(client, 0, Evaluated(1, 2, 0.5))))
+        assert [done.client for done in watch.done] == [4]
+
+
+async def test_a_model_that_is_said_to_be_there_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.02)
+    async with unharmed(), serving(ModelServicer(ModelStore()).add_to) as served:
+        with pytest.raises(WeightsError) as refused:
+            await soon(fetch(served.channel, "m", TENSORS, 40, promised=False))
+    assert refused.value.failure.code is FailureCode.STALLED

@@ -1,0 +1,144 @@
+"""Streams of weights that hold anything, to those who take them.
+
+FEDGSP_FUZZ=1000 python -m pytest tests/fuzz --hypothesis-profile=default tries more, and others each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import tracemalloc
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fuzzing import (
+    ENDINGS,
+    MOMENT_S,
+    check_refusal,
+    fuzzed,
+    heard,
+    path,
+    said,
+    say,
+    soon,
+    speaking,
+    unharmed,
+    until,
+)
+from support.holders import BYTES, WEIGHTS, data, digest, header, serving_store
+from support.serving import serving
+from support.weights import TENSORS
+
+from fedgsp import model_service
+from fedgsp.model_service import fetch, upload
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import model_pb2
+from fedgsp.weights import Weights, WeightsError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
+FETCH, UPLOAD = path("ModelService", "Fetch"), path("ModelService", "Upload")
+GOOD = [header(), data(BYTES), digest()]
+CHUNKS = said(model_pb2.Chunk, GOOD, ("m", "w", "h", "seen", "float32", "int8", "bfloat16"))
+MOST = 1 << 20
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[bytes]:
+    """A good stream with some of its messages changed, or any messages."""
+    if draw(st.integers(0, 3)) == 0:
+        return draw(st.lists(CHUNKS, max_size=4))
+    parts = [chunk.SerializeToString() for chunk in (header(), data(BYTES[:16]), data(BYTES[16:]), digest())]
+    parts[draw(st.integers(0, 3))] = draw(CHUNKS)
+    return parts[: draw(st.integers(1, 4))]
+
+
+@fuzzed(80)
+@given(chunks=streams(), ending=ENDINGS)
+async def test_whatever_is_uploaded_only_what_is_good_is_kept(chunks: list[bytes], ending: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.02)
+        store = ModelStore()
+        wanted = {"may_upload": lambda model_id: model_id == "m", "max_bytes": lambda: MOST}
+        async with unharmed(), serving_store(store, **wanted) as served:
+            call = served.channel.stream_unary(UPLOAD)()
+            await say(call, chunks, ending)
+            if ending == "cancel":
+                call.cancel()
+                await until(call.done)
+            else:
+                try:
+                    await soon(call)
+                except grpc.aio.AioRpcError as error:
+                    check_refusal(error)
+                    assert len(store) == 0
+            assert store.nbytes <= MOST
+            store.clear()
+            await upload(served.channel, "m", WEIGHTS, 5.0)
+            assert (await store.get("m")).digest == WEIGHTS.digest
+
+
+@fuzzed(80)
+@given(chunks=streams(), ending=ENDINGS, expected=st.sampled_from([TENSORS, None]), promised=st.booleans())
+async def test_whatever_a_holder_says_a_fetch_ends_with_weights_or_a_reason(
+    chunks: list[bytes], ending: str, expected: object, promised: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.02)
+        patch.setattr(model_service, "PROMISE_TIMEOUT_S", 0.1)
+        async with unharmed(), serving(speaking(FETCH, chunks, ending)) as served:
+            with contextlib.suppress(WeightsError):
+                found = await soon(fetch(served.channel, "m", expected, MOST, promised=promised))  # type: ignore[arg-type]
+                assert isinstance(found, Weights)
+                assert found.buffer.nbytes <= MOST
+
+
+@fuzzed(40)
+@given(request=said(model_pb2.FetchRequest, [model_pb2.FetchRequest(model_id="m")], ("m",)))
+async def test_whatever_is_asked_for_a_holder_gives_what_it_has(request: bytes) -> None:
+    store = ModelStore()
+    store.put("m", WEIGHTS)
+    async with unharmed(), serving_store(store) as served:
+        # What it has not may be a promise, which is waited for.
+        answers, status = await heard(served.channel.unary_stream(FETCH)(request), MOMENT_S)
+        assert not answers or status is grpc.StatusCode.OK
+        assert not store._waiting or status is None
+        assert (await soon(fetch(served.channel, "m", TENSORS, 40))).digest == WEIGHTS.digest
+        await until(lambda: not store._waiting)
+
+
+async def test_a_request_that_cannot_be_read_is_refused_in_words() -> None:
+    async with unharmed(), serving_store(ModelStore()) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served.channel.unary_stream(FETCH)(b"\xff\xff").read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == "the request is no message of this call"
+
+
+async def test_bad_streams_leave_no_memory_behind() -> None:
+    store = ModelStore()
+    bad = [header(), data(BYTES), data(b"!")]
+    async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: MOST) as served:
+        upload_raw = served.channel.stream_unary(UPLOAD)
+
+        async def once() -> None:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await (await say(upload_raw(), [chunk.SerializeToString() for chunk in bad], "end"))
+
+        for _ in range(30):
+            await once()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(200):
+                await once()
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+    assert grown < 200_000
+    assert len(store) == 0

@@ -1,0 +1,159 @@
+"""How far a run had come, read from what it left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgsp.errors import ConfigError
+from top_server import cli, resuming
+from top_server.group_run import MOST_MANAGERS
+from top_server.journal import Journal
+from top_server.run_directory import RunDirectory
+
+BEGIN = [
+    {"event": "listening", "address": "127.0.0.1:7000"},
+    {"event": "run_started", "run": "abc"},
+]
+
+
+def recorded(folder: Path, events: Sequence[dict[str, Any]], rows: int = 0, rest: str = "") -> RunDirectory:
+    directory = RunDirectory(folder)
+    directory.events.write_text("".join(json.dumps(event) + "\n" for event in events) + rest)
+    directory.history.write_text("".join(json.dumps({"round": number + 1}) + "\n" for number in range(rows)))
+    return directory
+
+
+def started(*teams: Sequence[int], number: int = 1) -> dict[str, Any]:
+    return {"event": "round_started", "round": number, "teams": teams}
+
+
+def hop(group: int, client: int, position: int, program: str = "relay") -> dict[str, Any]:
+    return {
+        "event": "hop_finished",
+        "round": 1,
+        "group": group,
+        "program": program,
+        "client": client,
+        "position": position,
+        "samples": 10 + client,
+        "model": f"abc/1/{group}/relay/{position}.0",
+        "node": "n1",
+    }
+
+
+def skipped(group: int, client: int) -> dict[str, Any]:
+    return {
+        "event": "client_skipped",
+        "round": 1,
+        "group": group,
+        "program": "relay",
+        "client": client,
+        "reason": "it",
+    }
+
+
+def finished(found: resuming.Resumed, group: int) -> list[int]:
+    assert found.interrupted is not None
+    return [hop.member.client for hop in found.interrupted.traces[group].finished if hop.member]
+
+
+def left_out(found: resuming.Resumed, group: int) -> list[int]:
+    assert found.interrupted is not None
+    return [skipped.client for skipped in found.interrupted.traces[group].skipped]
+
+
+def test_what_every_group_had_finished_is_found(tmp_path: Path) -> None:
+    events = [*BEGIN, started([0, 1, 2], [3, 4]), hop(0, 2, 0), hop(1, 4, 0), hop(0, 0, 1)]
+    found = resuming.find(recorded(tmp_path, events))
+    assert (found.run_id, found.address, found.round, found.times) == ("abc", "127.0.0.1:7000", 0, 1)
+    assert found.interrupted is not None
+    assert found.interrupted.teams == ((0, 1, 2), (3, 4))
+    assert finished(found, 0) == [2, 0]
+    assert finished(found, 1) == [4]
+    (last,) = found.interrupted.traces[1].finished
+    assert last.model is not None
+    assert last.member is not None
+    assert (last.model.id, last.member.node, last.member.samples) == ("abc/1/1/relay/0.0", "n1", 14)
+
+
+def test_a_hop_that_was_made_again_takes_its_place(tmp_path: Path) -> None:
+    events = [*BEGIN, started([0, 1, 2]), hop(0, 0, 0), hop(0, 1, 1), hop(0, 2, 2), hop(0, 1, 1)]
+    assert finished(resuming.find(recorded(tmp_path, events)), 0) == [0, 1]
+
+
+def test_who_was_skipped_before_the_last_hop_has_missed_it_and_nobody_else(tmp_path: Path) -> None:
+    events = [*BEGIN, started([0, 1, 2, 3]), hop(0, 0, 0), skipped(0, 1), hop(0, 2, 1), skipped(0, 3)]
+    found = resuming.find(recorded(tmp_path, events))
+    assert finished(found, 0) == [0, 2]
+    assert left_out(found, 0) == [1]
+
+
+def test_a_hop_whose_result_was_lost_is_none(tmp_path: Path) -> None:
+    events = [*BEGIN, started([0, 1]), hop(0, 0, 0), hop(0, 1, 1), skipped(0, 1)]
+    assert finished(resuming.find(recorded(tmp_path, events)), 0) == [0]
+
+
+def test_hops_before_an_earlier_resumption_count_only_if_the_round_went_on(tmp_path: Path) -> None:
+    first = [*BEGIN, started([0, 1]), hop(0, 0, 0), {"event": "run_resumed", "round": 0}]
+    anew = resuming.find(recorded(tmp_path, [*first, started([0, 1])]))
+    assert finished(anew, 0) == []
+    assert anew.times == 2
+    on = resuming.find(recorded(tmp_path, [*first, {"event": "round_resumed", "round": 1}, started([0, 1])]))
+    assert finished(on, 0) == [0]
+    assert on.interrupted is not None
+    assert on.interrupted.traces[0].attempt == 2 * MOST_MANAGERS  # ids of this time are new
+
+
+def test_parallel_groups_begin_again(tmp_path: Path) -> None:
+    found = resuming.find(recorded(tmp_path, [*BEGIN, started([0, 1]), hop(0, 0, 0, "parallel")]))
+    assert finished(found, 0) == []
+
+
+@pytest.mark.parametrize("events", [[], [started([0])], [started([0]), {"event": "round_finished", "round": 1}]])
+def test_between_rounds_nothing_is_interrupted(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    found = resuming.find(recorded(tmp_path, [*BEGIN, *events]))
+    assert found.interrupted is None or not finished(found, 0)
+
+
+@pytest.mark.parametrize(
+    ("events", "what"),
+    [
+        (BEGIN[:1], "before its first round"),
+        ([*BEGIN, {"event": "run_finished"}], "is finished"),
+    ],
+)
+def test_there_is_nothing_to_go_on_with(tmp_path: Path, events: list[dict[str, Any]], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        resuming.find(recorded(tmp_path, events))
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no run"):
+        resuming.find(RunDirectory(tmp_path))
+
+
+def test_cut_lines_and_rows_of_rounds_to_come_are_cut_off(tmp_path: Path) -> None:
+    directory = recorded(tmp_path, BEGIN, rows=3, rest='{"event": "hop_fin')
+    resuming.mend(directory, 2)
+    assert directory.events.read_text().count("\n") == 2
+    assert directory.events.read_text().endswith("}\n")
+    assert [json.loads(line)["round"] for line in directory.history.read_text().splitlines()] == [1, 2]
+
+
+def test_a_directory_has_one_top_server_at_a_time(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    with Journal(directory), pytest.raises(ConfigError, match="another top server"):
+        Journal(directory)
+
+
+@pytest.mark.parametrize("flags", [["--rounds", "3"], ["--config", "x.toml"]])
+def test_a_resumed_run_has_its_settings(tmp_path: Path, flags: list[str]) -> None:
+    result = CliRunner().invoke(cli.app, ["--resume", str(tmp_path), *flags])
+    assert isinstance(result.exception, ConfigError)
+    assert "cannot be given with --resume" in str(result.exception)
