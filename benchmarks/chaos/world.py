@@ -158,6 +158,7 @@ class World:
         """Ends whatever is left."""
         for task in self._watching:
             task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         for process in leftovers.marked(self.mark):
             self.signal(process.pid, SIGCONT)
             self.signal(process.pid, SIGKILL)
