@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.chaos import leftovers, oracle, times
 from benchmarks.chaos.faults import Strike, strike
 from benchmarks.chaos.plan import Plan
-from benchmarks.chaos.world import World, world
+from benchmarks.chaos.world import TOP_SERVER, World, world
 from fedgsp.lifecycle import tail
 from top_server.checkpoint import load
 from top_server.history import read_lines
@@ -75,7 +75,8 @@ async def play(plan: Plan, folder: Path, tag: str = "") -> Record:
         record.wrong += [f"{error!r}" for error in ended if isinstance(error, Exception)]
         record.seconds = round(time.time() - begin, 2)
         if not record.wrong:
-            await this.leave()
+            cut_off = {name for done in strikes for name in done.victims}
+            await this.leave(this.nodes if TOP_SERVER in cut_off else cut_off)
             record.wrong += await asyncio.to_thread(leftovers.find, folder, this.run_dir, this.mark)
         record.wrong += this.wrong
         _measure(record, this, strikes)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGTERM, Signals
@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TOP_SERVER = "top server"
 #: How long a process may take to leave once its run is over, or it is asked to.
 LEAVE_S = 15.0
+#: How long a node that was hit may take to hear of the run's end, if it does; then it is asked to leave.
+HEAR_S = 1.0
 #: How long group managers may outlive their top server.
 ORPHANS_S = 5.0
 #: How long a node tries to find its top server; longer than any fault.
@@ -127,25 +129,11 @@ class World:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def joined(self, node: str) -> bool:
-        """Whether a node is part of the run, as the top server tells."""
-        told = [event["event"] for event in self.events.of_kind("node_joined", "node_left", node=node)]
-        return bool(told) and told[-1] == "node_joined"
-
-    async def leave(self) -> None:
+    async def leave(self, struck: Collection[str]) -> None:
         """Once the run is over: waits for its nodes, and asks those that could not hear of its end."""
         self.events.look()
-        dismissed = {event["node"] for event in self.events.of_kind("node_left", reason="dismissed")}
-        for name in self.nodes:
-            process = self.processes.get(name)
-            if process is None or process.returncode is not None:
-                continue
-            if name not in dismissed or self.joined(name):
-                self.signal(process.pid, SIGTERM)
-            try:
-                await asyncio.wait_for(process.wait(), LEAVE_S)
-            except TimeoutError:
-                self.wrong.append(f"node {name} did not leave; its log ends: {tail(self.log(name), 2)}")
+        dismissed = {event["node"] for event in self.events.of_kind("node_left", reason="dismissed")} - set(struck)
+        await asyncio.gather(*(self._leave(name, asked=name not in dismissed) for name in self.nodes))
         for name in self.nodes:
             process = self.processes.get(name)
             # Who comes when the run is over is refused, and who is only just starting knows no SIGTERM.
@@ -170,6 +158,19 @@ class World:
     def log(self, name: str) -> Path:
         """What a process says."""
         return self.folder / f"{name.replace(' ', '-')}.log"
+
+    async def _leave(self, name: str, asked: bool) -> None:
+        process = self.processes.get(name)
+        if process is None or process.returncode is not None:
+            return
+        waiting = asyncio.create_task(process.wait())
+        if asked:
+            await asyncio.wait([waiting], timeout=HEAR_S)
+            self.signal(process.pid, SIGTERM)
+        done, _ = await asyncio.wait([waiting], timeout=LEAVE_S)
+        if not done:
+            waiting.cancel()
+            self.wrong.append(f"node {name} did not leave; its log ends: {tail(self.log(name), 2)}")
 
     async def _start(self, name: str, command: list[str]) -> asyncio.subprocess.Process:
         temporary = self.folder / "tmp"
