@@ -13,7 +13,6 @@ than 5 s.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -24,6 +23,8 @@ from rich.console import Console
 from benchmarks.chaos import links
 from benchmarks.chaos.campaign import campaign, report
 from benchmarks.chaos.plan import KINDS, draw
+from benchmarks.chaos.play import Record
+from fedgsp import lifecycle
 
 
 def main() -> int:
@@ -56,10 +57,10 @@ def main() -> int:
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     links.sweep()
-    try:
-        records = asyncio.run(campaign(plans, out, flags.at_once, flags.keep, console))
-    except KeyboardInterrupt:
-        return 130
+    records: list[Record] = []
+    # Also when asked to stop it ends what it started, and removes its namespaces.
+    if code := lifecycle.run(campaign(plans, out, flags.at_once, flags.keep, console, records)):
+        return code
     console.print(report(records))
     console.print(f"records: {out / 'runs.jsonl'}", markup=False)
     return int(any(record.wrong or any(hit.late for hit in record.hits) for record in records))

@@ -20,9 +20,10 @@ from benchmarks.chaos.plan import Plan
 from benchmarks.chaos.play import DETECTION_S, Hit, Record, play
 
 
-async def campaign(plans: Sequence[Plan], out: Path, at_once: int, keep: bool, console: Console) -> list[Record]:
-    """Plays all plans; `out` has a line per run in runs.jsonl, and the folder of each run that failed."""
-    records: list[Record] = []
+async def campaign(
+    plans: Sequence[Plan], out: Path, at_once: int, keep: bool, console: Console, records: list[Record]
+) -> None:
+    """Plays all plans, adding to `records`; `out` has a line per run in runs.jsonl, and what failed runs left."""
     waiting = list(reversed(plans))
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress, (out / "runs.jsonl").open("a") as lines:
@@ -49,7 +50,6 @@ async def campaign(plans: Sequence[Plan], out: Path, at_once: int, keep: bool, c
         async with asyncio.TaskGroup() as group:
             for number in range(at_once):
                 group.create_task(work(chr(ord("a") + number)))
-    return sorted(records, key=lambda record: record.plan.seed)
 
 
 def as_line(record: Record) -> dict[str, Any]:

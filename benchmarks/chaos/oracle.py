@@ -84,6 +84,31 @@ def untold(told: Mapping[int, Told]) -> list[str]:
     ]
 
 
+def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
+    """Rounds whose groups are not those of an undisturbed run, though all nodes were there when they were made."""
+    reference = Reference(
+        _task(plan.clients), range(plan.clients), plan.rounds, plan.alpha, beta=2, sampling_rate=1.0, seed=plan.seed
+    )
+    wrong, present, calm = [], 0, True
+    first: Sequence[Sequence[int]] = []
+    for event in events:
+        match event:
+            case {"event": "listening"}:
+                present, calm = 0, False
+            case {"event": "node_joined" | "node_left" as what}:
+                present, calm = present + (1 if what == "node_joined" else -1), False
+            case {"event": "run_started" | "round_finished"}:
+                calm = present == len(plan.hosted)
+            case {"event": "round_started", "round": int(number), "teams": teams}:
+                first = first or teams
+                expected = first if plan.scheme.startswith("naive") else [list(range(plan.clients))]
+                if plan.scheme == "fedgsp":
+                    expected = [list(group) for group in reference.sampled_groups(number)]
+                if teams != expected and (calm or plan.scheme.startswith("naive")):
+                    wrong.append(f"round {number} has groups {teams} and not {expected}")
+    return wrong
+
+
 def _relayed(
     reference: Reference, model: State, number: int, group: int, team: Sequence[int], members: Sequence[int]
 ) -> State:

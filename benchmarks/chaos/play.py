@@ -122,7 +122,7 @@ def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
     if played != list(range(1, plan.rounds + 1)):
         return [f"the history has rounds {played}"]
     told = oracle.rounds_told(events)
-    wrong = oracle.untold(told)
+    wrong = oracle.untold(told) + oracle.misplaced(plan, events)
     struck = {client for done in strikes for name in done.nodes for client in plan.hosted[int(name[1:])]}
     reachable = not any(done.fault.kind == "cut" and done.fault.victim == "top server" for done in strikes)
     for event in this.events.of_kind("client_skipped"):
