@@ -64,21 +64,23 @@ def report(records: Sequence[Record]) -> Table:
     for record in records:
         for hit in record.hits:
             by_kind[hit.kind, hit.victim].append((record, hit))
-    table = Table(title="Seconds until a fault was noticed, and until work went on: median, worst")
+    table = Table(title="Seconds that faults lasted, until they were noticed, and until work went on: median, worst")
     for column in ("fault", "runs", "good", "skipped", "hits", "noticed", f"over {DETECTION_S:g} s"):
         table.add_column(column, justify="left" if column == "fault" else "right")
+    table.add_column("lasting", justify="right")
     table.add_column("detected", justify="right")
     table.add_column("recovered", justify="right")
     for (kind, victim), found in sorted(by_kind.items()):
         hits = [hit for _, hit in found]
         detected = [hit.detected for hit in hits if hit.detected is not None]
         recovered = [hit.recovered for hit in hits if hit.recovered is not None]
+        lasting = [hit.lasting for hit in hits]
         runs = {record.plan.seed: record for record, _ in found}.values()
         numbers = (
             *(len(runs), sum(not record.wrong for record in runs), sum(record.skipped for record in runs)),
             *(len(hits), len(detected), sum(hit.late for hit in hits)),
         )
-        table.add_row(f"{kind} {victim}", *map(str, numbers), _spread(detected), _spread(recovered))
+        table.add_row(f"{kind} {victim}", *map(str, numbers), _spread(lasting), _spread(detected), _spread(recovered))
     good = sum(not record.wrong for record in records)
     seconds = [record.seconds for record in records]
     table.caption = f"{good} of {len(records)} runs good; {statistics.median(seconds):.1f} s each in the median"
