@@ -43,7 +43,9 @@ async def campaign(
                 if record.wrong:
                     told = "; ".join(record.wrong)
                     progress.console.print(f"seed {plan.seed} failed ({folder}): {told}", markup=False, style="red")
-                elif not keep:
+                elif not console.is_terminal:
+                    console.print(f"seed {plan.seed} good, {record.seconds:.1f} s: {plan.faults[0]}", highlight=False)
+                if not record.wrong and not keep:
                     shutil.rmtree(folder)
                 progress.advance(bar)
 

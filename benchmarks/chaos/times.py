@@ -5,10 +5,11 @@ Detection: from the fault to the first event that tells of it: of its victim (`n
 by the nodes' logs, when they begin to look for it, and by its managers, when the last of them has left. Nothing may
 tell of a fault that was soon over.
 
-Recovery: from the fault, so with the time until it was undone, to the first thing done, after it was noticed, by anybody who needed the victim: the end of a
-hop in a group that has clients of a struck node, or else the end of a round; of any hop or round, if the victim was
-the top server or a manager. Of a fault that nobody noticed: the next hop of the victim's clients, or else the end of
-a round; for the top server or a manager, the next hop or end of a round once the fault was undone.
+Recovery: from the fault (so with the time until it was undone) to the first thing done, after it was noticed, by
+anybody who needed the victim: the end of a hop in a group that has clients of a struck node, or else the end of a
+round; of any hop or round, if the victim was the top server or a manager. Of a fault that nobody noticed: the next hop
+of the victim's clients, or else the end of a round; for the top server or a manager, the next hop or end of a round
+once the fault was undone.
 """
 
 from __future__ import annotations
