@@ -37,7 +37,7 @@ CONNECT_TIMEOUT_S = 45
 
 @dataclass(slots=True)
 class World:
-    """Invariant: every process carries `mark` in its environment, and its temporary files are below `folder`/tmp."""
+    """Invariant: every process has `mark` in its environment, and `folder`, not the system, for temporary files."""
 
     plan: Plan
     folder: Path
