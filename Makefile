@@ -8,10 +8,11 @@ INSTALLED := $(VENV)/installed
 DEMO_FLAGS ?= --growth log --local-nodes 4 --clients 24 --beta 2 --rounds 15 --listen 127.0.0.1:0
 PYTEST_FLAGS ?=
 BENCH ?=
+CHAOS_FLAGS ?=
 PEERS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench protos clean
+.PHONY: help install demo test check bench chaos protos clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -42,6 +43,9 @@ check: $(INSTALLED)  ## lint, formatting, types, installed versions, stubs
 
 bench: $(INSTALLED)  ## measure speed and memory beside what is possible; BENCH="hop rounds" chooses, PEERS=DIR has others there
 	$(BIN)/python -m benchmarks.performance $(BENCH) $(if $(PEERS),--peers $(PEERS))
+
+chaos: $(INSTALLED)  ## hit 100 runs while they work, and hold what they come to against an oracle; CHAOS_FLAGS="--runs 10" chooses
+	$(BIN)/python -m benchmarks.chaos $(CHAOS_FLAGS)
 
 protos: $(INSTALLED)  ## make fedgsp/v1 anew from protos/
 	$(BIN)/python scripts/protos.py

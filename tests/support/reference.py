@@ -58,7 +58,7 @@ class Reference:
         models, model = [], self.handed_on(self.initial())
         for number in range(1, self.rounds + 1):
             results = []
-            for group, members in enumerate(self._sampled_groups(number)):
+            for group, members in enumerate(self.sampled_groups(number)):
                 order = stream(self.seed, "client-order", number, group).permutation(len(members))
                 state = model
                 for client in [members[i] for i in order]:
@@ -118,7 +118,7 @@ class Reference:
                 optimiser.step()
         return _state(model)
 
-    def _sampled_groups(self, number: int) -> list[tuple[int, ...]]:
+    def sampled_groups(self, number: int) -> list[tuple[int, ...]]:
         clients = sorted(self.clients)
         wanted = min(len(clients), self.beta * math.floor(self.alpha * math.log(number) + 1))
         data = [self.task.data(client).train for client in clients]

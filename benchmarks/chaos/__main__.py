@@ -1,0 +1,70 @@
+"""Hits runs of real processes while they work, and holds what they come to against an oracle: `make chaos`.
+
+    python -m benchmarks.chaos --runs 100 --first-seed 0 [--kinds kill,stop,cut] [--out DIR]
+
+Each run is drawn from its seed: 8 to 12 clients on 3 or 4 nodes, and one or two faults. A node, a group manager, the
+top server or everything is killed and started again; one of them is stopped and continued; a link is cut and mended,
+with all links slow and lossy in some runs (root only: they need network namespaces). A run is good if it finishes, if
+its final model has the bits of the oracle, which is told who took part, if nobody is left out who need not be, and if
+no process, port or unfinished file is left. The exit code is 1 if a run is not good or a fault went unnoticed for more
+than 5 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.chaos import links
+from benchmarks.chaos.campaign import campaign, report
+from benchmarks.chaos.plan import KINDS, draw
+from benchmarks.chaos.play import Record
+from fedgsp import lifecycle
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seeds", help="these alone, as 3,17")
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}; all if not given")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--out", type=Path, help="for runs.jsonl, and what failed runs left behind")
+    parser.add_argument("--keep", action="store_true", help="keep what good runs left behind, too")
+    parser.add_argument("--list", action="store_true", help="only show the plans")
+    flags = parser.parse_args()
+    kinds = [kind for kind in KINDS if kind in flags.kinds.split(",")]
+    if unknown := set(flags.kinds.split(",")) - set(KINDS):
+        parser.error(f"no kind {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    if "cut" in kinds and (reason := links.why_not()):
+        kinds.remove("cut")
+        console.print(f"no cut links: {reason}", style="yellow")
+        if not kinds:
+            return 1
+    seeds: Iterable[int] = range(flags.first_seed, flags.first_seed + flags.runs)
+    plans = [draw(seed, kinds) for seed in (map(int, flags.seeds.split(",")) if flags.seeds else seeds)]
+    if flags.list:
+        for plan in plans:
+            console.print(f"{plan.seed}: {plan.scheme}, {'; '.join(map(str, plan.faults))}", highlight=False)
+        return 0
+    out = flags.out or Path(tempfile.mkdtemp(prefix="chaos-"))
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    links.sweep()
+    records: list[Record] = []
+    # Also when asked to stop it ends what it started, and removes its namespaces.
+    if code := lifecycle.run(campaign(plans, out, flags.at_once, flags.keep, console, records)):
+        return code
+    console.print(report(records))
+    console.print(f"records: {out / 'runs.jsonl'}", markup=False)
+    return int(any(record.wrong or any(hit.late for hit in record.hits) for record in records))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

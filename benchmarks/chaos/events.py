@@ -1,0 +1,52 @@
+"""What a run has told so far: its events.jsonl, followed while it grows, also over a restart of the top server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+LOOK_EVERY_S = 0.02
+
+
+def epoch(event: Event) -> float:
+    """When an event was recorded, in seconds since 1970."""
+    return datetime.fromisoformat(event["time"]).timestamp()
+
+
+class Events:
+    """The events of a run, oldest first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self.all: list[Event] = []
+
+    def look(self) -> list[Event]:
+        """All events by now; a last line without an end is not one yet."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                lines = file.read().split(b"\n")[:-1]
+            self._read += sum(len(line) + 1 for line in lines)
+            self.all += [json.loads(line) for line in lines]
+        return self.all
+
+    def of_kind(self, *kinds: str, **fields: object) -> Iterator[Event]:
+        """The events of these kinds, with these fields."""
+        for event in self.all:
+            if event["event"] in kinds and all(event.get(name) == value for name, value in fields.items()):
+                yield event
+
+    async def until(self, reached: Callable[[Events], bool]) -> None:
+        """Waits until what was told fulfils a condition."""
+        while True:
+            self.look()
+            if reached(self):
+                return
+            await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,131 @@
+"""A network whose links this process moves every packet of: each end a network namespace, with a TUN device in it.
+
+Packets can be delayed, lost, or cut off without a word to either end. Linux, root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import random
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import psutil
+
+#: Followed by the id of the process that made the namespace, so that those of a dead one can be known.
+PREFIX = "fedgsp-chaos-"
+NETWORK = "10.97.0."
+MTU = 9000
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+
+
+@dataclass(slots=True)
+class Links:
+    """Ends by name, each with its address; a star with this process in the middle."""
+
+    delay_s: float
+    loss: float
+    rng: random.Random
+    namespaces: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    cut: set[frozenset[str]] = field(default_factory=set)
+    moved: int = 0
+    lost: int = 0
+    _devices: dict[str, int] = field(default_factory=dict)
+    _names: dict[bytes, str] = field(default_factory=dict)
+
+    def command(self, end: str, command: list[str]) -> list[str]:
+        """The command that runs another one at an end; the process is the same."""
+        return ["ip", "netns", "exec", self.namespaces[end], *command]
+
+    def links_of(self, end: str) -> set[frozenset[str]]:
+        """The links between an end and all others."""
+        return {frozenset((end, other)) for other in self.namespaces if other != end}
+
+    def move(self, end: str) -> None:
+        """Takes the packets that wait at an end, and sends them on their way."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                packet = os.read(self._devices[end], MTU + 64)
+                other = self._names.get(packet[16:20])
+                if packet[0] >> 4 != 4 or other is None:
+                    continue
+                if frozenset((end, other)) in self.cut or self.rng.random() < self.loss:
+                    self.lost += 1
+                elif self.delay_s:
+                    asyncio.get_running_loop().call_later(self.delay_s, self._deliver, other, packet)
+                else:
+                    self._deliver(other, packet)
+
+    def add(self, end: str, number: int, tag: str) -> None:
+        """Makes an end, with its namespace and device."""
+        namespace = self.namespaces[end] = f"{PREFIX}{os.getpid()}-{tag}-{number}"
+        _ip("netns", "add", namespace)
+        device = self._devices[end] = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        name = f"fc{os.getpid() % 100000}{tag}{number}"
+        fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+        address = self.addresses[end] = f"{NETWORK}{number + 1}"
+        self._names[bytes(map(int, address.split(".")))] = end
+        _ip("link", "set", name, "netns", namespace)
+        _ip("-n", namespace, "address", "add", f"{address}/24", "dev", name)
+        _ip("-n", namespace, "link", "set", name, "mtu", str(MTU), "up")
+        _ip("-n", namespace, "link", "set", "lo", "up")
+        asyncio.get_running_loop().add_reader(device, self.move, end)
+
+    def close(self) -> None:
+        """Removes all ends."""
+        for device in self._devices.values():
+            asyncio.get_running_loop().remove_reader(device)
+            os.close(device)
+        self._devices.clear()
+        for namespace in self.namespaces.values():
+            subprocess.run(["ip", "netns", "delete", namespace], check=False, stderr=subprocess.DEVNULL)
+
+    def _deliver(self, end: str, packet: bytes) -> None:
+        if end in self._devices:
+            with contextlib.suppress(OSError):  # its buffer is full: lost, as on any link
+                os.write(self._devices[end], packet)
+                self.moved += 1
+
+
+@contextlib.contextmanager
+def linked(ends: list[str], tag: str, delay_s: float, loss: float, seed: int) -> Iterator[Links]:
+    """A network with these ends; `tag` tells it from others of this process."""
+    links = Links(delay_s, loss, random.Random(seed))
+    try:
+        for number, end in enumerate(ends):
+            links.add(end, number, tag)
+        yield links
+    finally:
+        links.close()
+
+
+def why_not() -> str | None:
+    """Why links cannot be made here, or None if they can."""
+    if os.geteuid():
+        return "network namespaces need root"
+    name = f"{PREFIX}{os.getpid()}-probe"
+    try:
+        _ip("netns", "add", name)
+        _ip("netns", "delete", name)
+        os.close(os.open("/dev/net/tun", os.O_RDWR))
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"no network namespaces here: {error}"
+    return None
+
+
+def sweep() -> None:
+    """Removes the namespaces that a campaign left which was killed."""
+    listed = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True).stdout
+    for name in (line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)):
+        if not psutil.pid_exists(int(name.removeprefix(PREFIX).split("-")[0])):
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -1,0 +1,146 @@
+"""The model that a run must have, by an independent implementation that is told who trained with whom."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from benchmarks.chaos.events import Event
+from benchmarks.chaos.plan import Plan
+from fedgsp.task import Task
+from fedgsp_node.tasks import load_task
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from support.reference import Reference, State, stream, weighted_mean
+
+TRAINING = ("relay", "parallel")
+
+
+@dataclass(slots=True)
+class Told:
+    """What the events tell of a round: its groups as planned, who of them was left out, which of them failed."""
+
+    teams: Sequence[Sequence[int]]
+    skipped: set[tuple[int, int]] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    trained: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def taking_part(self) -> list[list[int]]:
+        """The members of each group that count, as planned; none of a group that failed."""
+        return [
+            [] if group in self.failed else [client for client in team if (group, client) not in self.skipped]
+            for group, team in enumerate(self.teams)
+        ]
+
+
+def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
+    """By round; of a round that was begun anew the last time counts, one that was resumed goes on."""
+    rounds: dict[int, Told] = {}
+    resumed: set[int] = set()
+    for event in events:
+        match event:
+            case {"event": "round_resumed", "round": int(number)}:
+                resumed.add(number)
+            case {"event": "round_started", "round": int(number), "teams": teams}:
+                if number not in resumed or number not in rounds or rounds[number].teams != teams:
+                    rounds[number] = Told(teams)
+                resumed.discard(number)
+            case {"event": "client_skipped", "program": "relay" | "parallel", "round": int(number)}:
+                rounds[number].skipped.add((event["group"], event["client"]))
+            case {"event": "hop_finished", "round": int(number)}:
+                rounds[number].trained.add((event["group"], event["client"]))
+            case {"event": "group_failed", "round": int(number)}:
+                rounds[number].failed.add(event["group"])
+    return rounds
+
+
+def final_model(plan: Plan, told: Mapping[int, Told]) -> State:
+    """The global model after the last round."""
+    reference = Reference(_task(plan.clients), range(plan.clients), plan.rounds, seed=plan.seed)
+    model = reference.initial()
+    for number in range(1, plan.rounds + 1):
+        states, sizes = [], []
+        for group, members in enumerate(told[number].taking_part):
+            if members:
+                trained = RULES[plan.scheme](reference, model, number, group, told[number].teams[group], members)
+                states.append(trained)
+                sizes.append(sum(len(reference.task.data(client).train) for client in members))
+        model = weighted_mean(states, sizes if plan.scheme in WEIGHTED else [1] * len(states))
+    return model
+
+
+def untold(told: Mapping[int, Told]) -> list[str]:
+    """Clients that took part, as it seems, without a hop of theirs having been told."""
+    return [
+        f"round {number}: client {client} was neither skipped nor told to have trained"
+        for number, this in told.items()
+        for group, members in enumerate(this.taking_part)
+        for client in members
+        if (group, client) not in this.trained
+    ]
+
+
+def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
+    """Rounds whose groups are not those of an undisturbed run, though all nodes were there when they were made."""
+    reference = Reference(
+        _task(plan.clients), range(plan.clients), plan.rounds, plan.alpha, beta=2, sampling_rate=1.0, seed=plan.seed
+    )
+    wrong, present, calm = [], 0, True
+    first: Sequence[Sequence[int]] = []
+    for event in events:
+        match event:
+            case {"event": "listening"}:
+                present, calm = 0, False
+            case {"event": "node_joined" | "node_left" as what}:
+                present, calm = present + (1 if what == "node_joined" else -1), False
+            case {"event": "run_started" | "round_finished"}:
+                calm = present == len(plan.hosted)
+            case {"event": "round_started", "round": int(number), "teams": teams}:
+                first = first or teams
+                expected = first if plan.scheme.startswith("naive") else [list(range(plan.clients))]
+                if plan.scheme == "fedgsp":
+                    expected = [list(group) for group in reference.sampled_groups(number)]
+                if teams != expected and (calm or plan.scheme.startswith("naive")):
+                    wrong.append(f"round {number} has groups {teams} and not {expected}")
+    return wrong
+
+
+def _relayed(
+    reference: Reference, model: State, number: int, group: int, team: Sequence[int], members: Sequence[int]
+) -> State:
+    for client in [client for client in team if client in members]:
+        model = reference.train(model, client, number)
+    return model
+
+
+def _shuffled(
+    reference: Reference, model: State, number: int, group: int, team: Sequence[int], members: Sequence[int]
+) -> State:
+    order = stream(reference.seed, "client-order", number, group).permutation(len(team))
+    return _relayed(reference, model, number, group, [team[i] for i in order], members)
+
+
+def _averaged(
+    reference: Reference, model: State, number: int, group: int, team: Sequence[int], members: Sequence[int]
+) -> State:
+    states = [reference.train(model, client, number) for client in members]
+    return weighted_mean(states, [len(reference.task.data(client).train) for client in members])
+
+
+RULES = {
+    "fedgsp": _shuffled,
+    "naive-gsp": _relayed,
+    "naive-gsp-icg": _relayed,
+    "fedavg": _averaged,
+    "global": _averaged,
+}
+WEIGHTED = ("fedavg", "global")
+
+
+@cache
+def _task(clients: int) -> Task:
+    return load_task("digits", {"clients": str(clients)})

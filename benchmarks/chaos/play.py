@@ -1,0 +1,149 @@
+"""One run of a plan, from start to verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos import leftovers, oracle, times
+from benchmarks.chaos.faults import Strike, strike
+from benchmarks.chaos.plan import Plan
+from benchmarks.chaos.world import TOP_SERVER, World, world
+from fedgsp.lifecycle import tail
+from top_server.checkpoint import load
+from top_server.history import read_lines
+
+DEADLINE_S = 120.0
+#: A fault must be noticed within this time, if it lasts as long.
+DETECTION_S = 5.0
+
+#: torch's generator, which the oracle seeds, is the process's own.
+_ORACLE = asyncio.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What one fault did, in seconds; None where nothing told."""
+
+    kind: str
+    victim: str
+    names: tuple[str, ...]
+    at: float
+    lasting: float
+    detected: float | None
+    recovered: float | None
+
+    @property
+    def late(self) -> bool:
+        """Whether it went unnoticed for too long."""
+        return (self.lasting if self.detected is None else self.detected) > DETECTION_S
+
+
+@dataclass(slots=True)
+class Record:
+    """What came of one run; without a word in `wrong` it is good."""
+
+    plan: Plan
+    seconds: float = 0.0
+    hits: list[Hit] = field(default_factory=list)
+    skipped: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+async def play(plan: Plan, folder: Path, tag: str = "") -> Record:
+    """Plays a plan in an empty folder and judges what it left there."""
+    begin = time.time()
+    record = Record(plan)
+    strikes: list[Strike] = []
+    async with world(plan, folder, tag) as this:
+        striking = [asyncio.create_task(strike(this, fault, strikes), name=str(fault)) for fault in plan.faults]
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                code = await _over(this, striking)
+            if code:
+                record.wrong.append(f"the top server ended with {code}: {tail(this.log('top server'), 2)}")
+        except TimeoutError:
+            record.wrong.append(f"not over after {DEADLINE_S:.0f} s; last events: {this.events.look()[-3:]}")
+        finally:
+            for task in striking:
+                task.cancel()
+            ended = await asyncio.gather(*striking, return_exceptions=True)
+        record.wrong += [f"{error!r}" for error in ended if isinstance(error, Exception)]
+        record.seconds = round(time.time() - begin, 2)
+        if not record.wrong:
+            cut_off = {name for done in strikes for name in done.victims}
+            await this.leave(this.nodes if TOP_SERVER in cut_off else cut_off)
+            record.wrong += await asyncio.to_thread(leftovers.find, folder, this.run_dir, this.mark)
+        record.wrong += this.wrong
+        _measure(record, this, strikes)
+    async with _ORACLE:
+        record.wrong += await asyncio.to_thread(_judge, record, this, strikes)
+    return record
+
+
+async def _over(this: World, striking: list[asyncio.Task[None]]) -> int:
+    """The top server's exit code; raises what a strike raised."""
+    waiting: set[asyncio.Future[Any]] = {this.over, *striking}
+    while not this.over.done():
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    return this.over.result()
+
+
+def _measure(record: Record, this: World, strikes: list[Strike]) -> None:
+    events = this.events.look()
+    looking = times.lost_top_server(path for name in this.nodes if (path := this.log(name)).exists())
+    for done in strikes:
+        detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone])
+        recovered = times.recovery(this.plan, done, events, detected)
+        lasting = (done.undone or time.time()) - done.at
+        record.hits.append(
+            Hit(
+                done.fault.kind,
+                done.fault.victim,
+                done.victims,
+                done.at,
+                *map(_rounded, (lasting, detected, recovered)),
+            )
+        )
+
+
+def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
+    """What is wrong with a run's record, if the run is over."""
+    if record.wrong:
+        return []
+    plan, events = this.plan, this.events.look()
+    played = [row["round"] for row in read_lines(this.run_dir / "history.jsonl")]
+    if played != list(range(1, plan.rounds + 1)):
+        return [f"the history has rounds {played}"]
+    told = oracle.rounds_told(events)
+    wrong = oracle.untold(told) + oracle.misplaced(plan, events)
+    struck = {client for done in strikes for name in done.nodes for client in plan.hosted[int(name[1:])]}
+    reachable = not any(done.fault.kind == "cut" and done.fault.victim == "top server" for done in strikes)
+    for event in this.events.of_kind("client_skipped"):
+        if event.get("program") in oracle.TRAINING:
+            record.skipped += 1
+            if event["client"] not in struck and reachable:
+                what = f"round {event['round']}: client {event['client']}"
+                wrong.append(f"{what} of no struck node was skipped: {event['reason']}")
+    for number, group in ((number, group) for number, this_round in told.items() for group in this_round.failed):
+        if left := [client for client in told[number].teams[group] if (group, client) not in told[number].skipped]:
+            wrong.append(f"round {number}: group {group} failed, though nothing kept clients {left} from training")
+    found = load(this.run_dir / "models" / "final.safetensors")[0]
+    return wrong + _differing(found, oracle.final_model(plan, told))
+
+
+def _differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    if found.keys() != expected.keys():
+        return [f"the model has tensors {sorted(found)}"]
+    differing = [name for name, array in expected.items() if found[name].tobytes() != array.tobytes()]
+    return [f"the model differs from the oracle's in {', '.join(differing)}"] if differing else []
+
+
+def _rounded(seconds: float | None) -> Any:
+    return None if seconds is None else round(seconds, 3)

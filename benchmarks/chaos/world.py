@@ -1,0 +1,238 @@
+"""The processes of one run: a top server and nodes, started, hit and ended by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGTERM, Signals
+
+import psutil
+
+from benchmarks.chaos import leftovers
+from benchmarks.chaos.events import Events
+from benchmarks.chaos.links import Links, linked
+from benchmarks.chaos.plan import Plan
+from fedgsp.lifecycle import LIFELINE_VARIABLE, tail
+
+ROOT = Path(__file__).resolve().parents[2]
+TOP_SERVER = "top server"
+#: How long a process may take to leave once its run is over, or it is asked to.
+LEAVE_S = 15.0
+#: How long a node that was hit may take to hear of the run's end, if it does; then it is asked to leave.
+HEAR_S = 1.0
+#: How long group managers may outlive their top server.
+ORPHANS_S = 5.0
+#: How long a node tries to find its top server; longer than any fault.
+CONNECT_TIMEOUT_S = 45
+
+
+@dataclass(slots=True)
+class World:
+    """Invariant: every process has `mark` in its environment, and `folder`, not the system, for temporary files."""
+
+    plan: Plan
+    folder: Path
+    address: str
+    links: Links | None
+    events: Events
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    #: The top server's exit code, once it has ended by itself.
+    over: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    #: What should not have been, noticed on the way.
+    wrong: list[str] = field(default_factory=list)
+    #: When the last manager of each killed top server had gone.
+    orphans_gone: list[float] = field(default_factory=list)
+    _killed: set[int] = field(default_factory=set)
+    _watching: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def run_dir(self) -> Path:
+        """The record of the run."""
+        return self.folder / "run"
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of all nodes."""
+        return [f"n{number}" for number in range(len(self.plan.hosted))]
+
+    @property
+    def _task(self) -> list[str]:
+        options = {"clients": self.plan.clients, "pause": self.plan.pause_s}
+        flags = [flag for name, value in options.items() for flag in ("--task-option", f"{name}={value}")]
+        return ["--task", "benchmarks.chaos.slow_digits:SlowDigits", *flags]
+
+    async def start_top_server(self, resume: bool = False) -> None:
+        """Begins the run, or goes on with it."""
+        plan = self.plan
+        command = [sys.executable, "-m", "top_server", "--json"]
+        if resume:
+            command += ["--resume", str(self.run_dir)]
+        else:
+            command += ["--run-dir", str(self.run_dir), "--listen", self.address, "--seed", str(plan.seed)]
+            command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
+            command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
+            command += self._task
+            if plan.scheme != "global":
+                command += ["--alpha", str(plan.alpha), "--beta", "2", "--sampling-rate", "1"]
+        process = await self._start(TOP_SERVER, command)
+        self._watching.append(asyncio.create_task(self._watch(process), name="watch the top server"))
+
+    async def start_node(self, name: str) -> None:
+        """Starts a node, perhaps again."""
+        number = self.nodes.index(name)
+        host = self.links.addresses[name] if self.links else "127.0.0.1"
+        command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", self.address]
+        command += ["--name", name, "--clients", ",".join(map(str, self.plan.hosted[number]))]
+        command += [*self._task, "--peer-listen", f"{host}:0"]
+        command += ["--state-dir", str(self.folder / f"state-{name}"), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
+        await self._start(name, command)
+
+    def lives(self, name: str) -> bool:
+        """Whether a process that was started here runs."""
+        return name in self.processes and self.processes[name].returncode is None
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL, and the wait for the end."""
+        process = self.processes[name]
+        managers = psutil.Process(process.pid).children() if name == TOP_SERVER else []
+        self._killed.add(process.pid)
+        self.signal(process.pid, SIGKILL)
+        await process.wait()
+        self._watching.append(asyncio.create_task(self._orphans_leave(managers), name="watch orphans"))
+
+    def managers(self) -> dict[str, int]:
+        """The ids of the group managers that were told of and not lost, by name."""
+        known: dict[str, int] = {}
+        for event in self.events.look():
+            match event["event"]:
+                case "listening":  # a top server begins, without managers
+                    known.clear()
+                case "manager_spawned":
+                    known[event["manager"]] = event["pid"]
+                case "manager_lost":
+                    known.pop(event["manager"], None)
+        return {name: pid for name, pid in known.items() if leftovers.is_ours(pid, self.mark)}
+
+    def signal(self, pid: int, number: Signals) -> None:
+        """Signals a process of this run; does nothing if it has ended."""
+        if leftovers.is_ours(pid, self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    async def leave(self, struck: Collection[str]) -> None:
+        """Once the run is over: waits for its nodes, and asks those that could not hear of its end."""
+        self.events.look()
+        dismissed = {event["node"] for event in self.events.of_kind("node_left", reason="dismissed")} - set(struck)
+        await asyncio.gather(*(self._leave(name, asked=name not in dismissed) for name in self.nodes))
+        for name in self.nodes:
+            process = self.processes.get(name)
+            # Who comes when the run is over is refused, and who is only just starting knows no SIGTERM.
+            expected = (0, 143) if name in dismissed else (0, 143, 5, -SIGTERM)
+            if process is None or process.returncode in (None, *expected) or process.pid in self._killed:
+                continue
+            self.wrong.append(f"node {name} ended with {process.returncode}; its log ends: {tail(self.log(name), 2)}")
+
+    async def end(self) -> None:
+        """Ends whatever is left."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        for process in leftovers.marked(self.mark):
+            self.signal(process.pid, SIGCONT)
+            self.signal(process.pid, SIGKILL)
+        for child in self.processes.values():
+            await child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+
+    def log(self, name: str) -> Path:
+        """What a process says."""
+        return self.folder / f"{name.replace(' ', '-')}.log"
+
+    async def _leave(self, name: str, asked: bool) -> None:
+        process = self.processes.get(name)
+        if process is None or process.returncode is not None:
+            return
+        waiting = asyncio.create_task(process.wait())
+        if asked:
+            await asyncio.wait([waiting], timeout=HEAR_S)
+            self.signal(process.pid, SIGTERM)
+        done, _ = await asyncio.wait([waiting], timeout=LEAVE_S)
+        if not done:
+            waiting.cancel()
+            self.wrong.append(f"node {name} did not leave; its log ends: {tail(self.log(name), 2)}")
+
+    async def _start(self, name: str, command: list[str]) -> asyncio.subprocess.Process:
+        temporary = self.folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        mine = {
+            LIFELINE_VARIABLE: "stdin",
+            leftovers.VARIABLE: self.mark,
+            "TMPDIR": str(temporary),
+            "PYTHONPATH": path,
+        }
+        if self.links:
+            command = self.links.command(name, command)
+        with self.log(name).open("ab") as log:
+            self.processes[name] = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=subprocess.PIPE,  # the lifeline: they leave when this process is gone
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, **mine},
+                start_new_session=True,
+            )
+        return self.processes[name]
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        if process.pid not in self._killed and not self.over.done():
+            self.over.set_result(code)
+
+    async def _orphans_leave(self, managers: list[psutil.Process]) -> None:
+        """Those of a killed top server have to end by themselves."""
+        begin = time.time()
+        while left := [manager.pid for manager in managers if leftovers.is_ours(manager.pid, self.mark)]:
+            if time.time() > begin + ORPHANS_S:
+                self.wrong.append(f"group managers outlived their top server by {ORPHANS_S:.0f} s: {left}")
+                return
+            await asyncio.sleep(0.02)
+        if managers:
+            self.orphans_gone.append(time.time())
+
+
+@contextlib.asynccontextmanager
+async def world(plan: Plan, folder: Path, tag: str) -> AsyncIterator[World]:
+    """The run of a plan, begun; all its processes end with the block."""
+    with contextlib.ExitStack() as stack:
+        links = None
+        if plan.needs_links:
+            ends = [TOP_SERVER, *(f"n{number}" for number in range(len(plan.hosted)))]
+            links = stack.enter_context(linked(ends, tag, plan.delay_s, plan.loss, plan.seed))
+        address = f"{links.addresses[TOP_SERVER]}:7000" if links else f"127.0.0.1:{_free_port()}"
+        made = World(plan, folder, address, links, Events(folder / "run" / "events.jsonl"))
+        try:
+            await made.start_top_server()
+            for name in made.nodes:
+                await made.start_node(name)
+            yield made
+        finally:
+            await made.end()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

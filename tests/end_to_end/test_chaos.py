@@ -1,0 +1,65 @@
+"""Real processes are killed and stopped while they work: the run goes on to the oracle's bits, and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import oracle
+from benchmarks.chaos.plan import Fault, Moment, Plan, draw
+from benchmarks.chaos.play import play
+
+HOSTED = ((0, 3, 5), (1, 2, 4))
+
+
+NEVER_S = 600.0
+
+
+def plan(seed: int, *faults: Fault) -> Plan:
+    return Plan(seed, "fedgsp", "auto", 1.0, 3, HOSTED, faults, pause_s=0.003)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+async def test_runs_that_are_hit_finish_with_the_oracles_bits_and_leave_nothing(tmp_path: Path) -> None:
+    plans = {
+        "nodes": plan(
+            1,
+            Fault("stop", "node", 0, Moment(1, 1, 0.05), 1.0),
+            Fault("kill", "node", 1, Moment(2, 2, 0.0), NEVER_S),
+        ),
+        "servers": plan(
+            2,
+            Fault("kill", "manager", 0, Moment(1, 2, 0.05), 0.0),
+            Fault("kill", "top server", 0, Moment(2, 3, 0.0), 0.0),
+        ),
+    }
+    for name in plans:
+        (tmp_path / name).mkdir()
+    for record in await asyncio.gather(*(play(this, tmp_path / name) for name, this in plans.items())):
+        assert record.wrong == []
+        assert len(record.hits) == len(record.plan.faults)
+
+
+def test_a_seed_gives_the_same_plan_each_time() -> None:
+    assert [draw(seed) for seed in range(50)] == [draw(seed) for seed in range(50)]
+    assert len({draw(seed) for seed in range(50)}) == 50
+
+
+def test_of_a_round_that_was_begun_anew_the_last_time_counts() -> None:
+    started = {"event": "round_started", "round": 1, "teams": [[0, 1]]}
+    skipped = {"event": "client_skipped", "round": 1, "group": 0, "program": "relay", "client": 1}
+    resumed = {"event": "round_resumed", "round": 1}
+    assert oracle.rounds_told([started, skipped])[1].taking_part == [[0]]
+    assert oracle.rounds_told([started, skipped, started])[1].taking_part == [[0, 1]]
+    assert oracle.rounds_told([started, skipped, resumed, started])[1].taking_part == [[0]]
+
+
+def test_the_oracle_tells_who_took_part_by_the_bits() -> None:
+    small = dataclasses.replace(plan(4), rounds=1)
+    everyone = oracle.final_model(small, {1: oracle.Told([[0, 1, 2], [3, 4, 5]])})
+    but_one = oracle.final_model(small, {1: oracle.Told([[0, 1, 2], [3, 4, 5]], {(1, 4)})})
+    assert any(everyone[name].tobytes() != but_one[name].tobytes() for name in everyone)
