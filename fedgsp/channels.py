@@ -21,11 +21,10 @@ SHUTDOWN_GRACE_S = 2.0
 #: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
 MAX_REASON = 500
 
-#: A peer that was silent for so long, at most, is gone: dead, frozen or cut off. A peer that lives answers pings from
-#: a thread of gRPC's own, however busy it is.
-LOST_AFTER_S = 4.5
+# A peer that was silent for 4 s is gone: dead, frozen or cut off. One that lives answers pings from a thread of gRPC's
+# own, however busy it is.
 _KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_time_ms", 1_500),
     ("grpc.keepalive_timeout_ms", 2_500),
     ("grpc.http2.ping_timeout_ms", 2_500),  # 60 s by default, whatever the keepalive timeout says
 ]
@@ -41,7 +40,7 @@ _CHANNEL_OPTIONS = [
 _SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),  # with it, two servers bind one port and neither is told
     *_KEEPALIVE,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 ]

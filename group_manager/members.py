@@ -68,18 +68,22 @@ class Members:
         await self._notify()
 
     async def wait_for(self, nodes: set[str], timeout_s: float) -> set[str]:
-        """Waits until all these nodes have attached; returns those that have not after the timeout.
+        """Waits until all these nodes have attached, or none more has for so long; returns those that have not.
 
         One that came and left again is not waited for: of many nodes there may always be some that are away.
         """
-        missing = set(nodes)
+        missing, loop = set(nodes), asyncio.get_running_loop()
+        deadline = asyncio.timeout(timeout_s)
 
         def all_came() -> bool:
-            missing.difference_update([node for node in missing if node in self._sessions])
+            came = [node for node in missing if node in self._sessions]
+            if came:
+                deadline.reschedule(loop.time() + timeout_s)
+            missing.difference_update(came)
             return not missing
 
         try:
-            async with asyncio.timeout(timeout_s), self._changed:
+            async with deadline, self._changed:
                 await self._changed.wait_for(all_came)
         except TimeoutError:
             pass

@@ -37,8 +37,8 @@ from group_manager.requests import refusal
 
 logger = logging.getLogger(__name__)
 
-#: How long the nodes of a group may take to dial this manager.
-ATTACH_TIMEOUT_S = 20.0
+#: How long the nodes of a group may take to dial this manager, each after the one before.
+ATTACH_TIMEOUT_S = 5.0
 #: How long a node that dialled may take to say who it is.
 HELLO_TIMEOUT_S = 10.0
 

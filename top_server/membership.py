@@ -28,6 +28,8 @@ from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
 
 #: A client is left out after so many.
 MOST_OFFENCES = 3
+#: How long a run waits for the clients that it had, all of whom were lost; nodes try to join every five seconds.
+RETURN_TIMEOUT_S = 30.0
 #: A node keeps a connection open, for which this process holds about 70 KiB and a file descriptor.
 MOST_NODES = 20_000
 #: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.

@@ -13,6 +13,7 @@ from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSki
 from top_server import state
 from top_server.group_run import MOST_MANAGERS, Trace
 from top_server.history import read_lines
+from top_server.rounds import MOST_TRIES
 from top_server.run_directory import RunDirectory
 
 
@@ -66,7 +67,7 @@ def find(directory: RunDirectory) -> Resumed:
     saved = state.latest(directory)
     times = 1 + sum(event["event"] == "run_resumed" for event in events)
     done = saved.round if saved is not None else 0
-    interrupted = _interrupted(events, done + 1, times * MOST_MANAGERS)
+    interrupted = _interrupted(events, done + 1, times * MOST_TRIES * MOST_MANAGERS)
     return Resumed(started[0]["run"], listening[-1]["address"], times, saved, interrupted)
 
 

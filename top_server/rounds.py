@@ -12,20 +12,30 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
-from fedgsp.messages import FailureCode, Results
+from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
 from top_server.costs import CostModel
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.group_run import GroupOutcome, GroupTask, Trace, run_group
+from top_server.group_run import MOST_MANAGERS, GroupOutcome, GroupTask, Trace, run_group
 from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
 from top_server.latecomers import with_latecomers
 from top_server.local_run import gains
+from top_server.membership import RETURN_TIMEOUT_S
 from top_server.run import Run
 from top_server.sampling import sample
 from top_server.weighing import WEIGHINGS
+
+#: How often a round is tried whose nodes are lost.
+MOST_TRIES = 5
+#: Why a group fails whose nodes are.
+LOST = {FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT}
+
+
+class AllLostError(RunError):
+    """Nobody trained, as everybody was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,23 @@ class Teams:
 
 
 async def play(run: Run, number: int, last: int) -> dict[str, Any]:
-    """Plays round `number` of `last`; returns its row of the history. Raises RunError if nobody trained."""
+    """Plays round `number` of `last`; returns its row of the history. Raises RunError if nobody trained.
+
+    A round whose nodes were all lost, perhaps with a network, is tried again when some are back.
+    """
+    clients = tuple(run.membership.clients)
+    for tries in range(MOST_TRIES):
+        if tries:
+            await run.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, run.config.join_timeout))
+        try:
+            return await _try(run, number, last, tries)
+        except AllLostError as error:
+            run.journal.record("round_failed", round=number, reason=error.what)
+            lost = error
+    raise RunError(lost.what, lost.remedy)
+
+
+async def _try(run: Run, number: int, last: int, tries: int) -> dict[str, Any]:
     begin = time.monotonic()
     await wait_for_clients(run)
     evidence = await run.profile.gather(number)
@@ -47,7 +73,8 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
     tasks = group_tasks(run, teams, evidence)
     managers = await run.managers.ensure(len(tasks))
     teams_now = tuple(task.clients for task in tasks)
-    traces: tuple[Trace, ...] = ()
+    # Orders and models of every time have names of their own.
+    traces = (Trace((run.times * MOST_TRIES + tries) * MOST_MANAGERS),) * len(tasks)
     if run.interrupted is not None and (run.interrupted.round, run.interrupted.teams) == (number, teams_now):
         traces = run.interrupted.traces
         run.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
@@ -63,7 +90,7 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
     )
     training = [
         asyncio.create_task(run_group(run, number, task, manager, trace), name=f"group {task.number}")
-        for task, manager, trace in zip(tasks, managers, traces or [None] * len(tasks), strict=True)
+        for task, manager, trace in zip(tasks, managers, traces, strict=True)
     ]
     try:
         outcomes = await merge(run, number, training)
@@ -181,7 +208,7 @@ def _request(run: Run, number: int, wanted: int, evidence: Evidence) -> Grouping
 async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutcome]]) -> list[GroupOutcome]:
     """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing."""
     outcomes: list[GroupOutcome] = []
-    taken, reason = 0, "it has no groups"
+    taken, failures = 0, [Failure(FailureCode.UNSPECIFIED, "it has no groups")]
     for task in training:
         outcome = await task
         failure = await run.merging.take(number, outcome)
@@ -192,8 +219,8 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
             failure = await run.merging.take(number, outcome)
         outcomes.append(outcome)
         if failure is not None:
-            reason = str(failure)
-            run.journal.record("group_failed", round=number, group=outcome.task.number, reason=reason)
+            failures.append(failure)
+            run.journal.record("group_failed", round=number, group=outcome.task.number, reason=str(failure))
             continue
         taken += 1
         if outcome.task.results is Results.RETAINED:
@@ -202,8 +229,9 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
     if not taken and run.merging.afresh:
         return outcomes  # whose models were lost start afresh in the next round
     if not taken:
-        raise RunError(
-            f"round {number} trained nobody: {reason}", "see events.jsonl and the logs in the run directory"
+        kind = AllLostError if {failure.code for failure in failures[1:]} <= LOST else RunError
+        raise kind(
+            f"round {number} trained nobody: {failures[-1]}", "see events.jsonl and the logs in the run directory"
         )
     await run.merging.finish(number)
     return outcomes

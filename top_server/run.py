@@ -62,6 +62,8 @@ class Run:
     alone: dict[int, float] | None = None
     #: Numbers what is asked of managers; time, so that a run that is resumed has others.
     serials: Iterator[int] = field(default_factory=lambda: itertools.count(time.time_ns()))
+    #: How often it was resumed.
+    times: int = 0
     #: The round that a top server before this one had begun.
     interrupted: Interrupted | None = None
     #: What each client trained last, where it is retained, and who holds it.

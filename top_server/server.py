@@ -33,7 +33,7 @@ from top_server.growth import group_count
 from top_server.history import read_lines
 from top_server.journal import Event, Journal
 from top_server.manager_pool import manager_pool
-from top_server.membership import Membership
+from top_server.membership import RETURN_TIMEOUT_S, Membership
 from top_server.membership_servicer import MembershipServicer
 from top_server.merging import MERGES
 from top_server.profiles import PROFILES
@@ -47,8 +47,6 @@ from top_server.summary import summarise
 
 logger = logging.getLogger(__name__)
 
-#: How long a resumed run waits for the clients that it had; nodes try to join every five seconds.
-RETURN_TIMEOUT_S = 30.0
 #: How long nodes may take to leave when the run is over.
 DISMISS_TIMEOUT_S = 10.0
 
@@ -150,7 +148,8 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
             await run.initialise()
             await run.merging.prepare()
             await asyncio.to_thread(state.save, run, directory, 0, {})
-        run.interrupted = resumed.interrupted if resumed else None
+        if resumed:
+            run.interrupted, run.times = resumed.interrupted, resumed.times
         row = _last_row(directory, resumed)
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(run, number, config.rounds)

@@ -51,8 +51,9 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
                 resumed.discard(number)
             case {"event": "client_skipped", "program": "relay" | "parallel", "round": int(number)}:
                 rounds[number].skipped.add((event["group"], event["client"]))
-            case {"event": "hop_finished", "round": int(number)}:
+            case {"event": "hop_finished", "round": int(number)} if number in rounds:
                 rounds[number].trained.add((event["group"], event["client"]))
+                rounds[number].skipped.discard((event["group"], event["client"]))  # it had another chance
             case {"event": "group_failed", "round": int(number)}:
                 rounds[number].failed.add(event["group"])
     return rounds

@@ -46,13 +46,16 @@ class _Pool:
         await self._stack.aclose()
         self._managers.clear()
 
+    async def replace(self, manager: Manager) -> Manager:
+        raise AssertionError(f"{manager.name} does not answer")
+
     async def discard(self, manager: Manager) -> None:
         raise AssertionError(f"{manager.name} does not answer")
 
 
 @asynccontextmanager
 async def _pool(
-    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object, _tls: None
+    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object, _tls: None, _prefix: str
 ) -> AsyncIterator[_Pool]:
     async with AsyncExitStack() as stack:
         yield _Pool(stack, channels)

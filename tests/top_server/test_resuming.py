@@ -14,6 +14,7 @@ from fedgsp.errors import ConfigError
 from top_server import cli, resuming
 from top_server.group_run import MOST_MANAGERS
 from top_server.journal import Journal
+from top_server.rounds import MOST_TRIES
 from top_server.run_directory import RunDirectory
 
 BEGIN = [
@@ -107,7 +108,7 @@ def test_hops_before_an_earlier_resumption_count_only_if_the_round_went_on(tmp_p
     on = resuming.find(recorded(tmp_path, [*first, {"event": "round_resumed", "round": 1}, started([0, 1])]))
     assert finished(on, 0) == [0]
     assert on.interrupted is not None
-    assert on.interrupted.traces[0].attempt == 2 * MOST_MANAGERS  # ids of this time are new
+    assert on.interrupted.traces[0].attempt == 2 * MOST_TRIES * MOST_MANAGERS  # ids of this time are new
 
 
 def test_parallel_groups_begin_again(tmp_path: Path) -> None:
