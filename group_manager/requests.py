@@ -40,7 +40,8 @@ def _start(request: RunGroupRequest) -> str:
         return "the mean of the parts has no name"
     if request.program not in _WITH_START or _named(request.start):
         return ""
-    of_members = request.program not in _FOR_OWN_MODELS and request.aggregation != "fednova"
+    compared = request.program == "parallel" and request.aggregation == "fednova"  # with what members started from
+    of_members = request.program not in _FOR_OWN_MODELS and not compared
     if of_members and all(member.start is not None for member in request.members):
         return ""
     return f"program {request.program} needs a start"
