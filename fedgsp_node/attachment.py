@@ -83,7 +83,7 @@ class Attachment:
         elif isinstance(order.work, Cancel):
             if key in self._running:
                 self._running[key].cancel()
-        elif key.run != self._attached.run_id:
+        elif key.run.partition(".")[0] != self._attached.run_id:  # the run of each alone is named after its run
             refusal = Failure(FailureCode.BAD_ORDER, f"an order of run {key.run!r}, not of {self._attached.run_id!r}")
             self._reports.put_nowait(NodeReport(Failed(key, refusal)))
         elif key in self._reported:  # an order that came twice has the same answer, and no other effect

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import grpc
 import grpc.aio
 
 from fedgsp import wire
@@ -42,7 +43,9 @@ class ManagerClient:
                     return event.kind
                 on_event(event)
         except grpc.aio.AioRpcError as error:
-            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {describe(error)}")
+            refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            code = FailureCode.BAD_ORDER if refused else FailureCode.UNREACHABLE
+            return Failure(code, f"manager {self._name}: {describe(error)}")
         finally:
             call.cancel()
         return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
