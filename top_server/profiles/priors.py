@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.messages import Results
+from fedgsp.messages import Evaluated, Results
 from top_server.evidence import Evidence
 from top_server.group_run import GroupTask
 from top_server.grouping.options import Options
+from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held
 from top_server.profiles.base import Profile, evaluate
 from top_server.run import Run
@@ -26,6 +27,8 @@ class Priors(Profile):
         super().__init__(run)
         self.priors: dict[int, Held] = {}
         self._initial: Held | None = None
+        #: Client -> the round in which it trained its prior model.
+        self._made_in: dict[int, int] = {}
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> int:
@@ -34,11 +37,13 @@ class Priors(Profile):
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Where the prior models are."""
-        return {"priors": {client: held.to_json() for client, held in self.priors.items()}}
+        priors = {client: held.to_json() for client, held in self.priors.items()}
+        return {"priors": priors, "made_in": self._made_in}
 
     def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
         """The same."""
         self.priors = {int(client): Held.from_json(held) for client, held in saved["priors"].items()}
+        self._made_in = {int(client): number for client, number in saved["made_in"].items()}
         if INITIAL in self.run.models:
             self._initial = self.run.models[INITIAL]
 
@@ -53,9 +58,14 @@ class Priors(Profile):
         if missing:
             epochs = self.read(run.options["profile"]) or run.config.rounds * run.config.local_epochs
             start = ((self._initial, 1.0),)
-            task = GroupTask(0, "alone", missing, start, results=Results.KEPT, local_epochs=epochs, training="sgd")
-            outcome = await run.survey(round_number, task)
-            self.priors.update(outcome.own_models)
+            by_round: dict[int, list[int]] = {}
+            for client in missing:  # one that was lost is made again as it was
+                by_round.setdefault(self._made_in.setdefault(client, round_number), []).append(client)
+            for made_in, clients in by_round.items():
+                members = tuple(clients)
+                task = GroupTask(0, "alone", members, start, results=Results.KEPT, local_epochs=epochs, training="sgd")
+                outcome = await run.survey(made_in, task)
+                self.priors.update(outcome.own_models)
         return tuple(client for client in run.membership.clients if client in self.priors)
 
 
@@ -105,10 +115,15 @@ class PriorDistances(Priors):
         if round_number == 1:
             return Evidence(clients)
         start = self.run.merging.start(clients)
-        own = {client: self.priors[client] for client in clients}
-        answers = await evaluate(self.run, round_number, "compare", clients, start, own)
-        for client in set(clients) - set(answers):
-            self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
+        answers = await self._compare(round_number, clients, start)
+        lost = set(clients) - set(answers)
+        if lost:  # with their nodes, perhaps: these clients train one again
+            for client in lost:
+                self.priors.pop(client)
+            again = tuple(client for client in await self.train_priors(round_number) if client in lost)
+            answers.update(await self._compare(round_number, again, start) if again else {})
+            for client in set(again) - set(answers):
+                self.priors.pop(client)
         known = tuple(client for client in clients if client in answers)
         return Evidence(
             known,
@@ -117,3 +132,7 @@ class PriorDistances(Priors):
                 "prior_distance": np.array([[answers[c].squared_distance] for c in known]).reshape(-1, 1),
             },
         )
+
+    async def _compare(self, round_number: int, clients: tuple[int, ...], start: Starts) -> dict[int, Evaluated]:
+        own = {client: self.priors[client] for client in clients}
+        return await evaluate(self.run, round_number, "compare", clients, start, own)

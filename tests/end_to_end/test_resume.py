@@ -1,0 +1,67 @@
+"""Everything is killed at once: the run that is resumed has the bits of one that nobody disturbed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+from support.cluster import nodes, play, settings
+from support.processes import assert_gone, running, top_server
+
+from top_server.checkpoint import load
+from top_server.config import RunConfig, dump
+
+CLIENTS, ROUNDS = 6, 4
+HOSTED = (range(2), range(2, 4), range(4, 6))
+#: Too many to be measured in the suite's time.
+QUICK = {"exchanges": "3"}
+SCHEMES = {
+    "hcct-p": {},
+    "fedgsp": {"beta": 2, "sampling_rate": 1.0},
+    "fedavg": {},
+    "hcct": {},
+    "ditto": {},
+    "maxfl": {"grouping_option": {"prior_epochs": "1"}},
+    "maxfl-hcct": {"grouping_option": {"prior_epochs": "1"}},
+    "kmeans": {"grouping_option": {"prior_epochs": "1"}},
+    "ifca": {},
+    "flsc": {},
+    "fesem": {},
+    "fedcollab": {"grouping_option": QUICK},
+}
+
+
+def configured(folder: Path, scheme: str) -> RunConfig:
+    task = {"task_option": {"clients": str(CLIENTS)}, "keep_models": "last"}
+    return settings(folder, scheme=scheme, rounds=ROUNDS, **{**task, **SCHEMES[scheme]})
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(name, marks=[] if name == "hcct-p" else [pytest.mark.slow]) for name in SCHEMES]
+)
+async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(tmp_path: Path, scheme: str) -> None:
+    undisturbed = await play(configured(tmp_path / "a", scheme), nodes(*HOSTED, clients=str(CLIENTS)))
+    config = tmp_path / "b.toml"
+    config.write_text(dump(configured(tmp_path / "b", scheme)))
+    flags = ("--run-dir", str(tmp_path / "b"), "--config", str(config), "--local-nodes", "3", "--clients", "6")
+    async with top_server(tmp_path, *flags) as server:
+        await server.event("round_finished", round=1)
+        await server.event("hop_finished", round=2)
+        family = server.family()
+        server.send(SIGKILL)
+        await assert_gone(family)
+    command = [sys.executable, "-m", "top_server", "--json", "--resume", str(tmp_path / "b")]
+    async with running(command, tmp_path / "resumed.log") as server:
+        assert await server.ended(90) == 0, server.errors
+        assert [event["round"] for event in server.events if event["event"] == "round_finished"][-1] == ROUNDS
+    assert not (tmp_path / "b" / "state").exists()
+    expected = sorted(undisturbed.directory.models.iterdir())
+    assert [path.name for path in sorted((tmp_path / "b" / "models").iterdir())] == [path.name for path in expected]
+    for path in expected:
+        tensors, _ = load(path)
+        for name, tensor in load(tmp_path / "b" / "models" / path.name)[0].items():
+            assert tensor.tobytes() == tensors[name].tobytes()
