@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from dataclasses import dataclass
 from weakref import WeakSet, WeakValueDictionary
 
@@ -31,6 +33,10 @@ class _SharedFetch:
     joined: int = 0
 
 
+#: A peer behind a firewall stays there; one that was cut off comes back.
+TRY_AGAIN_S = 300.0
+
+
 class Fetcher:
     """Tries the sources of a start in their order; weights that several orders need are fetched once, and shared."""
 
@@ -44,7 +50,7 @@ class Fetcher:
         self._shared: dict[tuple[str, tuple[Source, ...]], _SharedFetch] = {}
         self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and not let go by all yet
         self._given_away: WeakSet[Weights] = WeakSet()
-        self._unreachable: set[str] = set()
+        self._unreachable: dict[str, float] = {}  # address -> when it could not be dialled
         self.mark = 0  # chunks received so far
 
     def given_away(self, weights: Weights) -> bool:
@@ -110,12 +116,13 @@ class Fetcher:
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
                 logger.warning("model=%s not had from %s: %s", start.model_id, where, failed.failure)
                 if failed.failure.code is FailureCode.UNREACHABLE and source.address:
-                    self._unreachable.add(source.address)
+                    self._unreachable[source.address] = time.monotonic()
         raise error
 
     def _in_order(self, sources: tuple[Source, ...]) -> list[Source]:
-        """As declared, but an address that failed before comes last: one attempt at it is enough."""
-        return sorted(sources, key=lambda source: source.address in self._unreachable)
+        """As declared, but an address that failed before comes last: one attempt at it is enough for a while."""
+        recently = time.monotonic() - TRY_AGAIN_S
+        return sorted(sources, key=lambda source: self._unreachable.get(source.address, -math.inf) > recently)
 
     async def _from(self, source: Source, model_id: str, expected: tuple[TensorSpec, ...]) -> Fetched:
         if source.kind is SourceKind.OWN and model_id not in self._store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +72,7 @@ async def _try(run: Run, number: int, last: int, tries: int) -> dict[str, Any]:
     await run.merging.begin(number, evidence)
     tasks = group_tasks(run, teams, evidence)
     managers = await run.managers.ensure(len(tasks))
-    teams_now = tuple(task.clients for task in tasks)
-    # Orders and models of every time have names of their own.
-    traces = (Trace((run.times * MOST_TRIES + tries) * MOST_MANAGERS),) * len(tasks)
-    if run.interrupted is not None and (run.interrupted.round, run.interrupted.teams) == (number, teams_now):
-        traces = run.interrupted.traces
-        run.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
-    run.interrupted = None
+    traces = _traces(run, number, tasks, tries)
     run.journal.record(
         "round_started",
         round=number,
@@ -86,7 +80,7 @@ async def _try(run: Run, number: int, last: int, tries: int) -> dict[str, Any]:
         sampled_groups=len(teams.sampled),
         clients=sum(len(group) for group in teams.sampled),
         members=[len(task.clients) for task in tasks],
-        teams=teams_now,
+        teams=[task.clients for task in tasks],
     )
     training = [
         asyncio.create_task(run_group(run, number, task, manager, trace), name=f"group {task.number}")
@@ -130,6 +124,17 @@ async def _try(run: Run, number: int, last: int, tries: int) -> dict[str, Any]:
     row = run.journal.row(row)
     run.journal.record("round_finished", **row)
     return row
+
+
+def _traces(run: Run, number: int, tasks: list[GroupTask], tries: int) -> Sequence[Trace]:
+    """What the groups had done before their top server died, if this is the same round of the same groups."""
+    interrupted, run.interrupted = run.interrupted, None
+    if interrupted is not None and (interrupted.round, interrupted.teams) == (number, tuple(t.clients for t in tasks)):
+        hops = sum(len(trace.finished) for trace in interrupted.traces)
+        run.journal.record("round_resumed", round=number, hops=hops)
+        return interrupted.traces
+    # Orders and models of every try have names of their own.
+    return [Trace((run.times * MOST_TRIES + tries) * MOST_MANAGERS)] * len(tasks)
 
 
 async def wait_for_clients(run: Run) -> None:
