@@ -21,10 +21,10 @@ SHUTDOWN_GRACE_S = 2.0
 #: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
 MAX_REASON = 500
 
-# A peer that was silent for 4 s is gone: dead, frozen or cut off. One that lives answers pings from a thread of gRPC's
+# A peer that was silent for 3.5 s is gone: dead, frozen or cut off. One that lives answers from a thread of gRPC's
 # own, however busy it is.
 _KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 1_500),
+    ("grpc.keepalive_time_ms", 1_000),
     ("grpc.keepalive_timeout_ms", 2_500),
     ("grpc.http2.ping_timeout_ms", 2_500),  # 60 s by default, whatever the keepalive timeout says
 ]

@@ -21,7 +21,7 @@ from top_server.membership import Recorder
 SPAWN_AT_ONCE = 4
 
 #: A manager that does not answer will hardly end when asked.
-DISCARD_GRACE_S = 1.0
+DISCARD_GRACE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,11 @@ class ManagerPool:
         """Ends a manager that does not answer; the next `ensure` replaces it."""
         if manager in self._managers:
             self._managers.remove(manager)
-            code = await stop(manager.process, DISCARD_GRACE_S)
+            code = manager.process.returncode
+            reason = "it did not answer" if code is None else f"exit code {code}"
+            self._recorder.record("manager_lost", manager=manager.name, reason=reason)
+            await stop(manager.process, DISCARD_GRACE_S)
             await self._channels.drop(manager.address)  # the next one on this port is dialled without a backoff
-            self._recorder.record("manager_lost", manager=manager.name, reason=f"it did not answer; exit code {code}")
 
     async def close(self) -> None:
         """Stops all managers."""
