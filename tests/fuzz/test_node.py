@@ -140,7 +140,7 @@ async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCap
 
 # --- orders
 
-KEY = OrderKey(1, "train", 0, 0)
+KEY = OrderKey(1, "train", 0, 0, 0, "run")
 NETWORKS = DiscriminatorSettings(4, 1, 4, 0.01, 1)
 START = Start("start", HERE)
 WORKS: tuple[Work, ...] = (
@@ -174,7 +174,7 @@ WORDS = (
     "steps",
 )
 MANAGER_SAYS = said(order_pb2.Order, ORDERS, WORDS)
-AGAIN = Order(OrderKey(9, "describe", 9, 9, 9), 0, Describe())
+AGAIN = Order(OrderKey(9, "describe", 9, 9, 9, "run"), 0, Describe())
 
 
 @fuzzed(80)
@@ -183,7 +183,7 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
     async with unharmed(), worker() as (work, store, channels):
         store.put("start", CLIENTS.initial_weights(0))
         async with serving(speaking(ATTACH, orders, ending)) as bad:
-            life = Attachment(channels.to(bad.address), Attached("run", "n0"), work)
+            life = Attachment(channels.to(bad.address), Attached("run", "n0", "m0"), work)
             serve = asyncio.create_task(life.serve())
             await asyncio.wait([serve], timeout=MOMENT_S)
             serve.cancel()
@@ -193,10 +193,10 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
         members = Members()
 
         def register(s: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), s)
+            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0"), s)
 
         async with serving(register) as good:
-            life = Attachment(channels.to(good.address), Attached("run", "n0"), work)
+            life = Attachment(channels.to(good.address), Attached("run", "n0", "m0"), work)
             serve = asyncio.create_task(life.serve())
             assert await members.wait_for({"n0"}, 5) == set()
             assert isinstance(await soon(members.outcome(members.submit("n0", AGAIN), 5.0)), Described)
@@ -206,7 +206,7 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
 
 async def test_an_order_that_cannot_be_read_ends_the_attachment() -> None:
     async with unharmed(), worker() as (work, _, channels), serving(speaking(ATTACH, [b"\xff\xff"])) as bad:
-        life = Attachment(channels.to(bad.address), Attached("run", "n0"), work)
+        life = Attachment(channels.to(bad.address), Attached("run", "n0", "m0"), work)
         assert await soon(life.serve()) == (False, "its order cannot be read")
 
 

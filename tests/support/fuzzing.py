@@ -178,13 +178,20 @@ def check_refusal(error: grpc.aio.AioRpcError) -> None:
     assert error.details()
 
 
-async def heard(call: AsyncIterable[Any], seconds: float) -> tuple[list[bytes], grpc.StatusCode | None]:
+async def _no_answer(_: bytes) -> None:
+    pass
+
+
+async def heard(
+    call: AsyncIterable[Any], seconds: float, hear: Callable[[bytes], Awaitable[None]] = _no_answer
+) -> tuple[list[bytes], grpc.StatusCode | None]:
     """What a call answers within this time, and its status if it ended; it is cancelled if not."""
     found: list[bytes] = []
     try:
         async with asyncio.timeout(seconds):
             async for answer in call:
-                found.append(answer)  # noqa: PERF401 (what came before an error counts)
+                found.append(answer)
+                await hear(answer)
             return found, grpc.StatusCode.OK
     except grpc.aio.AioRpcError as error:
         check_refusal(error)
