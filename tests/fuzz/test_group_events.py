@@ -89,7 +89,7 @@ def watcher(client: ManagerClient, recorder: Recorder) -> _Watcher:
     return _Watcher(run, REQUEST, SimpleNamespace(client=client), Trace())  # type: ignore[arg-type]
 
 
-@fuzzed(60)
+@fuzzed(30)
 @given(events=st.lists(MANAGER_SAYS, max_size=5), ending=ENDINGS)
 async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[bytes], ending: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
