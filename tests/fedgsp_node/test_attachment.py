@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import grpc.aio
 import numpy as np
 import pytest
-import torch
 from support.blobs_task import Blobs
 from support.scripted import let_others_run
 from support.serving import nobody, serving
@@ -28,7 +27,6 @@ from fedgsp.messages import (
     Describe,
     Described,
     Done,
-    Evaluate,
     Failed,
     Failure,
     FailureCode,
@@ -194,27 +192,6 @@ async def test_a_bug_in_the_node_is_reported_and_the_node_lives_on(monkeypatch: 
         assert outcome.code is FailureCode.UNSPECIFIED
         assert outcome.detail.startswith("TypeError")
         assert isinstance(await m.result(m.send(Describe(), position=1)), Described)
-
-
-def raises_no_text() -> None:
-    raise ValueError("\udcff")
-
-
-@pytest.mark.parametrize(("fault", "why"), [(lambda: {1: 0.5}, "TypeError"), (raises_no_text, "ValueError: ?")])
-async def test_what_a_task_says_that_no_message_can_is_a_failure_of_that_order(
-    fault: Callable[[], Any], why: str
-) -> None:
-    class Odd(Blobs):
-        def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Any:
-            return fault()
-
-    async with manager() as m, node(m, Odd()) as n:
-        evaluated = m.send(Evaluate(training(n).start))
-        described = m.send(Describe(), position=1)
-        outcome = await m.result(evaluated)
-        assert isinstance(outcome, Failure)
-        assert outcome.detail.startswith(why)
-        assert await m.result(described) == Described(n.clients.class_counts(0))
 
 
 async def test_a_training_that_is_called_off_stops_and_says_so() -> None:

@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.blobs_task import Blobs
 from support.fuzzing import (
     ENDINGS,
     MOMENT_S,
@@ -27,13 +28,15 @@ from support.fuzzing import (
     unharmed,
     until,
 )
-from support.real_manager import ATTACH, KEY, MADE, REF, REPORTS, SETTINGS, manager, node, parrot, request
+from support.real_manager import ATTACH, KEY, MADE, REF, REPORTS, SETTINGS, START, manager, node, parrot, request
 
 from fedgsp import wire
 from fedgsp.channels import Channels
 from fedgsp.messages import (
+    Describe,
     Described,
     Done,
+    Evaluate,
     Evaluated,
     Failure,
     FailureCode,
@@ -46,6 +49,7 @@ from fedgsp.messages import (
     Reveal,
     Source,
     SourceKind,
+    Start,
     Train,
     Trained,
 )
@@ -126,6 +130,27 @@ async def test_an_answer_that_cannot_be_is_a_failure(work: Any, result: Any, why
     assert isinstance(outcome, Failure)
     assert outcome.code is FailureCode.BAD_ORDER
     assert why in outcome.detail
+
+
+def raises_no_text() -> None:
+    raise ValueError("\udcff")
+
+
+@pytest.mark.parametrize(("figures", "why"), [(lambda: {1: 0.5}, "TypeError"), (raises_no_text, "ValueError: ?")])
+async def test_what_a_task_says_that_no_message_can_is_a_failure_of_that_order(figures: Any, why: str) -> None:
+    class Odd(Blobs):
+        def metrics(self, outputs: Any, targets: Any) -> Any:
+            return figures()
+
+    async with manager() as m, node(m, "n0", Odd()) as store:
+        store.put("start", START)
+        start = Start("start", (Source(SourceKind.LOCAL, "n0"),))
+        evaluated = m.members.submit("n0", Order(KEY, 0, Evaluate(start)))
+        described = m.members.submit("n0", Order(dataclasses.replace(KEY, position=1), 0, Describe()))
+        outcome = await m.members.outcome(evaluated, 20.0)
+        assert isinstance(outcome, Failure)
+        assert outcome.detail.startswith(why)
+        assert isinstance(await m.members.outcome(described, 20.0), Described)
 
 
 async def test_progress_that_repeats_itself_is_no_sign_of_life() -> None:

@@ -108,11 +108,11 @@ async def manager() -> AsyncIterator[Manager]:
 
 
 @asynccontextmanager
-async def node(m: Manager, name: str) -> AsyncIterator[ModelStore]:
+async def node(m: Manager, name: str, task: Blobs | None = None) -> AsyncIterator[ModelStore]:
     """A real node, attached."""
     store, slot = ModelStore(), Slot()
     async with serving(ModelServicer(store).add_to), Channels() as channels:
-        clients = Clients(Blobs(), None)
+        clients = Clients(task or Blobs(), None)
         worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, "127.0.0.1"), slot)
         life = asyncio.create_task(Attachment(channels.to(m.address), Attached("run", name, "m0"), worker).serve())
         try:
