@@ -46,13 +46,13 @@ class Attachment:
         self._channel = channel
         self._attached = attached
         self._worker = worker
-        self._reports: asyncio.Queue[NodeReport | None] = asyncio.Queue()  # None ends the stream
+        self._reports: asyncio.Queue[order_pb2.NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
-        self._reported: OrderedDict[OrderKey, NodeReport] = OrderedDict()
+        self._reported: OrderedDict[OrderKey, order_pb2.NodeReport] = OrderedDict()
 
     async def serve(self) -> tuple[bool, str]:
         """Takes the manager's orders until its stream ends; returns whether the manager ended it, and the reason."""
-        self._reports.put_nowait(NodeReport(self._attached))
+        self._report(self._attached)
         call = order_pb2_grpc.OrderServiceStub(self._channel).Attach(self._outgoing())
         progress = asyncio.create_task(self._report_progress())
         try:
@@ -74,7 +74,7 @@ class Attachment:
 
     async def _outgoing(self) -> AsyncIterator[order_pb2.NodeReport]:
         while (report := await self._reports.get()) is not None:
-            yield wire.encode(report)
+            yield report
 
     def _take(self, order: Order) -> None:
         key = order.key
@@ -85,7 +85,7 @@ class Attachment:
                 self._running[key].cancel()
         elif key.run.partition(".")[0] != self._attached.run_id:  # the run of each alone is named after its run
             refusal = Failure(FailureCode.BAD_ORDER, f"an order of run {key.run!r}, not of {self._attached.run_id!r}")
-            self._reports.put_nowait(NodeReport(Failed(key, refusal)))
+            self._report(Failed(key, refusal))
         elif key in self._reported:  # an order that came twice has the same answer, and no other effect
             self._reports.put_nowait(self._reported[key])
         elif key not in self._running:
@@ -96,23 +96,28 @@ class Attachment:
     def _ended(self, key: OrderKey, task: asyncio.Task[None]) -> None:
         del self._running[key]
         if task.cancelled():  # before its first step
-            self._reports.put_nowait(NodeReport(Failed(key, Failure(FailureCode.CANCELLED, "called off"))))
+            self._report(Failed(key, Failure(FailureCode.CANCELLED, "called off")))
 
     async def _carry_out(self, key: OrderKey, order: Order) -> None:
         try:
-            report: Done | Failed = Done(key, await self._worker.carry_out(order, self._upload))
+            done = Done(key, await self._worker.carry_out(order, self._upload))
+            report = wire.encode(NodeReport(done))  # what cannot be said is this order's failure, not the stream's
         except (OrderError, WeightsError) as error:
             logger.warning("round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure)
-            report = Failed(key, error.failure)
+            report = wire.encode(NodeReport(Failed(key, error.failure)))
         except asyncio.CancelledError:
-            report = Failed(key, Failure(FailureCode.CANCELLED, "called off"))
+            report = wire.encode(NodeReport(Failed(key, Failure(FailureCode.CANCELLED, "called off"))))
         except Exception as error:  # a bug of ours must reach the manager as a failure, not as silence
             logger.exception("round=%d group=%d client=%d", key.round, key.group, order.client)
-            report = Failed(key, Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}"))
-        answer = self._reported[key] = NodeReport(report)
+            failure = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
+            report = wire.encode(NodeReport(Failed(key, failure)))
+        self._reported[key] = report
         while len(self._reported) > REMEMBERED_REPORTS:
             self._reported.popitem(last=False)
-        self._reports.put_nowait(answer)
+        self._reports.put_nowait(report)
+
+    def _report(self, kind: Attached | Failed | Progress) -> None:
+        self._reports.put_nowait(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights) -> None:
         await upload(self._channel, model_id, weights, UPLOAD_TIMEOUT_S)
@@ -125,5 +130,5 @@ class Attachment:
             mark = self._worker.mark
             if mark != last and self._running:
                 orders = tuple(OrderProgress(key, mark) for key in self._running)
-                self._reports.put_nowait(NodeReport(Progress(orders)))
+                self._report(Progress(orders))
             last = mark

@@ -12,7 +12,7 @@ import torch
 
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp.local_training import training_options
-from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
+from fedgsp.messages import MOST_SAMPLES, Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
@@ -91,7 +91,11 @@ class Clients:
     def class_counts(self, client: int) -> tuple[int, ...]:
         """The class histogram of a client's training part."""
         part = self._of(client).train
-        return self.call(lambda: tuple(int(count) for count in self.task.class_counts(part)))
+        counts = self.call(lambda: tuple(int(count) for count in self.task.class_counts(part)))
+        wrong = next((count for count in counts if not 0 <= count <= MOST_SAMPLES), None)
+        if wrong is not None:
+            raise OrderError(Failure(FailureCode.TASK_RAISED, f"class_counts() counts {wrong} samples of a class"))
+        return counts
 
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
@@ -172,6 +176,8 @@ class Clients:
         x, y = as_tensor(part.x), as_tensor(part.y)
         with bound(self._module, model):
             correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
+        if not 0 <= correct <= len(part):
+            raise OrderError(Failure(FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"))
         return Evaluated(correct, len(part), loss_sum, metrics=figures)
 
     def _personalised(

@@ -52,6 +52,9 @@ class OwnModels:
         self._store.release([other for other in held if other != start_id])
         self._ids[client] = [*(other for other in held if other == start_id), model_id]
 
+    def __contains__(self, model_id: str) -> bool:
+        return any(model_id in held for held in self._ids.values())
+
     def forget(self, model_ids: Iterable[str]) -> None:
         """A client whose own model is wanted no more has none, nor the one before."""
         gone = set(model_ids)

@@ -30,4 +30,5 @@ def where(error: BaseException) -> str:
     """An error with its place in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
-    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+    found = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+    return found.encode(errors="replace").decode()  # names of files may hold what is no text, and no message

@@ -91,15 +91,20 @@ class Worker:
                 if order.work.own:
                     self._own.forget(order.work.model_ids)
             case Recall():
-                return self._recall(order.work)
+                return self._recall(order, order.work)
             case _:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "this node does not know such an order"))
         return None
 
-    def _recall(self, work: Recall) -> Recalled:
+    def _recall(self, order: Order, work: Recall) -> Recalled:
+        key = order.key
+        if key is None or not work.prefix.startswith(f"{key.run}/{key.round}/{key.group}/"):
+            detail = f"models that begin with {work.prefix[:100]!r} are not that group's"
+            raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
         held = self._store.ids(work.prefix)
-        self._store.release(set(held) - set(work.model_ids))
-        return Recalled(tuple(model_id for model_id in held if model_id in work.model_ids))
+        wanted = set(work.model_ids)
+        self._store.release([model_id for model_id in held if model_id not in wanted and model_id not in self._own])
+        return Recalled(tuple(model_id for model_id in held if model_id in wanted))
 
     async def _send_up(self, work: SendUp, upload: Uploader) -> None:
         if work.earlier and work.model_id not in self._store:

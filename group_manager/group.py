@@ -315,7 +315,9 @@ class Group:
         outcome = await self._submit(node, Order(key, 0, SendUp(model_id, maker is None))).outcome
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
-        weights = await self._store.get(model_id)
+        if model_id not in self._store:
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"node {node} did not send model {model_id!r}, but said so")
+        weights = self._store.held(model_id)
         self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
 
     def can_provide(self, model_id: str) -> bool:

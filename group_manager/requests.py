@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fedgsp.messages import MOST_CLIENT, ModelRef, Part, RunGroupRequest
+from fedgsp.messages import MOST_CLIENT, MOST_SAMPLES, ModelRef, Part, RunGroupRequest
 
 #: Longest wait for a member that makes no progress: a year.
 MOST_STALL_S = 366 * 24 * 3600.0
 #: Pairs of clients that are told apart at once.
 MOST_PAIRS = 10_000_000
+#: Managers that may have been lost with a group: what they ordered is numbered, too.
+MOST_LOST = (1 << 16) - 1
 
 #: Programs whose members start from a model, and those that need training settings.
 _WITH_START = ("relay", "parallel", "alone", "compare", "distance", "evaluate", "evaluate-training")
@@ -78,8 +80,16 @@ def _finished(request: RunGroupRequest) -> str:
     clients = [hop.member.client for hop in request.finished if hop.member is not None]
     if len(set(clients)) < len(clients) or max(clients, default=0) > MOST_CLIENT:
         return "a client is in the finished hops twice, or has no possible id"
+    if len({hop.model.id for hop in request.finished if hop.model is not None}) < len(request.finished):
+        return "a model is in the finished hops twice"
+    if any(hop.member.samples > MOST_SAMPLES for hop in request.finished if hop.member is not None):
+        return "a finished hop has more samples than can be"
+    if request.attempt > MOST_LOST:
+        return f"no group has lost {request.attempt} managers"
     if request.planned and not {member.client for member in request.members}.issubset(request.planned):
         return "a member is not planned"
+    if len(set(request.planned)) < len(request.planned):
+        return "a client is planned twice"
     if not 0 <= request.most_update_ratio < math.inf:
         return f"updates cannot be {request.most_update_ratio} times as long as others"
     return ""

@@ -36,6 +36,7 @@ from fedgsp.messages import (
     Leave,
     Member,
     NodeMessage,
+    NodeReport,
     Order,
     OrderKey,
     Progress,
@@ -224,7 +225,7 @@ async def test_an_order_called_off_before_its_first_step_is_reported_too() -> No
         life._take(Order(key, 0, Cancel()))
         report = await life._reports.get()
         assert report is not None
-        assert report.kind == Failed(key, Failure(FailureCode.CANCELLED, "called off"))
+        assert wire.decode(NodeReport, report).kind == Failed(key, Failure(FailureCode.CANCELLED, "called off"))
 
 
 async def test_calling_off_what_is_not_running_changes_nothing() -> None:

@@ -258,6 +258,27 @@ def test_tasks_that_raise_elsewhere_are_the_tasks_fault_too() -> None:
     assert "in class_counts" in refused(lambda: clients.class_counts(0))[1]
 
 
+@pytest.mark.parametrize("count", [-1, 2**64])
+def test_counts_that_cannot_be_are_the_tasks_fault(count: int) -> None:
+    class Miscounting(Blobs):
+        def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
+            return count
+
+        def class_counts(self, train: Split) -> Any:
+            return [1, count, 2]
+
+    clients = Clients(Miscounting(), None)
+    weights = clients.initial_weights(0)
+    found = [
+        refused(lambda: clients.evaluate(0, weights, Control())),
+        refused(lambda: clients.class_counts(0)),
+    ]
+    assert found == [
+        (FailureCode.TASK_RAISED, f"correct() counts {count} of 5 samples"),
+        (FailureCode.TASK_RAISED, f"class_counts() counts {count} samples of a class"),
+    ]
+
+
 def test_training_can_go_on_after_a_failure() -> None:
     faults = [raising(ValueError("once"))]
     clients = Clients(Blobs(on_loss=lambda: faults.pop()() if faults else None), None)

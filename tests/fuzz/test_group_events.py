@@ -45,7 +45,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2
 from fedgsp.weights import WeightsError
 from top_server import manager_client
-from top_server.group_run import _Watcher
+from top_server.group_run import Trace, _Watcher
 from top_server.grouping import GroupingRequest
 from top_server.grouping_service import assign
 from top_server.manager_client import ManagerClient
@@ -84,11 +84,12 @@ def watcher(client: ManagerClient, recorder: Recorder) -> _Watcher:
     async def take(*_: Any) -> Any:
         return await client.take("m", TENSORS, 40)
 
-    run = SimpleNamespace(journal=recorder, take_model=take, take_update=take)
-    return _Watcher(run, REQUEST, SimpleNamespace(client=client))  # type: ignore[arg-type]
+    membership = SimpleNamespace(note_offence=lambda _: None)
+    run = SimpleNamespace(journal=recorder, membership=membership, take_model=take, take_update=take)
+    return _Watcher(run, REQUEST, SimpleNamespace(client=client), Trace())  # type: ignore[arg-type]
 
 
-@fuzzed(60)
+@fuzzed(30)
 @given(events=st.lists(MANAGER_SAYS, max_size=5), ending=ENDINGS)
 async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[bytes], ending: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

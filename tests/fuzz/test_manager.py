@@ -1,21 +1,17 @@
-"""Nodes and top servers that say anything to a group manager.
+"""Nodes that say anything to a group manager, and what nobody has.
 
 FEDGSP_FUZZ=1000 python -m pytest tests/fuzz --hypothesis-profile=default tries more, and others each time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections import deque
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from support.blobs_task import Blobs
@@ -25,7 +21,6 @@ from support.fuzzing import (
     check_refusal,
     fuzzed,
     heard,
-    near,
     path,
     said,
     say,
@@ -33,147 +28,46 @@ from support.fuzzing import (
     unharmed,
     until,
 )
-from support.serving import serving
+from support.real_manager import ATTACH, KEY, MADE, REF, REPORTS, SETTINGS, START, manager, node, parrot, request
 
 from fedgsp import wire
 from fedgsp.channels import Channels
 from fedgsp.messages import (
-    Attached,
+    Describe,
     Described,
-    Discriminated,
-    Discrimination,
-    DiscriminatorSettings,
     Done,
+    Evaluate,
     Evaluated,
-    Failed,
     Failure,
     FailureCode,
-    GroupEvent,
-    GroupResult,
-    Member,
     ModelRef,
     NodeReport,
     Order,
-    OrderKey,
     OrderProgress,
-    Part,
     Progress,
-    RelayMode,
     Release,
-    Results,
     Reveal,
-    RunGroupRequest,
     Source,
     SourceKind,
+    Start,
     Train,
     Trained,
-    TrainingSettings,
 )
-from fedgsp.model_service import ModelServicer, fetch
+from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
+from fedgsp.v1 import order_pb2
 from fedgsp.weights import WeightsError
-from fedgsp_node.attachment import Attachment
-from fedgsp_node.clients import Clients
-from fedgsp_node.fetching import Fetcher
-from fedgsp_node.slot import Slot
-from fedgsp_node.worker import Worker
 from group_manager import servicers
 from group_manager.group import Group
 from group_manager.members import Members
-from group_manager.programs import PROGRAMS
-from group_manager.servicers import GroupServicer, OrderServicer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
-ATTACH, RUN_GROUP, FORGET = (
-    path("OrderService", "Attach"),
-    path("GroupService", "RunGroup"),
-    path("GroupService", "Forget"),
-)
-SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)
-CLIENTS = Clients(Blobs(), None)
-START = CLIENTS.initial_weights(0)
-REF = START.ref("start")
-
-
-@dataclass
-class Manager:
-    """A manager, and the top server's models."""
-
-    members: Members
-    store: ModelStore
-    groups: GroupServicer
-    channel: grpc.aio.Channel
-    address: str
-    top_address: str
-
-
-@asynccontextmanager
-async def manager() -> AsyncIterator[Manager]:
-    members, store, top = Members(), ModelStore(), ModelStore()
-    top.put("start", START)
-    async with Channels() as channels, serving(ModelServicer(top).add_to) as served_top:
-        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, "m0", "not yet known"))
-        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
-
-        def register(server: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), server)
-            group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-            models.add_to(server)
-
-        async with serving(register) as served:
-            groups._me = Source(SourceKind.MANAGER, "m0", served.address)
-            yield Manager(members, store, groups, served.channel, served.address, served_top.address)
-
-
-@asynccontextmanager
-async def node(m: Manager, name: str) -> AsyncIterator[ModelStore]:
-    """A real node, attached."""
-    store, slot = ModelStore(), Slot()
-    async with serving(ModelServicer(store).add_to), Channels() as channels:
-        clients = Clients(Blobs(), None)
-        worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, "127.0.0.1"), slot)
-        life = asyncio.create_task(Attachment(channels.to(m.address), Attached("run", name), worker).serve())
-        try:
-            assert await m.members.wait_for({name}, 10) == set()
-            yield store
-        finally:
-            life.cancel()
-            await asyncio.gather(life, return_exceptions=True)
-            slot.close()
-
-
-def request(program: str, **changes: Any) -> RunGroupRequest:
-    members = tuple(Member(client, f"n{client % 2}", "", 1, None, 1.0) for client in range(3))
-    plan = Discrimination(DiscriminatorSettings(4, 1, 4, 0.01, 1), 2, 1, 1)
-    good = RunGroupRequest(
-        *("run", 1, 0, program, members, REF, "TOP", RelayMode.AUTO, True, SETTINGS, 0.5, 1 << 22), discrimination=plan
-    )
-    return dataclasses.replace(good, **changes)
-
-
-# --- nodes
-
-KEY = OrderKey(1, "train", 0, 0)
-HELLO = NodeReport(Attached("run", "n9"))
-MADE = Trained(ModelRef("made"), 5, 0.5, 0.1, update=ModelRef("made.update"))
-REPORTS: list[order_pb2.NodeReport] = [
-    wire.encode(report)
-    for report in (
-        HELLO,
-        NodeReport(Done(KEY, MADE)),
-        NodeReport(Done(KEY, Evaluated(1, 2, 0.5, metrics={"f1": 0.5}))),
-        NodeReport(Done(KEY, Described((1, 2)))),
-        NodeReport(Done(KEY, Discriminated(ModelRef("made"), (1,), 2))),
-        NodeReport(Failed(KEY, Failure(FailureCode.STALLED, "so it is"))),
-        NodeReport(Progress((OrderProgress(KEY, 7),))),
-    )
-]
+FORGET = path("GroupService", "Forget")
 NODE_SAYS = said(order_pb2.NodeReport, REPORTS, ("n9", "n0", "run", "train", "made", "start"))
 
 
-@fuzzed(50)
+@fuzzed(25)
 @given(
     streams=st.lists(st.tuples(st.booleans(), st.lists(NODE_SAYS, max_size=4), ENDINGS), min_size=1, max_size=2),
 )
@@ -238,6 +132,27 @@ async def test_an_answer_that_cannot_be_is_a_failure(work: Any, result: Any, why
     assert why in outcome.detail
 
 
+def raises_no_text() -> None:
+    raise ValueError("\udcff")
+
+
+@pytest.mark.parametrize(("figures", "why"), [(lambda: {1: 0.5}, "TypeError"), (raises_no_text, "ValueError: ?")])
+async def test_what_a_task_says_that_no_message_can_is_a_failure_of_that_order(figures: Any, why: str) -> None:
+    class Odd(Blobs):
+        def metrics(self, outputs: Any, targets: Any) -> Any:
+            return figures()
+
+    async with manager() as m, node(m, "n0", Odd()) as store:
+        store.put("start", START)
+        start = Start("start", (Source(SourceKind.LOCAL, "n0"),))
+        evaluated = m.members.submit("n0", Order(KEY, 0, Evaluate(start)))
+        described = m.members.submit("n0", Order(dataclasses.replace(KEY, position=1), 0, Describe()))
+        outcome = await m.members.outcome(evaluated, 20.0)
+        assert isinstance(outcome, Failure)
+        assert outcome.detail.startswith(why)
+        assert isinstance(await m.members.outcome(described, 20.0), Described)
+
+
 async def test_progress_that_repeats_itself_is_no_sign_of_life() -> None:
     members = Members()
     session = await members.attach("n9")
@@ -250,102 +165,6 @@ async def test_progress_that_repeats_itself_is_no_sign_of_life() -> None:
     assert ticket.touched > 0.0
 
 
-# --- the top server
-
-PARTS = (Part(REF, "", 1.0), Part(ModelRef("other"), "n0", 2.0, 0))
-REQUESTS: list[group_pb2.RunGroupRequest] = [
-    *(wire.encode(request(program)) for program in PROGRAMS),
-    wire.encode(request("parallel", aggregation="fednova", reveal=Reveal("exact"))),
-    wire.encode(request("alone", results=Results.COLLECTED, reveal=Reveal("sketch:8"))),
-    wire.encode(request("alone", results=Results.RETAINED, parts=PARTS, start=ModelRef("mean"))),
-    wire.encode(request("compare", members=(Member(0, "n0", "", 1, Part(ModelRef("other"), "n0", 1.0, 0)),))),
-]
-WORDS = (*PROGRAMS, "n0", "n1", "start", "other", "run", "sgd", "pfedme", "fednova", "exact", "layer:0", "sketch:4")
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> tuple[bytes, bool]:
-    if draw(st.integers(0, 4)) == 0:
-        return draw(said(group_pb2.RunGroupRequest, REQUESTS, WORDS)), True
-    return draw(near(draw(st.sampled_from(REQUESTS)), WORDS)).SerializeToString(), draw(st.integers(0, 4)) > 0
-
-
-@fuzzed(60)
-@given(asked=requests())
-async def test_whatever_group_is_asked_for_it_ends_or_is_called_off_and_leaves_nothing(
-    asked: tuple[bytes, bool],
-) -> None:
-    message, stays = asked
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.02)
-        async with unharmed(), AsyncExitStack() as stack:
-            m = await stack.enter_async_context(manager())
-            stores = [await stack.enter_async_context(node(m, name)) for name in ("n0", "n1")]
-            message = _addressed(message, m.top_address)
-            answers, status = await heard(m.channel.unary_stream(RUN_GROUP)(message), 1.0 if stays else 0.03)
-            events = [wire.decode(GroupEvent, group_pb2.GroupEvent.FromString(answer)).kind for answer in answers]
-            if status is grpc.StatusCode.OK:
-                last = events[-1]
-                assert isinstance(last, GroupResult | Failure)
-                assert (
-                    not isinstance(last, Failure)
-                    or last.code is not FailureCode.UNSPECIFIED
-                    or "no mem" in last.detail
-                )
-            await until(lambda: not m.groups._groups)
-            # All that stays here is what the top server has to fetch.
-            await _forget(m, m.store._held)
-            assert len(m.store) == 0
-            good = wire.encode(request("describe", start_address=m.top_address))
-            answers, status = await heard(m.channel.unary_stream(RUN_GROUP)(good.SerializeToString()), 5.0)
-            assert (len(answers), status) == (4, grpc.StatusCode.OK)
-            assert all(not store._waiting for store in stores)
-
-
-def _addressed(message: bytes, address: str) -> bytes:
-    try:
-        asked = group_pb2.RunGroupRequest.FromString(message)
-    except DecodeError:
-        return message
-    if asked.start_address == "TOP":
-        asked.start_address = address
-        return asked.SerializeToString()
-    return message
-
-
-async def _forget(m: Manager, ids: Any) -> None:
-    release = wire.encode(Release(tuple(ids))).SerializeToString()
-    await soon(m.channel.unary_unary(FORGET)(release))
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"stall_timeout_s": float("nan")}, "cannot stall for nan s"),
-        ({"stall_timeout_s": float("inf")}, "cannot stall for inf s"),
-        ({"stall_timeout_s": -1.0}, "cannot stall for -1.0 s"),
-        ({"start": None}, "needs a start"),
-        ({"training": None}, "needs training settings"),
-        ({"parts": (Part(None, "", 1.0),)}, "a part has no name"),
-        ({"parts": (Part(REF, "", 1.0),)}, "a part of itself"),
-        ({"parts": PARTS, "start": None}, "the mean of the parts has no name"),
-        ({"members": (Member(2**63, "n0"),)}, "no client has the id"),
-        ({"members": (Member(1, "n0"), Member(1, "n1"))}, "a member twice"),
-        ({"program": "collect"}, "no model to collect"),
-        ({"program": "discriminate", "members": tuple(Member(c, "n0") for c in range(5000))}, "too many"),
-    ],
-)
-async def test_a_group_that_cannot_be_run_is_refused_before_it_begins(changes: dict[str, Any], why: str) -> None:
-    async with unharmed(), manager() as m:
-        call = group_pb2_grpc.GroupServiceStub(m.channel).RunGroup(
-            wire.encode(request(**{"program": "relay", **changes}))
-        )
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call.read()
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert why in str(refused.value.details())
-
-
 async def test_a_model_that_nobody_knows_of_is_not_waited_for() -> None:
     async with unharmed(), manager() as m:
         with pytest.raises(WeightsError) as refused:
@@ -356,13 +175,26 @@ async def test_a_model_that_nobody_knows_of_is_not_waited_for() -> None:
 async def test_what_no_node_is_known_to_have_cannot_be_collected() -> None:
     m = Members()
     async with Channels() as channels:
-        group = Group(request("relay"), m, ModelStore(), channels, Source(SourceKind.MANAGER, "m0"), lambda _: None)
+        group = Group(
+            request("relay"), m, ModelStore(), channels, Source(SourceKind.MANAGER, "m0"), lambda _: None, deque()
+        )
         found = await soon(group.collect("unheard of"))
     assert isinstance(found, Failure)
     assert found.code is FailureCode.NO_SUCH_MODEL
 
 
-@fuzzed(20)
+async def test_what_a_node_only_says_that_it_sent_is_not_waited_for() -> None:
+    said_so = wire.encode(NodeReport(Done(KEY, None)))
+    async with unharmed(), manager() as m, parrot(m, "n1", [said_so]):
+        asked, me = request("relay"), Source(SourceKind.MANAGER, "m0")
+        group = Group(asked, m.members, m.store, m.groups._channels, me, lambda _: None, deque())
+        group.submit(asked.members[1], group.key("train", 0), TRAIN)
+        found = await soon(group.collect("made"))
+        group.close("")
+    assert found == Failure(FailureCode.NO_SUCH_MODEL, "node n1 did not send model 'made', but said so")
+
+
+@fuzzed(10)
 @given(message=said(order_pb2.Release, [wire.encode(Release(("start", "m"), True))], ("start",)))
 async def test_whatever_is_to_be_forgotten_is_no_trouble(message: bytes) -> None:
     async with unharmed(), manager() as m:

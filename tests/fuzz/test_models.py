@@ -56,7 +56,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     return parts[: draw(st.integers(1, 4))]
 
 
-@fuzzed(80)
+@fuzzed(40)
 @given(chunks=streams(), ending=ENDINGS)
 async def test_whatever_is_uploaded_only_what_is_good_is_kept(chunks: list[bytes], ending: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,7 @@ async def test_whatever_is_uploaded_only_what_is_good_is_kept(chunks: list[bytes
             assert (await store.get("m")).digest == WEIGHTS.digest
 
 
-@fuzzed(80)
+@fuzzed(40)
 @given(chunks=streams(), ending=ENDINGS, expected=st.sampled_from([TENSORS, None]), promised=st.booleans())
 async def test_whatever_a_holder_says_a_fetch_ends_with_weights_or_a_reason(
     chunks: list[bytes], ending: str, expected: object, promised: bool
@@ -96,7 +96,7 @@ async def test_whatever_a_holder_says_a_fetch_ends_with_weights_or_a_reason(
                 assert found.buffer.nbytes <= MOST
 
 
-@fuzzed(40)
+@fuzzed(15)
 @given(request=said(model_pb2.FetchRequest, [model_pb2.FetchRequest(model_id="m")], ("m",)))
 async def test_whatever_is_asked_for_a_holder_gives_what_it_has(request: bytes) -> None:
     store = ModelStore()

@@ -40,6 +40,8 @@ from fedgsp.messages import (
     Leave,
     Order,
     OrderKey,
+    Recall,
+    Recalled,
     Release,
     Reveal,
     SendUp,
@@ -91,7 +93,7 @@ async def worker(state_dir: Path | None = None) -> AsyncIterator[tuple[Worker, M
         slot.close()
 
 
-@fuzzed(50)
+@fuzzed(25)
 @given(messages=st.lists(TOP_SERVER_SAYS, max_size=4), welcomed=st.booleans(), ending=ENDINGS)
 async def test_whatever_a_top_server_says_a_node_waits_or_leaves_in_words(
     messages: list[bytes], welcomed: bool, ending: str, tmp_path_factory: pytest.TempPathFactory
@@ -140,7 +142,7 @@ async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCap
 
 # --- orders
 
-KEY = OrderKey(1, "train", 0, 0)
+KEY = OrderKey(1, "train", 0, 0, 0, "run")
 NETWORKS = DiscriminatorSettings(4, 1, 4, 0.01, 1)
 START = Start("start", HERE)
 WORKS: tuple[Work, ...] = (
@@ -154,6 +156,7 @@ WORKS: tuple[Work, ...] = (
     Initialise("fresh", 1),
     SendUp("start"),
     Release(("end",), True),
+    Recall("run/1/0/relay/", ("run/1/0/relay/0.0", "end")),
     Cancel(),
 )
 ORDERS: list[order_pb2.Order] = [
@@ -172,18 +175,22 @@ WORDS = (
     "layer:0",
     "sketch:4",
     "steps",
+    "run",
+    "run/1/0/",
+    "run/1/0/relay/0.0",
+    "run/1/0/alone/0.0",
 )
 MANAGER_SAYS = said(order_pb2.Order, ORDERS, WORDS)
-AGAIN = Order(OrderKey(9, "describe", 9, 9, 9), 0, Describe())
+AGAIN = Order(OrderKey(9, "describe", 9, 9, 9, "run"), 0, Describe())
 
 
-@fuzzed(80)
+@fuzzed(40)
 @given(orders=st.lists(MANAGER_SAYS, min_size=1, max_size=5), ending=ENDINGS)
 async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], ending: str) -> None:
     async with unharmed(), worker() as (work, store, channels):
         store.put("start", CLIENTS.initial_weights(0))
         async with serving(speaking(ATTACH, orders, ending)) as bad:
-            life = Attachment(channels.to(bad.address), Attached("run", "n0"), work)
+            life = Attachment(channels.to(bad.address), Attached("run", "n0", "m0"), work)
             serve = asyncio.create_task(life.serve())
             await asyncio.wait([serve], timeout=MOMENT_S)
             serve.cancel()
@@ -193,10 +200,10 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
         members = Members()
 
         def register(s: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members), s)
+            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0"), s)
 
         async with serving(register) as good:
-            life = Attachment(channels.to(good.address), Attached("run", "n0"), work)
+            life = Attachment(channels.to(good.address), Attached("run", "n0", "m0"), work)
             serve = asyncio.create_task(life.serve())
             assert await members.wait_for({"n0"}, 5) == set()
             assert isinstance(await soon(members.outcome(members.submit("n0", AGAIN), 5.0)), Described)
@@ -206,7 +213,7 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
 
 async def test_an_order_that_cannot_be_read_ends_the_attachment() -> None:
     async with unharmed(), worker() as (work, _, channels), serving(speaking(ATTACH, [b"\xff\xff"])) as bad:
-        life = Attachment(channels.to(bad.address), Attached("run", "n0"), work)
+        life = Attachment(channels.to(bad.address), Attached("run", "n0", "m0"), work)
         assert await soon(life.serve()) == (False, "its order cannot be read")
 
 
@@ -260,6 +267,45 @@ async def test_an_order_that_cannot_be_carried_out_fails_with_a_reason(
         n.store.put("twisted", type(weights)((twisted,), odd.buffer))
         failure = await why_not(n.do(work))
     assert (failure.code, why in failure.detail) == (code, True), failure
+
+
+IDS = (
+    "start",
+    "end",
+    "run/1/0/relay/0.0",
+    "run/1/0/relay/1.0",
+    "run/1/0/alone/0.0",
+    "run/1/1/relay/0.0",
+    "run/10/0/x",
+)
+ANY_ID = st.sampled_from((*IDS, "", "unheard of"))
+
+
+@fuzzed(40)
+@given(
+    prefix=ANY_ID | ANY_ID.flatmap(lambda one: st.integers(0, len(one)).map(lambda size: one[:size])),
+    wanted=st.lists(ANY_ID, max_size=3),
+)
+async def test_whatever_a_manager_recalls_only_models_of_its_group_that_nobody_retains_go(
+    prefix: str, wanted: list[str]
+) -> None:
+    own = "run/1/0/alone/0.0"
+    async with node() as n:
+        for model_id in IDS:
+            n.store.put(model_id, n.store.held("start"))
+        n.worker._own.hold(0, "start", own)
+        order = Order(dataclasses.replace(KEY, task="recall"), 0, Recall(prefix, tuple(wanted)))
+        if not prefix.startswith("run/1/0/"):
+            refused = await why_not(n.worker.carry_out(order, n._upload))
+            assert refused.code is FailureCode.BAD_ORDER
+            assert set(n.store._held) == set(IDS)
+            return
+        answer = await n.worker.carry_out(order, n._upload)
+        there = [model_id for model_id in IDS if model_id.startswith(prefix)]
+        assert answer == Recalled(tuple(model_id for model_id in there if model_id in wanted))
+        gone = set(IDS) - set(n.store._held)
+        assert gone == {model_id for model_id in there if model_id not in wanted and model_id != own}
+        assert all(model_id.startswith("run/1/0/") for model_id in gone)
 
 
 async def test_samples_encoded_at_many_scales_are_kept_at_one() -> None:

@@ -43,7 +43,7 @@ HELLO: membership_pb2.NodeMessage = wire.encode(NodeMessage(hello()))
 NODE_SAYS = said(membership_pb2.NodeMessage, [HELLO], ("n0", "digits", "float32", "int8", "w", "h"))
 
 
-@fuzzed(40)
+@fuzzed(20)
 @given(streams=st.lists(st.tuples(st.lists(NODE_SAYS, max_size=3), ENDINGS), min_size=1, max_size=4))
 async def test_whatever_nodes_say_the_top_server_lives_on(streams: list[tuple[list[bytes], str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +162,7 @@ def asked(draw: st.DrawFn) -> list[bytes]:
     return [first, *rows]
 
 
-@fuzzed(120)
+@fuzzed(50)
 @given(messages=asked(), ending=ENDINGS)
 @pytest.mark.filterwarnings("default")
 async def test_whatever_is_asked_the_grouping_service_answers_or_refuses(messages: list[bytes], ending: str) -> None:

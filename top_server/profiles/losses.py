@@ -39,7 +39,7 @@ class Losses(Profile):
         return ModelOptions(options.integer("models", DEFAULT_MODELS), options.integer("restart", 0, least=0))
 
     async def gather(self, round_number: int) -> Evidence:
-        """A matrix (N, models); clients that could not judge all models are left out."""
+        """A matrix (N, models); clients without training samples, or that could not judge all models, are left out."""
         run = self.run
         count, restart = self.read(run.options["profile"])
         hosted = run.membership.clients
@@ -51,7 +51,8 @@ class Losses(Profile):
                 await run.make_initial(slot, restart * count + cluster)
             answers = await evaluate(run, round_number, "evaluate-training", everyone, ((run.models[slot], 1.0),))
             losses.append({c: answer.loss_sum / answer.samples for c, answer in answers.items() if answer.samples})
-        clients = tuple(client for client in everyone if all(client in column for column in losses))
+        able = [client for client in everyone if hosted[client].train_samples]
+        clients = tuple(client for client in able if all(client in column for column in losses))
         rows = [[column[client] for column in losses] for client in clients]
         costs = np.array(rows).reshape(-1, count)
         if clients:
