@@ -1,0 +1,122 @@
+"""Whoever dies or lies in the middle of a round, the others go on to the oracle's bits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cluster import nodes, play, settings
+from support.reference import Reference, assert_same_bits
+
+from fedgsp.messages import Trained
+from fedgsp.weights import Weights
+from fedgsp_node import server as node_server
+from fedgsp_node.settings import NodeSettings
+from fedgsp_node.tasks import load_task
+from fedgsp_node.worker import Worker
+from top_server.journal import Event
+
+PUBLISH = Worker._publish
+TakesPart = Callable[[int, int, int], bool]
+
+
+def oracle(rounds: int, takes_part: TakesPart = lambda *_: True, beta: int = 2) -> Reference:
+    task = load_task("digits", {"clients": "8"})
+    return Reference(task, range(8), rounds=rounds, beta=beta, sampling_rate=1.0, takes_part=takes_part)
+
+
+@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+@pytest.mark.parametrize("moment", ["hop_finished", "group_finished"])
+async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, scheme: str, moment: str) -> None:
+    managers: list[int] = []
+    killed: list[int] = []
+
+    def watch(event: Event) -> None:
+        if event["event"] == "manager_spawned":
+            managers.append(event["pid"])
+        if event["event"] == moment and event["round"] == 2 and not killed:
+            killed.append(managers[0])
+            os.kill(managers[0], SIGKILL)
+
+    config = settings(tmp_path / "run", scheme=scheme, rounds=3, sampling_rate=1.0)
+    run = await play(config, nodes([0, 2, 4, 6], [1, 3, 5, 7]), on_event=watch)
+    reference = oracle(3)
+    assert_same_bits(run.model(3), (reference.play_fedgsp() if scheme == "fedgsp" else reference.play_fedavg())[2])
+    assert [row["clients_trained"] for row in run.rows] == ([8, 8, 6] if scheme == "fedgsp" else [8, 8, 8])
+    assert run.of_kind("manager_lost")
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """What the node of client 7 hands on is not what it trained."""
+
+    async def publish(self: Worker, model_id: str, weights: Weights) -> Trained:
+        if 7 in self._clients._parts.sizes and "initial" not in model_id:
+            weights = Weights.of({name: change(array) for name, array in weights.arrays.items()}, weights.tensors)
+        return await PUBLISH(self, model_id, weights)
+
+    monkeypatch.setattr(Worker, "_publish", publish)
+
+
+@pytest.mark.parametrize("relay", ["auto", "manager"])
+@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+async def test_a_client_that_hands_on_bad_models_is_named_and_at_last_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, relay: str
+) -> None:
+    """Node n2 hosts client 7 alone, and hands on NaN."""
+
+    spoil(monkeypatch, lambda array: np.full_like(array, np.nan))
+    config = settings(tmp_path / "run", scheme=scheme, rounds=4, sampling_rate=1.0, relay=relay)
+    if scheme == "fedgsp":
+        config = dataclasses.replace(config, growth="constant", beta=1)
+    run = await play(config, nodes([0, 2, 4], [1, 3, 5, 6], [7]))
+    skipped = run.of_kind("client_skipped")
+    assert {event["client"] for event in skipped} == {7}
+    assert [event["round"] for event in skipped] == [1, 2, 3]
+    assert [event["client"] for event in run.of_kind("client_left_out")] == [7]
+    assert [row["clients_trained"] for row in run.rows] == [7, 7, 7, 7]
+
+
+async def test_an_update_that_is_far_too_long_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, lambda array: array * 100)
+    config = settings(tmp_path / "run", scheme="fedavg", sampling_rate=1.0, update_norm_limit=10.0)
+    run = await play(config, nodes([0, 2, 4], [1, 3, 5, 6], [7]))
+    expected = oracle(2, lambda _round, _group, client: client != 7).play_fedavg()
+    assert_same_bits(run.model(2), expected[1])
+    assert all("long update" in event["reason"] for event in run.of_kind("client_skipped"))
+
+
+async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_back(tmp_path: Path) -> None:
+    hit, gone = asyncio.Event(), asyncio.Event()
+    left: set[str] = set()
+
+    def watch(event: Event) -> None:
+        if event["event"] == "hop_finished" and event["round"] == 2:
+            hit.set()
+        if event["event"] == "node_left":
+            left.add(event["node"])
+        if event["event"] == "round_failed":
+            gone.set()
+
+    async def leaves_and_returns(settings: NodeSettings) -> None:
+        first = asyncio.create_task(node_server.run(settings))
+        await hit.wait()
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        await gone.wait()
+        await node_server.run(settings)
+
+    both: list[Any] = [(node, leaves_and_returns) for node in nodes([0, 2, 4, 6], [1, 3, 5, 7])]
+    config = settings(tmp_path / "run", beta=1, rounds=3, min_nodes=2)
+    run = await play(config, [], both, watch)
+    assert left >= {"n0", "n1"}
+    assert [event["round"] for event in run.of_kind("round_failed")] == [2]
+    assert_same_bits(run.model(3), oracle(3, beta=1).play_fedgsp()[2])
