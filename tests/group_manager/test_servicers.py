@@ -107,6 +107,16 @@ async def test_who_does_not_say_who_attaches_is_refused(first: NodeReport | None
         assert "which node attaches" in str(refused.value.details())
 
 
+async def test_a_node_that_means_another_manager_is_refused() -> None:
+    async with order_service() as (members, channel):
+        stream = Stream(channel)
+        stream.say(NodeReport(Attached("run", "n1", "m7")))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stream.order()
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert not members.attached("n1")
+
+
 @pytest.mark.parametrize("hangs_up", [True, False])
 async def test_the_orders_of_a_node_that_leaves_are_lost(hangs_up: bool) -> None:
     async with order_service() as (members, channel):

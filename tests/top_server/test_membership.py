@@ -21,7 +21,7 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
-from top_server.membership import Membership, Node
+from top_server.membership import MOST_OFFENCES, Membership, Node
 
 FINISHED = Leave(True, "the run is finished")
 
@@ -322,3 +322,26 @@ async def test_a_node_that_does_not_go_is_not_waited_for_forever() -> None:
     await admitted(members, hello())
     await members.dismiss(FINISHED, 0.01)
     assert members.nodes == 1
+
+
+async def test_a_client_is_left_out_after_several_offences_and_stays_so() -> None:
+    members, recorder = membership()
+    node = await admitted(members, hello("n1", (1, 2)))
+    for _ in range(MOST_OFFENCES):
+        assert set(members.clients) == {1, 2}
+        members.note_offence(1)
+    assert set(members.clients) == {2}
+    assert recorder.events[-1]["event"] == "client_left_out"
+    await members.leave(node, "its stream was lost")
+    await admitted(members, hello("n1", (1, 2)))
+    assert set(members.clients) == {2}
+    assert await members.wait_for_all([1, 2], 60) == set()  # nobody waits for the one
+
+
+async def test_those_that_do_not_come_back_in_time_are_named() -> None:
+    members, _ = membership()
+    waiting = asyncio.create_task(members.wait_for_all([1, 2], 60))
+    await admitted(members, hello("n1", (1,)))
+    await admitted(members, hello("n2", (2,)))
+    assert await waiting == set()
+    assert await members.wait_for_all([1, 9], 0.01) == {9}
