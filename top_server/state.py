@@ -52,7 +52,7 @@ def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Pat
         names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
         for model_id, name in names.items():
             if model_id in files:
-                os.link(files[model_id], aside / name)
+                _link(files[model_id], aside / name)
             else:
                 origin = checkpoint.Origin(run.run_id, run.config.scheme, number, run.config.seed)
                 checkpoint.save(aside / name, run.models.held(here[model_id]).arrays, origin)
@@ -80,6 +80,13 @@ def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Pat
                 shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}", "make room on that disk") from error
+
+
+def _link(path: Path, name: Path) -> None:
+    try:
+        os.link(path, name)
+    except OSError:  # not every file system has links
+        shutil.copyfile(path, name)
 
 
 def latest(directory: RunDirectory) -> Saved | None:
