@@ -22,11 +22,17 @@ def check_kept(arrays: Arrays, specs: Iterable[TensorSpec], client: int) -> None
         )
 
 
-class OwnModels:
-    """Invariant: of each client at most two are held, the one that its last training started from and its result.
+def _round_of(model_id: str) -> list[str]:
+    """The round in which a model was made: ids begin with the run and the round."""
+    return model_id.split("/")[1:2]
 
-    The older one goes only when the next training starts from the newer one: whoever ordered the training may never
-    have heard of its result.
+
+class OwnModels:
+    """Invariant: of each client at most two are held: its last result, and the one that this started from or, if it
+    started from another model, that of the round before.
+
+    The older one goes only with the next round: whoever ordered the training may never have heard of its result, and
+    may order it again.
     """
 
     def __init__(self, store: ModelStore, personal: PersonalState, tensors: tuple[TensorSpec, ...]) -> None:
@@ -36,21 +42,27 @@ class OwnModels:
         self._ids: dict[int, list[str]] = {}
 
     def save(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
-        """Puts the result of a training on disk, beside the model that it started from; raises OrderError."""
+        """Puts the result of a training on disk, beside the older one; raises OrderError."""
         if not self._personal.lasting:
             return
         try:
-            if self._ids.get(client, [])[-1:] == [start_id]:
+            if self._ids.get(client, [])[-1:] == self._older(client, start_id, model_id) != []:
                 self._personal.rename(client, MODEL, PREVIOUS)
             self._personal.save(client, MODEL, weights.arrays, model_id)
         except (UserError, OSError) as error:
             raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
 
     def hold(self, client: int, start_id: str, model_id: str) -> None:
-        """The result, which the store has or is about to get, stays; so does the model that it started from."""
+        """The result, which the store has or is about to get, stays; so does the older one."""
+        older = self._older(client, start_id, model_id)
+        self._store.release([other for other in self._ids.get(client, []) if other not in (*older, model_id)])
+        self._ids[client] = [*older, model_id]
+
+    def _older(self, client: int, start_id: str, model_id: str) -> list[str]:
         held = self._ids.get(client, [])
-        self._store.release([other for other in held if other != start_id])
-        self._ids[client] = [*(other for other in held if other == start_id), model_id]
+        if start_id in held:
+            return [start_id]
+        return [other for other in held if _round_of(other) != _round_of(model_id)][-1:]
 
     def __contains__(self, model_id: str) -> bool:
         return any(model_id in held for held in self._ids.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from fedgsp.aggregation import Mean
@@ -66,11 +65,8 @@ class Group:
         channels: Channels,
         me: Source,
         tell: Callable[[GroupEvent], None],
-        lengths: deque[float],
     ) -> None:
         self.request = request
-        #: Of the updates that this process looked at.
-        self.lengths = lengths
         self._members = members
         self._store = store
         self._channels = channels
@@ -344,10 +340,10 @@ class Group:
 
     # --- what the top server hears
 
-    def done(self, member: Member, position: int, result: Result) -> None:
+    def done(self, member: Member, position: int, result: Result, update_length: float = 0.0) -> None:
         """A member finished."""
         self.count(result)
-        self._tell(GroupEvent(MemberDone(member.client, position, result)))
+        self._tell(GroupEvent(MemberDone(member.client, position, result, update_length)))
 
     def count(self, result: Result) -> None:
         """Adds the bytes that a member fetched."""

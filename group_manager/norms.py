@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections import deque
 
 import numpy as np
 
@@ -16,15 +15,18 @@ from group_manager.group import Group
 
 #: Updates that must have been seen before one is judged.
 LEAST = 3
-#: Updates that the median is taken over: those of the last rounds, as they get shorter.
-MOST = 200
 
 
 class Norms:
-    """Judges the updates of one group by their lengths and those of groups before; for runs that ask for it."""
+    """Judges the updates of one group by their lengths and those of rounds before; for runs that ask for it."""
 
     def __init__(self, group: Group) -> None:
+        request = group.request
         self._group = group
+        self._lengths = list(request.update_lengths)
+        self._lengths += [hop.update_length for hop in request.finished if hop.update_length]
+        #: Of the update that was judged last.
+        self.last = 0.0
         self._last: tuple[str, Weights] | None = None
 
     async def refuse(self, start_id: str | None, model_id: str) -> Failure | None:
@@ -44,7 +46,8 @@ class Norms:
         if isinstance(model, Failure):
             return model
         found = await asyncio.to_thread(length, start, model)
-        refusal = judge(group.lengths, found, group.request.most_update_ratio)
+        refusal = judge(self._lengths, found, group.request.most_update_ratio)
+        self.last = found
         if refusal is None and group.request.program == "relay":  # which goes on from there
             self._last = (model_id, model)
         return refusal
@@ -59,7 +62,7 @@ def length(start: Weights, model: Weights) -> float:
     return math.sqrt(total)
 
 
-def judge(lengths: deque[float], found: float, most_ratio: float) -> Failure | None:
+def judge(lengths: list[float], found: float, most_ratio: float) -> Failure | None:
     """Refuses an update of more than `most_ratio` times the median length; otherwise it counts from now on."""
     if len(lengths) >= LEAST:
         usual = statistics.median(lengths)

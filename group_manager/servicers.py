@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections import deque
 from collections.abc import AsyncIterator
 
 import grpc
@@ -31,7 +30,6 @@ from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members, Session
-from group_manager.norms import MOST
 from group_manager.programs import PROGRAMS, Program
 from group_manager.requests import refusal
 
@@ -96,7 +94,6 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._channels = channels
         self._me = me
         self._groups: list[Group] = []
-        self._lengths: deque[float] = deque(maxlen=MOST)
         self._max_bytes = 0
 
     @property
@@ -131,7 +128,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._max_bytes = asked.max_model_bytes
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
         present = await self._present(asked, events)
-        group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait, self._lengths)
+        group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
         self._groups.append(group)
         running = asyncio.create_task(_run(program, group, events), name=f"group {asked.group}")
         result_id = ""

@@ -105,8 +105,10 @@ def _resume(path: Path, json: bool) -> int:
     resumed = resuming.find(directory)
     settings = settings_cli.combine(dataclasses.replace(config.load(directory.config), run_dir=path), {})
     choosing.choose(settings)
+    resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
     with Journal(directory) as journal, view.watching(journal, directory, json):
+        resumed = resuming.find(directory)  # again, as nobody else records there any more
         resuming.mend(directory, resumed.round)
         return lifecycle.run(server.run(settings, journal, credentials, resumed))
 

@@ -51,6 +51,8 @@ OFFENCES = (
 )
 #: Managers that a group is tried on before it is given up.
 MOST_MANAGERS = 4
+#: How often a round is tried whose nodes are lost.
+MOST_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class GroupOutcome:
     models: Mapping[int, Weights | Failure] = field(default_factory=dict)
     #: The hops of a relay behind its result, or so far.
     hops: tuple[FinishedHop, ...] = ()
+    #: What was known when its manager began.
+    trace: Trace = field(default_factory=Trace)
 
     @property
     def samples(self) -> int:
@@ -129,6 +133,13 @@ class GroupOutcome:
         """Clients that are; one that had to train again counts once."""
         before = {hop.member.client for hop in self.hops if hop.member is not None}
         return (before | {done.client for done in self.done}) - self.left_out
+
+    @property
+    def update_lengths(self) -> list[float]:
+        """Of the updates behind the result that were looked at, in order."""
+        lengths = {hop.member.client: hop.update_length for hop in self.hops if hop.member is not None}
+        lengths |= {done.client: done.update_length for done in self.done}
+        return [found for client, found in sorted(lengths.items()) if found and client in self.took_part]
 
     @property
     def own_models(self) -> dict[int, Held]:
@@ -152,7 +163,7 @@ async def run_group(
 
     A relay that began before, under a manager that is gone, goes on from what its trace says.
     """
-    trace = trace or Trace()
+    trace = trace or Trace(run.first_attempt)
     while True:
         outcome = await _on(run, round_number, task, manager, trace)
         if not outcome.manager_lost:
@@ -197,6 +208,7 @@ async def _on(run: Run, round_number: int, task: GroupTask, manager: Manager, tr
         frozenset(watcher.lost),
         watcher.models,
         tuple(watcher.hops),
+        trace,
     )
 
 
@@ -264,6 +276,7 @@ def _request(
         tensors=run.tensors,
         most_update_ratio=config.update_norm_limit or 0.0,
         serial=next(run.serials),
+        update_lengths=tuple(run.update_lengths) if config.update_norm_limit else (),
     )
 
 
@@ -334,7 +347,7 @@ class _Watcher:
         if self._program == "relay" and done.client in self._members:
             member = dataclasses.replace(self._members[done.client], samples=trained.samples)
             # One that trains again takes its place in the trail once more: what came after is gone.
-            self.hops[done.position :] = [FinishedHop(member, trained.ref)]
+            self.hops[done.position :] = [FinishedHop(member, trained.ref, done.update_length)]
         if trained.update is not None:
             self._take(self._run.take_update(done.client, trained.update.id, self._manager), done.client)
         elif self._reveals:
@@ -350,6 +363,7 @@ class _Watcher:
             loss=trained.loss,
             seconds=trained.seconds,
             samples=trained.samples,
+            update_length=done.update_length,
             model=trained.ref.id if trained.ref is not None else None,
             node=self._members[done.client].node if done.client in self._members else None,
             via=trained.source.kind.name.lower() if trained.source else None,

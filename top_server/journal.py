@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedgsp.errors import ConfigError, RunError
 from top_server.history import complete, plain, to_line
+from top_server.run_directory import unusable
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -33,15 +34,17 @@ class Journal:
     """Writes a run directory's events.jsonl and history.jsonl, line by line; for one thread."""
 
     def __init__(self, directory: RunDirectory, now: Callable[[], datetime] = _utc_now) -> None:
-        self._events = _open(directory.events)
+        try:
+            self._events, self._history = _open(directory.events), _open(directory.history)
+        except OSError as error:
+            raise unusable(directory, "the record in", error) from None
         try:
             fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends, however it does
         except OSError:
-            self._events.close()
+            self.close()
             raise ConfigError(
                 f"another top server records in {directory.path}", "wait for its end, or stop it"
             ) from None
-        self._history = _open(directory.history)
         self._now = now
         self._subscribers: list[Subscriber] = []
 

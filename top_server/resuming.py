@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgsp.errors import ConfigError, RunError
+from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
-from top_server import state
-from top_server.group_run import MOST_MANAGERS, Trace
+from top_server import config, state
+from top_server.config import RunConfig
+from top_server.group_run import MOST_MANAGERS, MOST_TRIES, Trace
 from top_server.history import read_lines
-from top_server.rounds import MOST_TRIES
 from top_server.run_directory import RunDirectory
 
 
@@ -56,6 +58,38 @@ def find(directory: RunDirectory) -> Resumed:
     """Reads a run's directory; raises ConfigError if there is nothing to go on with, DataError if it is damaged."""
     if not directory.events.exists():
         raise ConfigError(f"--resume {directory.path} holds no run", "give the directory of a run (its --run-dir)")
+    try:
+        found = _read(directory)
+        _check_history(directory, found)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"--resume {directory.path}: its record is damaged ({type(error).__name__}: {error})"
+        raise DataError(what, "restore it, or start the run again") from None
+    return found
+
+
+def check_settings(resumed: Resumed, settings: RunConfig) -> None:
+    """Raises ConfigError if the settings in the directory are not those that the run had."""
+    if resumed.saved is None:
+        return
+    had = tomllib.loads(resumed.saved.document["config"])
+    have = tomllib.loads(config.dump(dataclasses.replace(settings, run_dir=None)))
+    changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
+    if changed:
+        what = f"--resume: {', '.join(map(config.flag, changed))} in config.toml is not what the run had"
+        raise ConfigError(what, "restore that file: a run that is resumed has the settings that it began with")
+
+
+def _check_history(directory: RunDirectory, found: Resumed) -> None:
+    rows = read_lines(directory.history) if directory.history.exists() else []
+    numbers = [row["round"] for row in rows]
+    if found.saved is None and numbers:
+        raise DataError(f"--resume {directory.path}: state/ is gone", "restore it, or start the run again")
+    if numbers[: found.round] != list(range(1, found.round + 1)):
+        what = f"--resume {directory.path}: history.jsonl lacks rounds of the {found.round} that are done"
+        raise DataError(what, "restore it, or start the run again")
+
+
+def _read(directory: RunDirectory) -> Resumed:
     events = read_lines(directory.events)
     started = [event for event in events if event["event"] == "run_started"]
     listening = [event for event in events if event["event"] == "listening"]
@@ -126,7 +160,8 @@ def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
         group.hops = [hop for hop in group.hops if hop.member is not None and hop.member.client != client]
         return
     member = Member(client, event["node"] or "", "", event["samples"])
-    group.hops[event["position"] :] = [FinishedHop(member, ModelRef(event["model"]))]
+    hop = FinishedHop(member, ModelRef(event["model"]), event["update_length"])
+    group.hops[event["position"] :] = [hop]
     group.skipped.pop(client, None)
     # Those skipped before would now train out of their turn; whoever was skipped since has not missed it.
     group.settled = dict(group.skipped)

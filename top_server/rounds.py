@@ -17,7 +17,7 @@ from fedgsp.seeds import stream
 from top_server.costs import CostModel
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.group_run import MOST_MANAGERS, GroupOutcome, GroupTask, Trace, run_group
+from top_server.group_run import MOST_MANAGERS, MOST_TRIES, GroupOutcome, GroupTask, Trace, run_group
 from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
@@ -28,8 +28,6 @@ from top_server.run import Run
 from top_server.sampling import sample
 from top_server.weighing import WEIGHINGS
 
-#: How often a round is tried whose nodes are lost.
-MOST_TRIES = 5
 #: Why a group fails whose nodes are.
 LOST = {FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT}
 
@@ -51,22 +49,23 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
 
     A round whose nodes were all lost, perhaps with a network, is tried again when some are back.
     """
+    begin = time.monotonic()
+    await wait_for_clients(run)
+    evidence = await run.profile.gather(number)  # once: it may use up what the round before left
     clients = tuple(run.membership.clients)
     for tries in range(MOST_TRIES):
         if tries:
             await run.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, run.config.join_timeout))
         try:
-            return await _try(run, number, last, tries)
+            return await _try(run, number, last, evidence, tries, begin)
         except AllLostError as error:
             run.journal.record("round_failed", round=number, reason=error.what)
             lost = error
     raise RunError(lost.what, lost.remedy)
 
 
-async def _try(run: Run, number: int, last: int, tries: int) -> dict[str, Any]:
-    begin = time.monotonic()
+async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int, begin: float) -> dict[str, Any]:
     await wait_for_clients(run)
-    evidence = await run.profile.gather(number)
     teams = await form_teams(run, number, evidence)
     run.merging.afresh.clear()
     await run.merging.begin(number, evidence)
@@ -92,6 +91,8 @@ async def _try(run: Run, number: int, last: int, tries: int) -> dict[str, Any]:
         for task in training:
             task.cancel()
         await asyncio.gather(*training, return_exceptions=True)
+    for outcome in outcomes:  # only now, so that no group is judged by what the others happened to finish before
+        run.update_lengths.extend(outcome.update_lengths)
     evaluated = None
     if number % run.config.evaluate_every == 0 or number == last:
         evaluated = await evaluate(run, number)
@@ -134,7 +135,7 @@ def _traces(run: Run, number: int, tasks: list[GroupTask], tries: int) -> Sequen
         run.journal.record("round_resumed", round=number, hops=hops)
         return interrupted.traces
     # Orders and models of every try have names of their own.
-    return [Trace((run.times * MOST_TRIES + tries) * MOST_MANAGERS)] * len(tasks)
+    return [Trace(run.first_attempt + tries * MOST_MANAGERS)] * len(tasks)
 
 
 async def wait_for_clients(run: Run) -> None:
@@ -220,7 +221,7 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
         if failure is not None and failure.code is FailureCode.UNREACHABLE and not outcome.manager_lost:
             # Lost with its result, which the top server comes for only now.
             manager = await run.managers.replace(outcome.manager)
-            outcome = await run_group(run, number, outcome.task, manager, Trace().after(outcome))
+            outcome = await run_group(run, number, outcome.task, manager, outcome.trace.after(outcome))
             failure = await run.merging.take(number, outcome)
         outcomes.append(outcome)
         if failure is not None:

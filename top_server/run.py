@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, total_bytes, without_head
 from top_server.config import RunConfig
-from top_server.group_run import GroupOutcome, GroupTask, run_group
+from top_server.group_run import MOST_MANAGERS, MOST_TRIES, GroupOutcome, GroupTask, run_group
 from top_server.grouping import GroupingRequest, Plan
 from top_server.journal import Journal
 from top_server.manager_pool import Manager, ManagerPool
@@ -62,6 +63,8 @@ class Run:
     alone: dict[int, float] | None = None
     #: Numbers what is asked of managers; time, so that a run that is resumed has others.
     serials: Iterator[int] = field(default_factory=lambda: itertools.count(time.time_ns()))
+    #: Of the updates that were looked at; those of the last rounds, as they get shorter.
+    update_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=200))
     #: How often it was resumed.
     times: int = 0
     #: The round that a top server before this one had begun.
@@ -71,6 +74,11 @@ class Run:
 
     def __post_init__(self) -> None:
         self.models = Models(self.store)
+
+    @property
+    def first_attempt(self) -> int:
+        """Where attempts at groups are counted from: what is made after the run was resumed has other ids."""
+        return self.times * MOST_TRIES * MOST_MANAGERS
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:

@@ -39,7 +39,7 @@ from top_server.merging import MERGES
 from top_server.profiles import PROFILES
 from top_server.resuming import Resumed
 from top_server.run import Assign, Run, in_thread
-from top_server.run_directory import RunDirectory, prepare
+from top_server.run_directory import RunDirectory, prepare, unusable
 from top_server.sampling import sample_size
 from top_server.saving import save
 from top_server.schemes import SCHEMES, Scheme
@@ -66,7 +66,10 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     """Plays a run, or the rest of one, into its prepared `run_dir`; raises UserError if it cannot be finished."""
     assert config.run_dir is not None
     directory = RunDirectory(config.run_dir)
-    directory.logs.mkdir(exist_ok=True)
+    try:
+        directory.logs.mkdir(exist_ok=True)
+    except OSError as error:
+        raise unusable(directory, "the record in", error) from None
     begin = time.monotonic()
     scheme = choose(config)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
@@ -78,7 +81,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             membership.offences.update(state.offences(resumed.saved))
         # Where nodes look for a run that is resumed.
         listen = resumed.address if resumed else config.listen
-        address = await stack.enter_async_context(_doors(listen, membership, store, tls))
+        address = await stack.enter_async_context(_doors(listen, membership, store, tls, resumed is not None))
         journal.record("listening", address=address)
         host, _ = split_address(address)
         managers = await stack.enter_async_context(
@@ -97,9 +100,10 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             local_nodes.running(local_nodes.commands(config, address), directory.logs, journal)
         )
         try:
-            await _wait_for_nodes(config, membership)
             if resumed and resumed.saved:
                 await _wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
+            else:
+                await _wait_for_nodes(config, membership)
             _check_manager_ports(config, scheme, len(membership.clients))
 
             def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
@@ -142,14 +146,14 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
         )
         checkpoints = Checkpoints(directory.models, config.keep_models)
         check_head(scheme, membership)
+        if resumed:
+            run.interrupted, run.times = resumed.interrupted, resumed.times
         if resumed and resumed.saved:
             await asyncio.to_thread(state.restore, run, resumed.saved)
         else:
             await run.initialise()
             await run.merging.prepare()
             await asyncio.to_thread(state.save, run, directory, 0, {})
-        if resumed:
-            run.interrupted, run.times = resumed.interrupted, resumed.times
         row = _last_row(directory, resumed)
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(run, number, config.rounds)
@@ -206,20 +210,29 @@ async def _wait_for_return(
     clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
 ) -> None:
     """A run goes on without those that do not come back: they may have gone for good."""
+    if not await membership.wait_for(1, 1, join_timeout):
+        raise RunError(f"after {join_timeout:.0f} s no node had come back", "start the nodes again")
     missing = await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout))
     if missing:
         journal.record("clients_missing", clients=sorted(missing))
 
 
 @asynccontextmanager
-async def _doors(listen: str, membership: Membership, store: ModelStore, tls: Tls | None) -> AsyncIterator[str]:
+async def _doors(
+    listen: str, membership: Membership, store: ModelStore, tls: Tls | None, again: bool
+) -> AsyncIterator[str]:
     """Where nodes join and models are fetched; yields the address."""
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
         ModelServicer(store, _not_here).add_to(server)
 
-    server, address = await start_server(listen, [register], tls)
+    try:
+        server, address = await start_server(listen, [register], tls)
+    except ConfigError as error:
+        if again:
+            raise ConfigError(error.what, "nodes look for the run there: end whoever has that port") from None
+        raise
     try:
         yield address
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import DataError, RunError
 from fedgsp.weights import Weights
-from top_server import checkpoint
+from top_server import checkpoint, config
 from top_server.grouping import Plan
 from top_server.models import Held
 from top_server.run_directory import RunDirectory
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from top_server.run import Run
 
 _FILE = "state.json"
+#: What is looked at before a run is there.
+_KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "config": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Pat
             "histograms": run.histograms,
             "local_models": {client: held.to_json() for client, held in run.local_models.items()},
             "afresh": sorted(run.merging.afresh),
+            "update_lengths": list(run.update_lengths),
+            "config": config.dump(dataclasses.replace(run.config, run_dir=None)),
             "offences": run.membership.offences,
             "merging": run.merging.save(),
             "profile": run.profile.save(aside),
@@ -96,8 +101,12 @@ def latest(directory: RunDirectory) -> Saved | None:
         return None
     path = folders[-1] / _FILE
     try:
-        return Saved(int(folders[-1].name.removeprefix("round-")), folders[-1], json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError) as error:
+        document = json.loads(path.read_text("utf-8"))
+        for name, kind in _KINDS.items():
+            if not isinstance(document[name], kind):
+                raise TypeError(f"{name} is no {kind.__name__}")
+        return Saved(int(folders[-1].name.removeprefix("round-")), folders[-1], document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be read: {error}", "restore it, or start the run again") from None
 
 
@@ -106,13 +115,20 @@ def offences(saved: Saved) -> dict[int, int]:
     return {int(client): int(count) for client, count in saved.document["offences"].items()}
 
 
+def _load(path: Path) -> Any:
+    try:
+        return checkpoint.load(path)
+    except DataError as error:
+        raise DataError(error.what, "restore it, or start the run again") from None
+
+
 def restore(run: Run, saved: Saved) -> None:
     """Puts a run where it was; the clients' models are with their nodes. Raises DataError if the state is damaged."""
     document = saved.document
     try:
         refs = {slot: Held.from_json(held) for slot, held in document["slots"].items()}
         for model_id, name in document["models"].items():
-            arrays, _ = checkpoint.load(saved.folder / name)
+            arrays, _ = _load(saved.folder / name)
             weights = Weights.of(arrays, run.tensors)
             slots = [slot for slot, held in refs.items() if held.ref.id == model_id]
             found = run.models.put(slots, model_id, run.handed_on(weights).at_rest())
@@ -127,6 +143,7 @@ def restore(run: Run, saved: Saved) -> None:
             {int(client): Held.from_json(held) for client, held in document["local_models"].items()}
         )
         run.merging.afresh.update(document["afresh"])
+        run.update_lengths.extend(document["update_lengths"])
         run.merging.restore(document["merging"])
         run.profile.restore(saved.folder, document["profile"])
     except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -70,6 +70,7 @@ class FinishedHop:
 
     member: Member | None
     model: ModelRef | None
+    update_length: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +105,17 @@ class RunGroupRequest:
     tensors: tuple[TensorSpec, ...] = ()
     most_update_ratio: float = 0.0
     serial: int = 0
+    update_lengths: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDone:
-    """A member finished its order."""
+    """A member finished its order; the length of its update, where the manager looks at it."""
 
     client: int
     position: int
     result: Result | None
+    update_length: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ class RunGroupRequest(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     MOST_UPDATE_RATIO_FIELD_NUMBER: _builtins.int
     SERIAL_FIELD_NUMBER: _builtins.int
+    UPDATE_LENGTHS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
@@ -147,6 +148,10 @@ class RunGroupRequest(_message.Message):
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.TensorSpec]:
         """what models look like that members may hand in"""
 
+    @_builtins.property
+    def update_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """of rounds before, for `most_update_ratio`"""
+
     def __init__(
         self,
         *,
@@ -174,10 +179,11 @@ class RunGroupRequest(_message.Message):
         tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
         most_update_ratio: _builtins.float = ...,
         serial: _builtins.int = ...,
+        update_lengths: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "personal", b"personal", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "personal", b"personal", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -191,6 +197,9 @@ class FinishedHop(_message.Message):
 
     MEMBER_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    UPDATE_LENGTH_FIELD_NUMBER: _builtins.int
+    update_length: _builtins.float
+    """0 if nobody looked at it"""
     @_builtins.property
     def member(self) -> Global___Member: ...
     @_builtins.property
@@ -200,10 +209,11 @@ class FinishedHop(_message.Message):
         *,
         member: Global___Member | None = ...,
         model: _model_pb2.ModelRef | None = ...,
+        update_length: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "model", b"model", "update_length", b"update_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,8 +452,11 @@ class MemberDone(_message.Message):
     EVALUATED_FIELD_NUMBER: _builtins.int
     DESCRIBED_FIELD_NUMBER: _builtins.int
     DISCRIMINATED_FIELD_NUMBER: _builtins.int
+    UPDATE_LENGTH_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     position: _builtins.int
+    update_length: _builtins.float
+    """of the member's update, where the manager looks at it"""
     @_builtins.property
     def trained(self) -> _order_pb2.Trained: ...
     @_builtins.property
@@ -461,10 +474,11 @@ class MemberDone(_message.Message):
         evaluated: _order_pb2.Evaluated | None = ...,
         described: _order_pb2.Described | None = ...,
         discriminated: _order_pb2.Discriminated | None = ...,
+        update_length: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "position", b"position", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "position", b"position", "result", b"result", "trained", b"trained", "update_length", b"update_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015

@@ -12,7 +12,7 @@ async def run(group: Group) -> GroupResult | Failure:
     """What becomes of the members' models says the request; a start that was made here is the group's result."""
     request = group.request
     samples, trained = 0, 0
-    reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
+    reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
     retain, trial = request.results is Results.RETAINED, request.results is Results.UNSPECIFIED
     async for position, member, model_id, outcome in train_all(group, retain, trial):
         if isinstance(outcome, Failure):

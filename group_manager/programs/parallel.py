@@ -29,7 +29,8 @@ async def run(group: Group) -> GroupResult | Failure:
                     outcome = collected
                 else:
                     model = collected
-            await intake.take(position, member, model_id, outcome, model)
+            length = norms.last if norms is not None and model is not None else 0.0
+            await intake.take(position, member, model_id, outcome, model, length)
         await intake.all_taken()
     finally:
         intake.cancel()
@@ -60,17 +61,23 @@ class _Intake:
         self.aggregation = aggregation
         self.retain = group.request.results is Results.RETAINED
         self.samples = 0
-        self.reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
+        self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
     async def take(
-        self, position: int, member: Member, model_id: str, outcome: Trained | Failure, model: Weights | None
+        self,
+        position: int,
+        member: Member,
+        model_id: str,
+        outcome: Trained | Failure,
+        model: Weights | None,
+        length: float,
     ) -> None:
         """Begins with a member, once the one before is done with; a model of None does not count."""
         await self.all_taken()
         if isinstance(outcome, Failure):
             self._skip(member, outcome)
         else:
-            self._taking = asyncio.create_task(self._take(position, member, model_id, outcome, model))
+            self._taking = asyncio.create_task(self._take(position, member, model_id, outcome, model, length))
 
     async def all_taken(self) -> None:
         """Waits for the member that was begun with last."""
@@ -83,7 +90,7 @@ class _Intake:
             self._taking.cancel()
 
     async def _take(
-        self, position: int, member: Member, model_id: str, trained: Trained, model: Weights | None
+        self, position: int, member: Member, model_id: str, trained: Trained, model: Weights | None, length: float
     ) -> None:
         group = self._group
         if model is not None:
@@ -93,7 +100,7 @@ class _Intake:
                 self._skip(member, Failure(FailureCode.WRONG_SHAPES, str(error)))
                 return
             self.samples += trained.samples
-        group.done(member, position, await group.with_update(trained))
+        group.done(member, position, await group.with_update(trained), length)
         if self.retain:
             group.leave_with_client(model_id)
         group.release([model_id])

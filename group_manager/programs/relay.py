@@ -71,7 +71,7 @@ class _Chain:
         self.group = group
         self.trail: list[Hop] = []
         self.samples: dict[int, int] = {}
-        self.reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
+        self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
         self._prefix = f"{request.run_id}/{request.round}/{request.group}/relay/"
         self._attempt = request.attempt * ATTEMPTS
         self._tries: Counter[int] = Counter()
@@ -160,7 +160,8 @@ class _Chain:
             _note_reroute(group, hop, outcome.source)
             self.trail.append(hop.hop)
             self.samples[member.client] = outcome.samples
-            group.done(member, len(self.trail) - 1, await group.with_update(outcome))
+            length = self._norms.last if self._norms is not None else 0.0
+            group.done(member, len(self.trail) - 1, await group.with_update(outcome), length)
             _let_go(group, self.trail)
         return None
 

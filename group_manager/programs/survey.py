@@ -77,7 +77,7 @@ async def initialise(group: Group) -> GroupResult | Failure:
     """Fresh weights by the first member that answers."""
     request = group.request
     assert request.training is not None
-    reason = Failure(FailureCode.UNSPECIFIED, "the group has no members")
+    reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
     for position, member in enumerate(request.members):
         model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
         # Other weights for every group number: schemes with several models must not start from equal ones.

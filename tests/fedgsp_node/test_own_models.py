@@ -121,3 +121,15 @@ def test_a_disk_that_takes_nothing_fails_the_order(tmp_path: Path) -> None:
         node.train(0, "initial", "r1")
     assert caught.value.failure.code is FailureCode.UNSPECIFIED
     assert "make room on that disk" in caught.value.failure.detail
+
+
+def test_a_result_of_a_round_is_kept_through_the_next_whatever_that_starts_from(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.train(0, "run/1/cluster", "run/1/0/parallel/0.0", seed=1)
+    node.train(0, "run/2/cluster", "run/2/0/parallel/0.0", seed=2)
+    node.train(0, "run/2/cluster", "run/2/0/parallel/0.4", seed=3)  # ordered again: nobody heard of the one before
+    kept = ["run/1/0/parallel/0.0", "run/2/0/parallel/0.4"]
+    assert node.held(*kept, "run/2/0/parallel/0.0") == kept
+    after = Node(tmp_path)
+    after.own.reopen([0])
+    assert after.held(*kept) == kept

@@ -15,7 +15,7 @@ MEMBERS = hosted(n1=[0])
 
 def group_of(play: Scene, events: list[GroupEvent]) -> Group:
     request = play.request(MEMBERS, "relay")
-    return Group(request, play.members, play.store, play.channels, MANAGER, events.append, play.lengths)
+    return Group(request, play.members, play.store, play.channels, MANAGER, events.append)
 
 
 async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:

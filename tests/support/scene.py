@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -91,8 +91,6 @@ class Scene:
     trained: list[int] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     group: Group | None = None
-    #: Of the updates that were judged.
-    lengths: deque[float] = field(default_factory=deque)
     most_open: int = 0
     _open: int = 0
 
@@ -125,7 +123,7 @@ class Scene:
 
     async def run_request(self, request: RunGroupRequest) -> GroupResult | Failure:
         """The same with the request as the top server would send it; its nodes are attached."""
-        self.group = Group(request, self.members, self.store, self.channels, MANAGER, self._tell, self.lengths)
+        self.group = Group(request, self.members, self.store, self.channels, MANAGER, self._tell)
         result_id = ""
         try:
             outcome = await PROGRAMS[request.program](self.group)

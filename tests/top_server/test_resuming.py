@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, DataError
 from top_server import cli, resuming
-from top_server.group_run import MOST_MANAGERS
+from top_server.config import RunConfig, dump
+from top_server.group_run import MOST_MANAGERS, MOST_TRIES
 from top_server.journal import Journal
-from top_server.rounds import MOST_TRIES
 from top_server.run_directory import RunDirectory
 
 BEGIN = [
@@ -43,6 +43,7 @@ def hop(group: int, client: int, position: int, program: str = "relay") -> dict[
         "client": client,
         "position": position,
         "samples": 10 + client,
+        "update_length": 0.0,
         "model": f"abc/1/{group}/relay/{position}.0",
         "node": "n1",
     }
@@ -145,6 +146,44 @@ def test_cut_lines_and_rows_of_rounds_to_come_are_cut_off(tmp_path: Path) -> Non
     assert directory.events.read_text().count("\n") == 2
     assert directory.events.read_text().endswith("}\n")
     assert [json.loads(line)["round"] for line in directory.history.read_text().splitlines()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "done", "what"), [(2, None, "state/ is gone"), (1, 3, "lacks rounds of the 3"), (0, 1, "lacks rounds")]
+)
+def test_a_history_that_does_not_fit_the_state_is_refused(
+    tmp_path: Path, rows: int, done: int | None, what: str
+) -> None:
+    directory = recorded(tmp_path, BEGIN, rows)
+    if done is not None:
+        saved(directory, done)
+    with pytest.raises(DataError, match=what):
+        resuming.find(directory)
+
+
+def saved(directory: RunDirectory, done: int, settings: RunConfig | None = None) -> None:
+    folder = directory.state / f"round-{done:04d}"
+    folder.mkdir(parents=True)
+    document = {"clients": [0], "offences": {}, "config": dump(settings or RunConfig())}
+    (folder / "state.json").write_text(json.dumps(document))
+
+
+def test_other_settings_than_the_run_had_are_refused_by_name(tmp_path: Path) -> None:
+    directory = recorded(tmp_path, BEGIN, 1)
+    saved(directory, 1)
+    found = resuming.find(directory)
+    resuming.check_settings(found, RunConfig(run_dir=tmp_path))
+    with pytest.raises(ConfigError, match="--learning-rate, --seed in config"):
+        resuming.check_settings(found, RunConfig(seed=3, learning_rate=0.5))
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", '{"event": "round_started", "round": 1}', '{"event": "run_started"}', "[1]", "x"]
+)
+def test_a_record_that_makes_no_sense_is_an_error_of_the_directory(tmp_path: Path, line: str) -> None:
+    directory = recorded(tmp_path, [BEGIN[0]], rest=line + "\n" + json.dumps(BEGIN[1]) + "\n")
+    with pytest.raises(DataError):
+        resuming.find(directory)
 
 
 def test_a_directory_has_one_top_server_at_a_time(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def again(s: Stage, folder: Path) -> None:
     state.restore(s.run, saved)
 
 
-@pytest.mark.parametrize("damage", ["cut", "other", "missing", "key"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "list", "other", "missing", "key"])
 async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     async with staged(tmp_path, "mean", "none") as s:
         state.save(s.run, RunDirectory(tmp_path), 1, {})
@@ -151,13 +151,17 @@ async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -
         match damage:
             case "cut":
                 (folder / "state.json").write_text('{"clients"')
+            case "empty":
+                (folder / "state.json").write_text("{}")
+            case "list":
+                (folder / "state.json").write_text("[]")
             case "other":
                 origin = checkpoint.Origin("run", "fedgsp", 1, 0)
                 checkpoint.save(folder / "model-0.safetensors", model(7.0).arrays, origin)
             case "missing":
                 (folder / "model-0.safetensors").unlink()
             case "key":
-                (folder / "state.json").write_text('{"clients": [], "slots": {}}')
+                (folder / "state.json").write_text('{"clients": [], "offences": {}, "config": "", "slots": {}}')
         with pytest.raises(DataError, match="round-0001"):
             again(s, tmp_path)
 

@@ -257,7 +257,7 @@ async def test_a_group_without_members_fails() -> None:
     async with scene() as play:
         outcome = await play.run([])
         assert outcome == Failure(
-            FailureCode.UNSPECIFIED, "no member trained; the last reason: the group has no members"
+            FailureCode.NODE_LOST, "no member trained; the last reason: no member of the group is there"
         )
 
 
