@@ -33,8 +33,7 @@ def oracle(rounds: int, takes_part: TakesPart = lambda *_: True, beta: int = 2) 
     return Reference(task, range(8), rounds=rounds, beta=beta, sampling_rate=1.0, takes_part=takes_part)
 
 
-@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
-@pytest.mark.parametrize("moment", ["hop_finished", "group_finished"])
+@pytest.mark.parametrize(("scheme", "moment"), [("fedgsp", "hop_finished"), ("fedavg", "group_finished")])
 async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, scheme: str, moment: str) -> None:
     managers: list[int] = []
     killed: list[int] = []
@@ -65,8 +64,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], np.nda
     monkeypatch.setattr(Worker, "_publish", publish)
 
 
-@pytest.mark.parametrize("relay", ["auto", "manager"])
-@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+@pytest.mark.parametrize(("scheme", "relay"), [("fedgsp", "auto"), ("fedgsp", "manager"), ("fedavg", "auto")])
 async def test_a_client_that_hands_on_bad_models_is_named_and_at_last_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, relay: str
 ) -> None:

@@ -6,7 +6,6 @@ FEDGSP_FUZZ=1000 python -m pytest tests/fuzz --hypothesis-profile=default tries 
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from typing import Any
 
 import grpc
@@ -175,9 +174,7 @@ async def test_a_model_that_nobody_knows_of_is_not_waited_for() -> None:
 async def test_what_no_node_is_known_to_have_cannot_be_collected() -> None:
     m = Members()
     async with Channels() as channels:
-        group = Group(
-            request("relay"), m, ModelStore(), channels, Source(SourceKind.MANAGER, "m0"), lambda _: None, deque()
-        )
+        group = Group(request("relay"), m, ModelStore(), channels, Source(SourceKind.MANAGER, "m0"), lambda _: None)
         found = await soon(group.collect("unheard of"))
     assert isinstance(found, Failure)
     assert found.code is FailureCode.NO_SUCH_MODEL
@@ -187,7 +184,7 @@ async def test_what_a_node_only_says_that_it_sent_is_not_waited_for() -> None:
     said_so = wire.encode(NodeReport(Done(KEY, None)))
     async with unharmed(), manager() as m, parrot(m, "n1", [said_so]):
         asked, me = request("relay"), Source(SourceKind.MANAGER, "m0")
-        group = Group(asked, m.members, m.store, m.groups._channels, me, lambda _: None, deque())
+        group = Group(asked, m.members, m.store, m.groups._channels, me, lambda _: None)
         group.submit(asked.members[1], group.key("train", 0), TRAIN)
         found = await soon(group.collect("made"))
         group.close("")
