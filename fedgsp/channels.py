@@ -35,6 +35,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),  # peers are named by address; a proxy for the web has no part in it
     ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # also the longest that a dial may take, 20 s by default
     ("grpc.max_reconnect_backoff_ms", 5_000),
 ]
 _SERVER_OPTIONS = [
