@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from top_server.run import Run
 
 _FILE = "state.json"
+#: States that stay: the last one, and one in case that is damaged.
+_KEPT = 2
 #: What is looked at before a run is there.
 _KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "config": str}
 
@@ -41,9 +43,9 @@ class Saved:
 
 
 def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Path]) -> None:
-    """Writes the state after a round, in place of the one before; models that are in `files` are only linked.
+    """Writes the state after a round, beside the one before; models that are in `files` are only linked.
 
-    Blocks until the disk has it; raises RunError if it does not take it.
+    Blocks; raises RunError if the disk does not take it.
     """
     folder = directory.state / f"round-{number:04d}"
     aside = directory.state / ".writing"
@@ -73,16 +75,12 @@ def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Pat
             "merging": run.merging.save(),
             "profile": run.profile.save(aside),
         }
-        with (aside / _FILE).open("w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
+        (aside / _FILE).write_text(json.dumps(document), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
-        checkpoint.sync(directory.state)
-        for other in directory.state.glob("round-*"):
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
+        # Not synced to disk, which takes as long as a short round: after a power cut the one before may have to do.
+        for other in sorted(directory.state.glob("round-*"))[:-_KEPT]:
+            shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}", "make room on that disk") from error
 
@@ -95,19 +93,20 @@ def _link(path: Path, name: Path) -> None:
 
 
 def latest(directory: RunDirectory) -> Saved | None:
-    """The state after the last round that has one; DataError if it is damaged."""
-    folders = sorted(directory.state.glob("round-*"))
-    if not folders:
-        return None
-    path = folders[-1] / _FILE
-    try:
-        document = json.loads(path.read_text("utf-8"))
-        for name, kind in _KINDS.items():
-            if not isinstance(document[name], kind):
-                raise TypeError(f"{name} is no {kind.__name__}")
-        return Saved(int(folders[-1].name.removeprefix("round-")), folders[-1], document)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} cannot be read: {error}", "restore it, or start the run again") from None
+    """The state after the last round that has one that can be read; DataError if all are damaged."""
+    damaged: DataError | None = None
+    for folder in sorted(directory.state.glob("round-*"), reverse=True):
+        try:
+            document = json.loads((folder / _FILE).read_text("utf-8"))
+            for name, kind in _KINDS.items():
+                if not isinstance(document[name], kind):
+                    raise TypeError(f"{name} is no {kind.__name__}")
+            return Saved(int(folder.name.removeprefix("round-")), folder, document)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            damaged = DataError(f"{folder / _FILE} cannot be read: {error}", "restore it, or start the run again")
+    if damaged is not None:
+        raise damaged
+    return None
 
 
 def offences(saved: Saved) -> dict[int, int]:
