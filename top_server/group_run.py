@@ -55,6 +55,11 @@ MOST_MANAGERS = 4
 MOST_TRIES = 5
 
 
+def first_attempt(times: int) -> int:
+    """Where a run that was resumed so often counts attempts at groups from: what it makes then has other ids."""
+    return times * MOST_TRIES * MOST_MANAGERS
+
+
 @dataclass(frozen=True, slots=True)
 class GroupTask:
     """What one group is asked to do."""

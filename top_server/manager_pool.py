@@ -66,10 +66,7 @@ class ManagerPool:
     async def ensure(self, count: int) -> list[Manager]:
         """So many live managers; raises UserError if they cannot be started."""
         for dead in [manager for manager in self._managers if manager.process.returncode is not None]:
-            self._managers.remove(dead)
-            await self._channels.drop(dead.address)
-            code = dead.process.returncode
-            self._recorder.record("manager_lost", manager=dead.name, reason=f"exit code {code}")
+            await self.discard(dead)
         if self._ports is not None and count > len(self._ports):
             raise RunError(
                 f"the round needs {count} group managers but --manager-ports has {len(self._ports)} ports",
@@ -90,7 +87,7 @@ class ManagerPool:
         return await self._spawn()
 
     async def discard(self, manager: Manager) -> None:
-        """Ends a manager that does not answer; the next `ensure` replaces it."""
+        """Ends a manager that does not answer, or has ended; the next `ensure` replaces it."""
         if manager in self._managers:
             self._managers.remove(manager)
             code = manager.process.returncode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -143,12 +143,7 @@ class Membership:
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
         """Waits until so many nodes and clients are there; False if they are not after the timeout."""
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients)
-        except TimeoutError:
-            return False
-        return True
+        return await self._until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
 
     async def wait_for_all(self, clients: Collection[int], timeout_s: float) -> set[int]:
         """Waits until all of these clients are there; those that are not after the timeout."""
@@ -156,11 +151,7 @@ class Membership:
         def missing() -> set[int]:
             return {client for client in clients if client not in self._clients and self._bears(client)}
 
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: not missing())
-        except TimeoutError:
-            pass
+        await self._until(lambda: not missing(), timeout_s)
         return missing()
 
     def note_offence(self, client: int) -> None:
@@ -184,11 +175,16 @@ class Membership:
         for node in self._nodes.values():
             node.outbox.put_nowait(leave)
             node.outbox.put_nowait(None)
+        await self._until(lambda: not self._nodes, timeout_s)
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits until something holds of who is there; False if it does not after the timeout."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: not self._nodes)
+                await self._changed.wait_for(holds)
         except TimeoutError:
-            pass
+            return False
+        return True
 
     async def _notify(self) -> None:
         async with self._changed:

@@ -14,7 +14,7 @@ from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from top_server import config, state
 from top_server.config import RunConfig
-from top_server.group_run import MOST_MANAGERS, MOST_TRIES, Trace
+from top_server.group_run import Trace, first_attempt
 from top_server.history import read_lines
 from top_server.run_directory import RunDirectory
 
@@ -101,7 +101,7 @@ def _read(directory: RunDirectory) -> Resumed:
     saved = state.latest(directory)
     times = 1 + sum(event["event"] == "run_resumed" for event in events)
     done = saved.round if saved is not None else 0
-    interrupted = _interrupted(events, done + 1, times * MOST_TRIES * MOST_MANAGERS)
+    interrupted = _interrupted(events, done + 1, first_attempt(times))
     return Resumed(started[0]["run"], listening[-1]["address"], times, saved, interrupted)
 
 

@@ -18,7 +18,7 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, total_bytes, without_head
 from top_server.config import RunConfig
-from top_server.group_run import MOST_MANAGERS, MOST_TRIES, GroupOutcome, GroupTask, run_group
+from top_server.group_run import GroupOutcome, GroupTask, first_attempt, run_group
 from top_server.grouping import GroupingRequest, Plan
 from top_server.journal import Journal
 from top_server.manager_pool import Manager, ManagerPool
@@ -78,7 +78,7 @@ class Run:
     @property
     def first_attempt(self) -> int:
         """Where attempts at groups are counted from: what is made after the run was resumed has other ids."""
-        return self.times * MOST_TRIES * MOST_MANAGERS
+        return first_attempt(self.times)
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:

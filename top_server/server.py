@@ -154,7 +154,6 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
             await run.initialise()
             await run.merging.prepare()
             await asyncio.to_thread(state.save, run, directory, 0, {})
-        row = _last_row(directory, resumed)
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(run, number, config.rounds)
             files = await save(run, checkpoints, number)
@@ -198,12 +197,6 @@ async def _play_alone(
 async def _not_here(model_id: str) -> None:
     """This process promises no models: what it lacks will not come."""
     raise WeightsError(FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
-
-
-def _last_row(directory: RunDirectory, resumed: Resumed | None) -> dict[str, Any]:
-    """That of a run all of whose rounds are done; the others get theirs as they play."""
-    rows = read_lines(directory.history) if resumed else []
-    return rows[-1] if rows else {}
 
 
 async def _wait_for_return(
