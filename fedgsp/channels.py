@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from fedgsp.errors import ConfigError
+from fedgsp.liveness import LOST_AFTER_S, keepalive
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.unreadable import RefuseUnreadable
 
@@ -21,27 +22,17 @@ SHUTDOWN_GRACE_S = 2.0
 #: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
 MAX_REASON = 500
 
-# A peer that was silent for 3.5 s is gone: dead, frozen or cut off. One that lives answers from a thread of gRPC's
-# own, however busy it is.
-_KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 1_000),
-    ("grpc.keepalive_timeout_ms", 2_500),
-    ("grpc.http2.ping_timeout_ms", 2_500),  # 60 s by default, whatever the keepalive timeout says
-]
 _CHANNEL_OPTIONS = [
-    *_KEEPALIVE,
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.use_local_subchannel_pool", 1),  # a channel that is dropped takes its connection along
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),  # peers are named by address; a proxy for the web has no part in it
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 3_000),  # also the longest that a dial may take, 20 s by default
     ("grpc.max_reconnect_backoff_ms", 5_000),
 ]
 _SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),  # with it, two servers bind one port and neither is told
-    *_KEEPALIVE,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 300),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 ]
@@ -82,14 +73,18 @@ def loopback(host: str) -> str:
 
 
 async def start_server(
-    listen: str, register: Iterable[Callable[[grpc.aio.Server], None]], tls: Tls | None = None
+    listen: str,
+    register: Iterable[Callable[[grpc.aio.Server], None]],
+    tls: Tls | None = None,
+    lost_after_s: float = LOST_AFTER_S,
 ) -> tuple[grpc.aio.Server, str]:
     """A running server and the address it bound; raises ConfigError if the port is taken or the host is not ours.
 
-    With `tls` it takes those clients alone that present a certificate of the same CA.
+    With `tls` it takes those clients alone that present a certificate of the same CA. One that is silent for
+    `lost_after_s` is gone.
     """
     host, port = split_address(listen)
-    server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=[RefuseUnreadable()])
+    server = grpc.aio.server(options=[*_SERVER_OPTIONS, *keepalive(lost_after_s)], interceptors=[RefuseUnreadable()])
     for add in register:
         add(server)
     try:
@@ -111,10 +106,16 @@ def _server_side(tls: Tls) -> grpc.ServerCredentials:
 
 
 class Channels:
-    """One channel per address, closed together; with `tls`, servers must prove that they are of the dialled host."""
+    """One channel per address, closed together; with `tls`, servers must prove that they are of the dialled host.
 
-    def __init__(self, tls: Tls | None = None) -> None:
+    A server that is silent for `lost_after_s` is gone, as is one that does not take a dial for so long.
+    """
+
+    def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
         self._open: dict[str, grpc.aio.Channel] = {}
+        # The backoff is also the longest that a dial may take, 20 s by default.
+        dial = ("grpc.min_reconnect_backoff_ms", round(1000 * lost_after_s))
+        self._options = [*_CHANNEL_OPTIONS, *keepalive(lost_after_s), dial]
         self._credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert) if tls else None
 
     def to(self, address: str) -> grpc.aio.Channel:
@@ -127,8 +128,8 @@ class Channels:
         host, _, port = address.rpartition(":")
         where = f"{loopback(host)}:{port}"
         if self._credentials is None:
-            return grpc.aio.insecure_channel(where, options=_CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(where, self._credentials, options=_CHANNEL_OPTIONS)
+            return grpc.aio.insecure_channel(where, options=self._options)
+        return grpc.aio.secure_channel(where, self._credentials, options=self._options)
 
     async def drop(self, address: str) -> None:
         """Closes the channel to an address that will not be used again."""

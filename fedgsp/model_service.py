@@ -129,14 +129,25 @@ async def fetch(
     return weights
 
 
-async def upload(channel: grpc.aio.Channel, model_id: str, weights: Weights, timeout_s: float) -> None:
-    """Uploads a model to the process that asked for it; raises WeightsError."""
+async def upload(
+    channel: grpc.aio.Channel,
+    model_id: str,
+    weights: Weights,
+    on_chunk: Callable[[], None] = lambda: None,
+) -> None:
+    """Uploads a model to the process that asked for it, which ends this when no chunk comes; raises WeightsError."""
     call = channel.stream_unary(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.UploadResponse.FromString)
     try:
-        await call(_chunks(model_id, weights), timeout=timeout_s)
+        await call(_told(_chunks(model_id, weights), on_chunk))
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error
+
+
+async def _told(messages: AsyncIterator[bytes], on_chunk: Callable[[], None]) -> AsyncIterator[bytes]:
+    async for message in messages:
+        yield message
+        on_chunk()
 
 
 async def _chunks(model_id: str, weights: Weights) -> AsyncIterator[bytes]:

@@ -34,7 +34,6 @@ from fedgsp_node.worker import Worker
 logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 1.0
-UPLOAD_TIMEOUT_S = 600.0
 #: Reports kept for orders that come again.
 REMEMBERED_REPORTS = 256
 
@@ -120,7 +119,7 @@ class Attachment:
         self._reports.put_nowait(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights) -> None:
-        await upload(self._channel, model_id, weights, UPLOAD_TIMEOUT_S)
+        await upload(self._channel, model_id, weights, self._worker.chunk_went)
 
     async def _report_progress(self) -> None:
         """Says once a second that the node moves: every order that waits for its slot or its link moves with it."""

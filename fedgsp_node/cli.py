@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 import fedgsp
 from fedgsp import lifecycle, logs, tls
 from fedgsp.errors import ConfigError, UserError
+from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.options import options
 from fedgsp_node.settings import NodeSettings, parse_clients
 
@@ -104,6 +105,16 @@ def start(
         float,
         typer.Option(metavar="SECONDS", help="give up after this long without a top server", rich_help_panel=REACHING),
     ] = 120.0,
+    lost_after: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=LEAST_LOST_AFTER_S,
+            max=MOST_LOST_AFTER_S,
+            help="a peer without a word for this long is gone: dead, frozen or cut off",
+            rich_help_panel=REACHING,
+        ),
+    ] = LOST_AFTER_S,
     json: Annotated[
         bool, typer.Option("--json", help="log as one JSON object per line, to stdout", rich_help_panel=REPORTING)
     ] = False,
@@ -124,6 +135,7 @@ def start(
         threads=threads,
         name=name,
         connect_timeout=connect_timeout,
+        lost_after=lost_after,
     )
     _check_addresses(settings)
     logs.configure(verbose, json_lines=json)

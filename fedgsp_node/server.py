@@ -64,7 +64,10 @@ async def run(settings: NodeSettings) -> None:
         clients = await slot.run(
             lambda _: Clients(load_task(settings.task, settings.task_options), settings.clients, personal)
         )
-        async with Channels(settings.tls) as channels, _peer_server(settings, store) as peer_address:
+        async with (
+            Channels(settings.tls, settings.lost_after) as channels,
+            _peer_server(settings, store) as peer_address,
+        ):
             fetcher = Fetcher(store, channels, clients.tensors, host)
             worker = Worker(clients, store, fetcher, slot)
             node = _Node(settings, clients, channels, store, worker, peer_address)
@@ -85,7 +88,7 @@ async def _peer_server(settings: NodeSettings, store: ModelStore) -> AsyncIterat
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    server, bound = await start_server(settings.peer_listen, [servicer.add_to], settings.tls)
+    server, bound = await start_server(settings.peer_listen, [servicer.add_to], settings.tls, settings.lost_after)
     _, port = split_address(bound)
     try:
         advertised = settings.advertise or bound

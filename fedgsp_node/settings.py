@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedgsp.errors import ConfigError
+from fedgsp.liveness import LOST_AFTER_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,8 @@ class NodeSettings:
     name: str | None = None
     #: Seconds without a top server after which it gives up.
     connect_timeout: float = 120.0
+    #: Seconds without a word after which a peer is gone.
+    lost_after: float = LOST_AFTER_S
     #: What it proves itself by, and knows all peers by; None for plain connections.
     tls: Tls | None = None
 

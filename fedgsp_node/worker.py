@@ -57,6 +57,7 @@ class Worker:
         self._store = store
         self._fetcher = fetcher
         self._slot = slot
+        self._chunks_gone = 0
         self._own = OwnModels(store, clients.personal, clients.tensors)
         self._discriminating = Discriminating(clients, fetcher, slot)
 
@@ -68,8 +69,12 @@ class Worker:
 
     @property
     def mark(self) -> int:
-        """Grows while anything moves here: a batch was trained, or a chunk came."""
-        return self._slot.mark + self._fetcher.mark
+        """Grows while anything moves here: a batch was trained, or a chunk came or went."""
+        return self._slot.mark + self._fetcher.mark + self._chunks_gone
+
+    def chunk_went(self) -> None:
+        """A part of a model was handed to the manager that asked for it."""
+        self._chunks_gone += 1
 
     async def carry_out(self, order: Order, upload: Uploader) -> Result | Recalled | None:
         """The order's result; raises OrderError or WeightsError with the reason if there is none."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from fedgsp import logs
 from fedgsp.errors import UserError
 from fedgsp.lifecycle import run as run_until_stopped
+from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.tls import load, tls_files
 from group_manager.server import run
 
@@ -21,13 +22,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="group_manager", description="Coordinates one group of clients at a time.")
     parser.add_argument("--name", required=True)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
+    parser.add_argument("--lost-after", type=float, default=LOST_AFTER_S, metavar="SECONDS")
     for flag in ("--tls-ca", "--tls-cert", "--tls-key"):
         parser.add_argument(flag, type=Path, metavar="FILE")
     arguments = parser.parse_args()
     logs.configure()
     try:
         tls = load(tls_files(arguments.tls_ca, arguments.tls_cert, arguments.tls_key))
-        return run_until_stopped(run(arguments.name, arguments.listen, tls))
+        return run_until_stopped(run(arguments.name, arguments.listen, tls, arguments.lost_after))
     except UserError as error:
         return logs.report(error)
 

@@ -48,8 +48,8 @@ from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, check_same_tensors
 from group_manager.members import Members, Outcome, Ticket
 
-#: Longest wait for a finished model; above the deadline that a node sets for its upload.
-COLLECT_TIMEOUT_S = 660.0
+#: Longest wait for a top server that does not fetch what is handed to it.
+HAND_OVER_TIMEOUT_S = 600.0
 #: Models that wait here for the top server at once; bounds memory whatever the number of members.
 MOST_HANDED = 4
 
@@ -79,6 +79,8 @@ class Group:
         self._earlier = {part.ref.id: part.node for part in parts if part.ref is not None}
         if request.start is not None and not request.parts:
             self._earlier[request.start.id] = ""
+        #: Models that nodes get from each other -> who reads it, and where its holder is to be dialled.
+        self._direct: dict[str, tuple[Member, Source]] = {}
         self._carrying: dict[str, asyncio.Task[None]] = {}
         self._carried: set[str] = set()  # models that this process asked for
         self._made: set[str] = set()  # models that it made itself
@@ -158,7 +160,7 @@ class Group:
     async def hand_over(self, model_id: str) -> ModelRef | Failure:
         """Brings a model here, where it stays until the top server forgets it; its maker may forget it at once."""
         try:
-            async with asyncio.timeout(COLLECT_TIMEOUT_S):
+            async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
                 await self._store.fewer_than(MOST_HANDED, self._handed)
         except TimeoutError:
             return Failure(FailureCode.STALLED, "the top server does not take what is handed to it")
@@ -214,6 +216,8 @@ class Group:
         if holder.peer_address and self.request.relay is not RelayMode.MANAGER:
             sources.append(Source(SourceKind.NODE, holder.node, holder.peer_address))
         if self.request.relay is not RelayMode.DIRECT:
+            if sources:
+                self._direct[model_id] = reader, sources[0]
             sources.append(self._me)
         return Start(model_id, tuple(sources), personal=self.request.personal)
 
@@ -238,20 +242,24 @@ class Group:
             self._carrying[model_id] = asyncio.create_task(self._carry(model_id), name=f"carry {model_id}")
         await asyncio.shield(self._carrying[model_id])
 
+    def by_way_of_here(self, model_id: str) -> None:
+        """A node gets a model from this manager; one that should have come from another node was rerouted."""
+        reader, holder = self._direct.pop(model_id, (None, None))
+        if reader is not None and holder is not None:
+            reason = f"node {holder.name} could not be reached at {holder.address}: by way of the manager"
+            self.rerouted(reader, reason)
+
     async def collect(self, model_id: str, expected: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
         """A finished model, brought to this manager; a failure if it is not one of these tensors, if there are any."""
         try:
-            async with asyncio.timeout(COLLECT_TIMEOUT_S):
-                if model_id not in self._store:
-                    await self.wanted(model_id)
-                weights = await self._store.get(model_id)
+            if model_id not in self._store:
+                await self.wanted(model_id)
+            weights = await self._store.get(model_id)
             if expected:
                 check_same_tensors(weights.tensors, expected, f"model {model_id!r}")
             return weights
         except WeightsError as error:
             return error.failure
-        except TimeoutError:
-            return Failure(FailureCode.STALLED, f"model {model_id!r} did not come in {COLLECT_TIMEOUT_S:.0f} s")
 
     def handed_on(self, weights: Weights) -> Weights:
         """A model that this manager made, as it travels in this run."""
@@ -307,8 +315,11 @@ class Group:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"nobody is known to have model {model_id!r}")
         self._sent_up += 1
         key = self.key("send-up", self._sent_up)
-        # The holder may not have it yet: a chain that stalls is the program's business, and this wait ends with it.
-        outcome = await self._submit(node, Order(key, 0, SendUp(model_id, maker is None))).outcome
+        ticket = self._submit(node, Order(key, 0, SendUp(model_id, maker is None)))
+        if maker is not None:
+            # It may not be made yet: a chain that stalls is the program's business, and this wait ends with it.
+            await asyncio.wait([maker.outcome, ticket.outcome], return_when=asyncio.FIRST_COMPLETED)
+        outcome = await self.outcome(ticket)
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
         if model_id not in self._store:

@@ -16,11 +16,11 @@ from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 
 
-async def run(name: str, listen: str, tls: Tls | None = None) -> None:
+async def run(name: str, listen: str, tls: Tls | None, lost_after_s: float) -> None:
     """Serves at `listen` until stopped; says its address on standard output."""
     members, store = Members(), ModelStore()
-    async with Channels(tls) as channels:
-        server, address = await start_server(listen, [], tls)
+    async with Channels(tls, lost_after_s) as channels:
+        server, address = await start_server(listen, [], tls, lost_after_s)
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, spilling_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)

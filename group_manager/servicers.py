@@ -105,6 +105,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         """A node asks for a model that this manager lacks: the group that knows of it gets it, or WeightsError."""
         for group in self._groups:
             if group.can_provide(model_id):
+                group.by_way_of_here(model_id)
                 return await group.wanted(model_id)
         raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group here knows of model {model_id!r}")
 

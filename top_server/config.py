@@ -17,6 +17,7 @@ from typing import Any
 import tomli_w
 
 from fedgsp.errors import ConfigError
+from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.tls import TlsFiles, tls_files
 
 if typing.TYPE_CHECKING:
@@ -118,6 +119,14 @@ class RunConfig:
     min_nodes: int = _setting(1, PROCESSES, "nodes to wait for before the first round", least=1)
     min_clients: int | None = _setting(None, PROCESSES, "clients to wait for before the first round", least=1)
     join_timeout: float = _setting(120.0, PROCESSES, "longest wait for them", above=0, metavar="SECONDS")
+    lost_after: float = _setting(
+        LOST_AFTER_S,
+        PROCESSES,
+        "a peer without a word for this long is gone: dead, frozen or cut off",
+        least=LEAST_LOST_AFTER_S,
+        most=MOST_LOST_AFTER_S,
+        metavar="SECONDS",
+    )
     stall_timeout: float = _setting(
         60.0, PROCESSES, "a client without progress for this long is passed over", above=0, metavar="SECONDS"
     )
@@ -194,6 +203,11 @@ class RunConfig:
     def tls_files(self) -> TlsFiles | None:
         """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
         return tls_files(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
+    def peer_flags(self) -> list[str]:
+        """How processes that a run starts are told to deal with their peers."""
+        return ["--lost-after", str(self.lost_after), *(self.tls_files.flags if self.tls_files else [])]
 
 
 FIELDS: Mapping[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}

@@ -44,7 +44,7 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
     top_server = resolve(top_server, HOST)
     shared = ["start", "--top-server", top_server, "--peer-listen", f"{HOST}:0", "--threads", str(config.threads)]
     shared += ["--task", config.task, "--connect-timeout", str(config.join_timeout)]
-    shared += config.tls_files.flags if config.tls_files else []
+    shared += config.peer_flags
     for key, value in config.task_option.items():
         shared += ["--task-option", f"{key}={value}"]
     found = [

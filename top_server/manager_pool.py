@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,6 @@ from fedgsp.channels import Channels, split_address
 from fedgsp.errors import PeerError, RunError
 from fedgsp.lifecycle import python_module, ready_line, spawn, stop
 from fedgsp.messages import AttachTo
-from fedgsp.tls import TlsFiles
 from top_server.manager_client import ManagerClient
 from top_server.membership import Recorder
 
@@ -50,7 +49,7 @@ class ManagerPool:
         log_folder: Path,
         channels: Channels,
         recorder: Recorder,
-        tls: TlsFiles | None,
+        flags: Sequence[str],
         prefix: str = "",
     ) -> None:
         self._host = host
@@ -58,7 +57,7 @@ class ManagerPool:
         self._log_folder = log_folder
         self._channels = channels
         self._recorder = recorder
-        self._tls = tls
+        self._flags = flags
         self._prefix = prefix
         self._managers: list[Manager] = []
         self._numbers = itertools.count()
@@ -108,8 +107,14 @@ class ManagerPool:
         ports = [0] if self._ports is None else [port for port in self._ports if port not in taken]
         error = PeerError("no port is free for a group manager", "widen --manager-ports")
         for port in ports:
-            command = [*python_module("group_manager"), "--name", name, "--listen", f"{self._host}:{port}"]
-            command += self._tls.flags if self._tls else []
+            command = [
+                *python_module("group_manager"),
+                "--name",
+                name,
+                "--listen",
+                f"{self._host}:{port}",
+                *self._flags,
+            ]
             process = await spawn(command, log)
             try:
                 address = await ready_line(process, f"group manager {name}", log)
@@ -135,11 +140,11 @@ async def manager_pool(
     log_folder: Path,
     channels: Channels,
     recorder: Recorder,
-    tls: TlsFiles | None = None,
+    flags: Sequence[str] = (),
     prefix: str = "",
 ) -> AsyncIterator[ManagerPool]:
-    """A pool whose managers end with the block; their names begin with the prefix."""
-    pool = ManagerPool(host, ports, log_folder, channels, recorder, tls, prefix)
+    """A pool whose managers end with the block, started with these flags; their names begin with the prefix."""
+    pool = ManagerPool(host, ports, log_folder, channels, recorder, flags, prefix)
     try:
         yield pool
     finally:

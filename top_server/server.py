@@ -74,14 +74,14 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     scheme = choose(config)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
     async with AsyncExitStack() as stack:
-        channels = await stack.enter_async_context(Channels(tls))
+        channels = await stack.enter_async_context(Channels(tls, config.lost_after))
         membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal)
         store = ModelStore()
         if resumed and resumed.saved:
             membership.offences.update(state.offences(resumed.saved))
         # Where nodes look for a run that is resumed.
         listen = resumed.address if resumed else config.listen
-        address = await stack.enter_async_context(_doors(listen, membership, store, tls, resumed is not None))
+        address = await stack.enter_async_context(_doors(listen, config, membership, store, tls, resumed is not None))
         journal.record("listening", address=address)
         host, _ = split_address(address)
         managers = await stack.enter_async_context(
@@ -91,7 +91,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 directory.logs,
                 channels,
                 journal,
-                config.tls_files,
+                config.peer_flags,
                 f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
             )
         )
@@ -212,7 +212,7 @@ async def _wait_for_return(
 
 @asynccontextmanager
 async def _doors(
-    listen: str, membership: Membership, store: ModelStore, tls: Tls | None, again: bool
+    listen: str, config: RunConfig, membership: Membership, store: ModelStore, tls: Tls | None, again: bool
 ) -> AsyncIterator[str]:
     """Where nodes join and models are fetched; yields the address."""
 
@@ -221,7 +221,7 @@ async def _doors(
         ModelServicer(store, _not_here).add_to(server)
 
     try:
-        server, address = await start_server(listen, [register], tls)
+        server, address = await start_server(listen, [register], tls, config.lost_after)
     except ConfigError as error:
         if again:
             raise ConfigError(error.what, "nodes look for the run there: end whoever has that port") from None

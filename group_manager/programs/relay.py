@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Source, SourceKind, Start, Train, Trained
+from fedgsp.messages import Failure, FailureCode, GroupResult, Member, SourceKind, Start, Train, Trained
 from fedgsp.weights import Weights
 from group_manager.group import Group
 from group_manager.members import Ticket
@@ -157,7 +157,8 @@ class _Chain:
                 if long is not None:
                     return long
             member = self.remaining.pop(0)
-            _note_reroute(group, hop, outcome.source)
+            if outcome.source is not None and outcome.source.kind is SourceKind.MANAGER:
+                group.by_way_of_here(hop.start.model_id)
             self.trail.append(hop.hop)
             self.samples[member.client] = outcome.samples
             length = self._norms.last if self._norms is not None else 0.0
@@ -208,13 +209,6 @@ def _let_go(group: Group, trail: list[Hop]) -> None:
     held = [hop for hop in trail if group.holds(hop.model_id)]
     needed = held[-1:] + [hop for hop in held if hop.member.node != trail[-1].member.node][-1:]
     group.release([hop.model_id for hop in held if hop not in needed])
-
-
-def _note_reroute(group: Group, declared: Declared, source: Source | None) -> None:
-    wanted = declared.start.sources[0]
-    if source is not None and wanted.kind is SourceKind.NODE and source.kind is SourceKind.MANAGER:
-        reason = f"node {wanted.name} could not be reached at {wanted.address}: by way of the manager"
-        group.rerouted(declared.hop.member, reason)
 
 
 def _no_model(member: Member) -> Failure:

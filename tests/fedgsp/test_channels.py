@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.serving import nobody, serving
+from support.wall import wall
 
 from fedgsp.channels import Channels, describe, is_wildcard, refuse, resolve, split_address, start_server
 from fedgsp.errors import ConfigError
@@ -192,6 +194,30 @@ async def test_an_address_has_one_channel_until_it_is_dropped() -> None:
         assert await said(again) == b"hello"
         with pytest.raises(grpc.aio.UsageError):
             await said(channel)
+
+
+@pytest.mark.parametrize("frozen", ["before it was dialled", "while it works"])
+async def test_a_server_that_falls_silent_is_gone(frozen: str) -> None:
+    """Its connections stay open, as those of a process that was stopped do; gRPC alone waits for 20 s and more."""
+    began = asyncio.Event()
+
+    async def work(request: bytes, context: Any) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    def register(server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers((Echo(work),))
+
+    async with serving(register) as served, wall(served.address) as front, Channels(lost_after_s=1.0) as channels:
+        front.silent = frozen == "before it was dialled"
+        call = channels.to(front.address).unary_unary("/test/Echo")(b"")
+        if not front.silent:
+            await began.wait()
+            front.silent = True
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async with asyncio.timeout(15):
+                await call
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_channels_close_together() -> None:

@@ -122,7 +122,7 @@ async def test_rounded_weights_come_as_they_were_kept_and_can_be_handed_on(eleme
 async def test_rounded_weights_can_be_uploaded() -> None:
     store, weights = ModelStore(), rounded(normal(TENSORS))
     async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: 40) as served:
-        await upload(served.channel, "m", weights, 10.0)
+        await upload(served.channel, "m", weights)
     kept = await store.get("m")
     assert (kept.bfloat16, kept.digest) == (True, weights.digest)
 

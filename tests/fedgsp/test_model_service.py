@@ -59,7 +59,7 @@ async def test_weights_of_any_tensors_are_taken_where_none_are_expected() -> Non
 async def test_an_upload_that_was_asked_for_is_kept() -> None:
     store, weights = ModelStore(), some_weights(4, vector(600_000))
     async with serving_store(store, may_upload=lambda model_id: model_id == "m", max_bytes=lambda: PLENTY) as served:
-        await upload(served.channel, "m", weights, 10.0)
+        await upload(served.channel, "m", weights)
     assert np.array_equal((await store.get("m")).buffer, weights.buffer)
 
 
@@ -196,7 +196,7 @@ async def test_an_upload_that_was_not_asked_for_is_refused_by_its_header() -> No
 async def test_a_process_that_asks_for_nothing_takes_nothing() -> None:
     store = ModelStore()
     async with serving_store(store) as served:
-        failure = await refused(upload(served.channel, "m", WEIGHTS, 10.0))
+        failure = await refused(upload(served.channel, "m", WEIGHTS))
     assert "was not asked for" in failure.detail
     assert len(store) == 0
 
@@ -211,7 +211,7 @@ async def test_an_upload_that_comes_too_late_is_not_kept() -> None:
 
 async def test_a_holder_that_is_not_there_is_unreachable() -> None:
     async with nobody() as served:
-        for call in (fetch(served.channel, "m", None, 40), upload(served.channel, "m", WEIGHTS, 10.0)):
+        for call in (fetch(served.channel, "m", None, 40), upload(served.channel, "m", WEIGHTS)):
             failure = await refused(call)
             assert failure.code is FailureCode.UNREACHABLE
             assert failure.detail.startswith("UNAVAILABLE")

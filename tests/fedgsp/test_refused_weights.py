@@ -88,7 +88,7 @@ async def test_a_fetch_refuses_values_that_are_not_finite() -> None:
 async def test_an_upload_refuses_values_that_are_not_finite_and_its_sender_is_told() -> None:
     store = ModelStore()
     async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY) as served:
-        failure = await refused(upload(served.channel, "m", NAN, 10.0))
+        failure = await refused(upload(served.channel, "m", NAN))
     assert failure.code is FailureCode.BAD_STREAM
     assert "not_finite: tensor 'w'" in failure.detail
     assert len(store) == 0

@@ -82,11 +82,11 @@ async def test_a_large_model_passes_through_a_process_without_being_in_its_memor
     async with serving_store(
         store, may_upload=lambda _: True, max_bytes=lambda: PLENTY, make_room=spilling_room
     ) as served:
-        await upload(served.channel, "m", weights, 30.0)
+        await upload(served.channel, "m", weights)
         assert spill._mapping((await store.get("m")).buffer) is not None
         fetched = await fetch(served.channel, "m", None, PLENTY, make_room=spilling_room)
         before = resident()
-        await upload(served.channel, "n", fetched, 30.0)
+        await upload(served.channel, "n", fetched)
         assert resident() - before < LITTLE
     assert (await store.get("n")).digest == expected
 

@@ -35,7 +35,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.v1 import group_pb2, group_pb2_grpc
-from group_manager import group, servicers
+from group_manager import servicers
 from group_manager.programs import PROGRAMS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -106,7 +106,6 @@ def nodes_say() -> st.SearchStrategy[Any]:
 async def test_whatever_a_node_answers_the_group_ends(asked: group_pb2.RunGroupRequest, says: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.02)
-        patch.setattr(group, "COLLECT_TIMEOUT_S", 0.3)
         async with unharmed(), manager() as m, node(m, "n0") as store, parrot(m, "n1", says):
             await run_group(m, asked.SerializeToString(), ENDS_S, must_end=True, stall_timeout_s=0.1)
             assert not store._waiting

@@ -77,7 +77,7 @@ async def test_whatever_is_uploaded_only_what_is_good_is_kept(chunks: list[bytes
                     assert len(store) == 0
             assert store.nbytes <= MOST
             store.clear()
-            await upload(served.channel, "m", WEIGHTS, 5.0)
+            await upload(served.channel, "m", WEIGHTS)
             assert (await store.get("m")).digest == WEIGHTS.digest
 
 

@@ -30,6 +30,7 @@ from fedgsp.messages import (
     Order,
     OrderKey,
     Release,
+    Rerouted,
     RunGroupRequest,
 )
 from fedgsp.model_service import ModelServicer, fetch, upload
@@ -282,8 +283,21 @@ async def test_a_group_whose_caller_hangs_up_half_way_leaves_nothing_behind(prog
 async def test_an_upload_that_nobody_asked_for_is_refused() -> None:
     async with manager() as m:
         with pytest.raises(WeightsError):
-            await upload(m.channel, "run/1/0/relay/0.0", model(1.0), 10)
+            await upload(m.channel, "run/1/0/relay/0.0", model(1.0))
         assert len(m.play.store) == 0
+
+
+async def test_a_model_that_goes_by_way_of_the_manager_is_told_of_before_its_reader_has_trained() -> None:
+    async with manager(Faults().hold_for_good(2)) as m:
+        await m.play.attach(TWO_NODES)
+        call = m.run_group(m.play.request(TWO_NODES, "relay"))
+        await m.play.holding.wait()
+        for _ in range(2):  # one that is fetched twice is told of once
+            await fetch(m.channel, "run/1/0/relay/1.0", TENSORS, 8)
+        told = [wire.decode(GroupEvent, await call.read()).kind for _ in range(3)]
+        assert [type(kind) for kind in told] == [MemberDone, MemberDone, Rerouted]
+        assert told[-1] == Rerouted(2, "node n2 could not be reached at n2:1: by way of the manager")
+        call.cancel()
 
 
 async def test_a_model_is_asked_for_by_the_group_that_knows_of_it() -> None:

@@ -223,6 +223,7 @@ class ScriptedNode:
                 weights = await self.store.get(model_id)
                 fault = scene.faults.take("collect", self.name)
                 if fault is not None and fault.what == "silent":
+                    await let_others_run()  # now the manager waits for this order, and its stall clock runs
                     scene.clock.advance(3600)
                     await asyncio.Event().wait()
                 elif fault is not None:

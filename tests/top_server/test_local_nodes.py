@@ -64,6 +64,11 @@ def test_each_node_is_given_the_files_of_the_top_server(tmp_path: Path) -> None:
         assert command[command.index(f"--tls-{name}") + 1] == str(tmp_path / name)
 
 
+def test_each_node_waits_for_a_silent_peer_as_long_as_the_top_server() -> None:
+    (command,) = commands(RunConfig(local_nodes=1, lost_after=12.5), "127.0.0.1:7000")
+    assert command[command.index("--lost-after") + 1] == "12.5"
+
+
 def test_a_single_node_hosts_all_clients_of_the_task() -> None:
     (command,) = commands(RunConfig(local_nodes=1), "127.0.0.1:7000")
     assert "--clients" not in command

@@ -1,0 +1,53 @@
+"""A way to a server that can fall silent, as one does whose process is stopped: connections open, nothing said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from fedgsp.channels import split_address
+
+
+class Wall:
+    """Passes bytes on, both ways, until it is `silent`."""
+
+    def __init__(self, behind: str) -> None:
+        self._behind = split_address(behind)
+        self._ends: list[asyncio.StreamWriter] = []
+        self._passing: set[asyncio.Task[None]] = set()
+        self.address = ""
+        self.silent = False
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(*self._behind)
+        self._ends += [writer, there[1]]
+        for source, sink in ((reader, there[1]), (there[0], writer)):
+            task = asyncio.create_task(self._pass(source, sink))
+            self._passing.add(task)
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while piece := await source.read(65536):
+                if not self.silent:
+                    sink.write(piece)
+
+    async def close(self) -> None:
+        for task in self._passing:
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+        for end in self._ends:
+            end.close()
+
+
+@contextlib.asynccontextmanager
+async def wall(behind: str) -> AsyncIterator[Wall]:
+    """In front of a server, at an address of its own."""
+    found = Wall(behind)
+    async with await asyncio.start_server(found.take, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        found.address = f"{host}:{port}"
+        try:
+            yield found
+        finally:
+            await found.close()
