@@ -49,6 +49,9 @@ LONGEST_RETRY_S = 5.0
 REDIALS = 5
 #: Runs name files of --state-dir.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
+#: Why a node that belongs to a run may be refused for a while: after a cut the top server may hold its old stream for
+#: open, until its keepalive ends; and one that stops takes nobody any more.
+_PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.RUN_OVER)
 #: What took longer than this was not a dial that failed, but a stay that ended.
 LONGEST_DIAL_S = 30.0
 
@@ -188,10 +191,11 @@ class _Node:
                     case AttachTo() as manager:
                         self._attach(manager)
                     case Failure(code) as refusal:
-                        if self._run_id and code in (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN):
-                            # After a cut the top server may hold the old stream for open, until its keepalive ends.
+                        if self._run_id and code in _PASSING:
                             return False, refusal.detail
                         raise PeerError(f"the top server refused this node: {refusal.detail}")
+                    case Leave(resumable=True) as leave:
+                        return joined, f"{leave.reason}; the run may be resumed"
                     case Leave() as leave:
                         return leave
         except TimeoutError:

@@ -95,10 +95,10 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
             )
         )
-        leave = Leave(False, "the top server stopped")
         await stack.enter_async_context(
             local_nodes.running(local_nodes.commands(config, address), directory.logs, journal)
         )
+        finished, reason = False, "the top server stopped"
         try:
             if resumed and resumed.saved:
                 await _wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
@@ -118,12 +118,13 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             run = new_run(config, scheme, run_id, journal)
             run.alone = alone
             row = await _play(run, directory, resumed)
-            leave = Leave(True, "the run is finished")
+            finished, reason = True, "the run is finished"
         except UserError as error:
-            leave = Leave(False, str(error))
+            reason = str(error)
             raise
         finally:
-            await membership.dismiss(leave, DISMISS_TIMEOUT_S)
+            resumable = not finished and state.is_in(directory)
+            await membership.dismiss(Leave(finished, reason, resumable), DISMISS_TIMEOUT_S)
         seconds = round(time.monotonic() - begin, 1)
         journal.record("run_finished", rounds=config.rounds, accuracy=row["accuracy"], seconds=seconds)
     shutil.rmtree(directory.state, ignore_errors=True)  # nobody needs to go on from there

@@ -92,6 +92,11 @@ def _link(path: Path, name: Path) -> None:
         shutil.copyfile(path, name)
 
 
+def is_in(directory: RunDirectory) -> bool:
+    """Whether a run can be gone on with."""
+    return any(directory.state.glob("round-*"))
+
+
 def latest(directory: RunDirectory) -> Saved | None:
     """The state after the last round that has one that can be read; DataError if all are damaged."""
     damaged: DataError | None = None

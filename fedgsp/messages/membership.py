@@ -65,6 +65,8 @@ class Leave:
 
     finished: bool
     reason: str
+    #: The run may be gone on with: the node keeps what it has for a while, and tries to join again.
+    resumable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

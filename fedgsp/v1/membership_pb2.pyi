@@ -197,17 +197,21 @@ class Leave(_message.Message):
 
     FINISHED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    RESUMABLE_FIELD_NUMBER: _builtins.int
     finished: _builtins.bool
     reason: _builtins.str
+    resumable: _builtins.bool
+    """keep what the run needs, and join again: it may be gone on with"""
     def __init__(
         self,
         *,
         finished: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        resumable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "reason", b"reason", "resumable", b"resumable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

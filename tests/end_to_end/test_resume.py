@@ -1,14 +1,15 @@
-"""Everything is killed at once: the run that is resumed has the bits of one that nobody disturbed."""
+"""Everything is killed at once, or stopped: the run that is resumed has the bits of one that nobody disturbed."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 
 import pytest
 from support.cluster import nodes, play, settings
-from support.processes import assert_gone, running, top_server
+from support.processes import assert_gone, node, running, top_server
 
 from top_server.checkpoint import load
 from top_server.config import RunConfig, dump
@@ -54,14 +55,46 @@ async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(tm
         family = server.family()
         server.send(SIGKILL)
         await assert_gone(family)
-    command = [sys.executable, "-m", "top_server", "--json", "--resume", str(tmp_path / "b")]
-    async with running(command, tmp_path / "resumed.log") as server:
+    async with running(resume(tmp_path / "b"), tmp_path / "resumed.log") as server:
         assert await server.ended(90) == 0, server.errors
         assert [event["round"] for event in server.events if event["event"] == "round_finished"][-1] == ROUNDS
     assert not (tmp_path / "b" / "state").exists()
-    expected = sorted(undisturbed.directory.models.iterdir())
-    assert [path.name for path in sorted((tmp_path / "b" / "models").iterdir())] == [path.name for path in expected]
+    assert_same_models(tmp_path / "b", undisturbed.directory.path)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+async def test_nodes_wait_for_a_run_that_was_stopped_to_be_resumed(tmp_path: Path) -> None:
+    undisturbed = await play(configured(tmp_path / "a", "fedgsp"), nodes(range(CLIENTS), clients=str(CLIENTS)))
+    config = tmp_path / "b.toml"
+    config.write_text(dump(configured(tmp_path / "b", "fedgsp")))
+    own = ("--task-option", f"clients={CLIENTS}")
+    async with AsyncExitStack() as stack:
+        flags = ("--run-dir", str(tmp_path / "b"), "--config", str(config), "--min-nodes", "2")
+        server = await stack.enter_async_context(top_server(tmp_path, *flags))
+        address = (await server.event("listening"))["address"]
+        started = [
+            await stack.enter_async_context(node(tmp_path, address, *own, "--clients", clients, name=name))
+            for name, clients in (("n0", "0-2"), ("n1", "3-5"))
+        ]
+        await server.event("hop_finished", round=2)
+        server.send(SIGTERM)
+        assert await server.ended(30) == 143
+        again = await stack.enter_async_context(running(resume(tmp_path / "b"), tmp_path / "resumed.log"))
+        for process in (again, *started):
+            assert await process.ended(90) == 0, process.errors
+    assert all(any("the run may be resumed" in line for line in process.lines) for process in started)
+    assert_same_models(tmp_path / "b", undisturbed.directory.path)
+
+
+def resume(directory: Path) -> list[str]:
+    return [sys.executable, "-m", "top_server", "--json", "--resume", str(directory)]
+
+
+def assert_same_models(directory: Path, other: Path) -> None:
+    expected = sorted((other / "models").iterdir())
+    assert [path.name for path in sorted((directory / "models").iterdir())] == [path.name for path in expected]
     for path in expected:
         tensors, _ = load(path)
-        for name, tensor in load(tmp_path / "b" / "models" / path.name)[0].items():
+        for name, tensor in load(directory / "models" / path.name)[0].items():
             assert tensor.tobytes() == tensors[name].tobytes()
