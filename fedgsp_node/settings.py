@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LOST_AFTER_S
+from fedgsp.messages import MOST_CLIENTS_OF_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from fedgsp.tls import Tls
-
-#: Far above what a node can hold; keeps a slip such as 0-99999999999 from filling the memory.
-MOST_CLIENTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +55,9 @@ def parse_clients(text: str) -> tuple[int, ...]:
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
             raise ConfigError(f"--clients has the reversed range {part.strip()}", f"write {last}-{first}")
-        if last - first >= MOST_CLIENTS:
+        if last - first >= MOST_CLIENTS_OF_NODE:
             raise ConfigError(
-                f"--clients has the range {part.strip()}", f"a node hosts at most {MOST_CLIENTS:,} clients"
+                f"--clients has the range {part.strip()}", f"a node hosts at most {MOST_CLIENTS_OF_NODE:,} clients"
             )
         ids = range(first, last + 1)
         if twice := found.intersection(ids):

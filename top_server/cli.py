@@ -101,9 +101,10 @@ def _resume(path: Path, json: bool) -> int:
     from top_server.journal import Journal
     from top_server.run_directory import RunDirectory
 
-    directory = RunDirectory(path)
+    directory = RunDirectory(path.absolute())
     resumed = resuming.find(directory)
-    settings = settings_cli.combine(dataclasses.replace(config.load(directory.config), run_dir=path), {})
+    resuming.work_there(resumed)
+    settings = settings_cli.combine(dataclasses.replace(config.load(directory.config), run_dir=directory.path), {})
     choosing.choose(settings)
     resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)

@@ -34,6 +34,7 @@ from fedgsp.messages import (
 from fedgsp.weights import Weights, total_bytes
 from top_server.manager_pool import Manager
 from top_server.models import Held
+from top_server.moved import Moved
 
 if TYPE_CHECKING:
     from top_server.run import Run
@@ -93,6 +94,8 @@ class Trace:
     finished: tuple[FinishedHop, ...] = ()
     #: Members that were skipped: they would train out of their turn.
     skipped: tuple[MemberSkipped, ...] = ()
+    #: By members of those managers.
+    moved: Moved = field(default_factory=Moved)
 
     @property
     def clients(self) -> set[int]:
@@ -102,7 +105,8 @@ class Trace:
 
     def after(self, outcome: GroupOutcome) -> Trace:
         """What the next manager is told, if the one of this outcome was lost."""
-        return Trace(self.attempt + 1, outcome.hops, outcome.skipped if outcome.task.program in TRAINS else ())
+        skipped = outcome.skipped if outcome.task.program in TRAINS else ()
+        return Trace(self.attempt + 1, outcome.hops, skipped, outcome.moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,13 @@ class GroupOutcome:
     def samples(self) -> int:
         """Training samples behind the group's model."""
         return self.result.samples if isinstance(self.result, GroupResult) else 0
+
+    @property
+    def moved(self) -> Moved:
+        """Bytes of weights, those under managers that were lost included."""
+        if isinstance(self.result, GroupResult):
+            return self.trace.moved + Moved.as_told(self.result)
+        return self.trace.moved + Moved.by(done.result for done in self.done if done.result is not None)
 
     @property
     def left_out(self) -> set[int]:
@@ -323,6 +334,7 @@ class _Watcher:
                     **self._where,
                     program=self._program,
                     client=skipped.client,
+                    code=skipped.failure.code.name if skipped.failure is not None else None,
                     reason=str(skipped.failure),
                 )
             case PartLost(client, _):
@@ -369,6 +381,7 @@ class _Watcher:
             seconds=trained.seconds,
             samples=trained.samples,
             update_length=done.update_length,
+            bytes=trained.bytes,
             model=trained.ref.id if trained.ref is not None else None,
             node=self._members[done.client].node if done.client in self._members else None,
             via=trained.source.kind.name.lower() if trained.source else None,

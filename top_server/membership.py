@@ -11,6 +11,7 @@ from fedgsp.channels import is_wildcard, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.messages import (
     MOST_CLIENT,
+    MOST_CLIENTS_OF_NODE,
     MOST_SAMPLES,
     PROTOCOL,
     AttachTo,
@@ -32,8 +33,6 @@ MOST_OFFENCES = 3
 RETURN_TIMEOUT_S = 30.0
 #: A node keeps a connection open, for which this process holds about 70 KiB and a file descriptor.
 MOST_NODES = 20_000
-#: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.
-MOST_CLIENTS_OF_NODE = 100_000
 #: Each round goes through all clients several times, at some microseconds each.
 MOST_CLIENTS = 1_000_000
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +16,9 @@ from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from top_server import config, state
 from top_server.config import RunConfig
-from top_server.group_run import Trace, first_attempt
+from top_server.group_run import OFFENCES, Trace, first_attempt
 from top_server.history import read_lines
+from top_server.moved import Moved
 from top_server.run_directory import RunDirectory
 
 
@@ -26,6 +29,7 @@ class _GroupSoFar:
     hops: list[FinishedHop] = field(default_factory=list)
     skipped: dict[int, MemberSkipped] = field(default_factory=dict)
     settled: dict[int, MemberSkipped] = field(default_factory=dict)
+    moved: Moved = field(default_factory=Moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,10 @@ class Resumed:
 
     run_id: str
     address: str
+    #: Where relative paths in its settings begin.
+    directory: Path
+    #: Of each client, known before anybody joins again.
+    offences: Mapping[int, int]
     #: How often it was resumed, this time included.
     times: int
     saved: state.Saved | None
@@ -65,6 +73,15 @@ def find(directory: RunDirectory) -> Resumed:
         what = f"--resume {directory.path}: its record is damaged ({type(error).__name__}: {error})"
         raise DataError(what, "restore it, or start the run again") from None
     return found
+
+
+def work_there(resumed: Resumed) -> None:
+    """Turns to the directory where the run was started; raises ConfigError if it is gone."""
+    try:
+        os.chdir(resumed.directory)
+    except OSError as error:
+        what = f"the run was started in {resumed.directory}, which cannot be entered: {error.strerror}"
+        raise ConfigError(what, "its settings may have paths that begin there: restore it") from None
 
 
 def check_settings(resumed: Resumed, settings: RunConfig) -> None:
@@ -102,7 +119,13 @@ def _read(directory: RunDirectory) -> Resumed:
     times = 1 + sum(event["event"] == "run_resumed" for event in events)
     done = saved.round if saved is not None else 0
     interrupted = _interrupted(events, done + 1, first_attempt(times))
-    return Resumed(started[0]["run"], listening[-1]["address"], times, saved, interrupted)
+    offences = Counter(state.offences(saved) if saved is not None else {})
+    bad = {code.name for code in OFFENCES}
+    for event in events:
+        if event["event"] == "client_skipped" and event["round"] == done + 1 and event.get("code") in bad:
+            offences[event["client"]] += 1
+    where = Path(started[0]["directory"])
+    return Resumed(started[0]["run"], listening[-1]["address"], where, offences, times, saved, interrupted)
 
 
 def mend(directory: RunDirectory, done: int) -> None:
@@ -147,7 +170,7 @@ def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int)
                 teams = None
     if teams is None:
         return None
-    traces = tuple(Trace(attempt, tuple(group.hops), tuple(group.settled.values())) for group in groups)
+    traces = tuple(Trace(attempt, tuple(group.hops), tuple(group.settled.values()), group.moved) for group in groups)
     return Interrupted(number, teams, traces)
 
 
@@ -162,6 +185,7 @@ def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
     member = Member(client, event["node"] or "", "", event["samples"])
     hop = FinishedHop(member, ModelRef(event["model"]), event["update_length"])
     group.hops[event["position"] :] = [hop]
+    group.moved += Moved(event["bytes"], 0) if event["via"] == "node" else Moved(0, event["bytes"])
     group.skipped.pop(client, None)
     # Those skipped before would now train out of their turn; whoever was skipped since has not missed it.
     group.settled = dict(group.skipped)

@@ -24,6 +24,7 @@ from top_server.growth import group_count
 from top_server.latecomers import with_latecomers
 from top_server.local_run import gains
 from top_server.membership import RETURN_TIMEOUT_S
+from top_server.moved import Moved
 from top_server.run import Run
 from top_server.sampling import sample
 from top_server.weighing import WEIGHINGS
@@ -97,6 +98,7 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
     if number % run.config.evaluate_every == 0 or number == last:
         evaluated = await evaluate(run, number)
     costs = _costs(run)
+    moved = sum((outcome.moved for outcome in outcomes), Moved())
     row: dict[str, Any] = {
         "round": number,
         "groups": len(teams.plan.groups),
@@ -106,8 +108,8 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
         "accuracy": evaluated.accuracy if evaluated else None,
         "loss": evaluated.loss if evaluated else None,
         "seconds": round(time.monotonic() - begin, 3),
-        "bytes_direct": _sum_of(outcomes, "bytes_direct"),
-        "bytes_relayed": _sum_of(outcomes, "bytes_relayed"),
+        "bytes_direct": moved.direct,
+        "bytes_relayed": moved.relayed,
         "cpd_median": _cpd(run, teams.plan),
         "t_comp_s": costs.t_comp_s(len(teams.plan.groups) if run.scheme.program == "relay" else costs.clients),
         "t_comm_s": costs.t_comm_s(),
@@ -263,7 +265,3 @@ def _costs(run: Run) -> CostModel:
         flop_per_sample=run.membership.training_flop or paper.flop_per_sample,
         flop_per_aggregation=parameters,
     )
-
-
-def _sum_of(outcomes: list[GroupOutcome], name: str) -> int:
-    return sum(getattr(outcome.result, name, 0) for outcome in outcomes)

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -77,8 +78,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         channels = await stack.enter_async_context(Channels(tls, config.lost_after))
         membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal)
         store = ModelStore()
-        if resumed and resumed.saved:
-            membership.offences.update(state.offences(resumed.saved))
+        if resumed:
+            membership.offences.update(resumed.offences)
         # Where nodes look for a run that is resumed.
         listen = resumed.address if resumed else config.listen
         address = await stack.enter_async_context(_doors(listen, config, membership, store, tls, resumed is not None))
@@ -139,6 +140,7 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
         run.journal.record(
             "run_resumed" if resumed else "run_started",
             run=run.run_id,
+            directory=str(Path.cwd()),
             round=resumed.round if resumed else 0,
             clients=len(membership.clients),
             nodes=membership.nodes,

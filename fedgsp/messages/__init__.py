@@ -25,6 +25,7 @@ from fedgsp.messages.group import (
 )
 from fedgsp.messages.membership import (
     MOST_CLIENT,
+    MOST_CLIENTS_OF_NODE,
     MOST_SAMPLES,
     PROTOCOL,
     AttachTo,
@@ -69,6 +70,7 @@ from fedgsp.messages.order import (
 
 __all__ = [
     "MOST_CLIENT",
+    "MOST_CLIENTS_OF_NODE",
     "MOST_SAMPLES",
     "PROTOCOL",
     "AttachTo",

@@ -10,6 +10,8 @@ from fedgsp.messages.model import TensorSpec
 PROTOCOL = 4
 #: Largest client id: as an int64, ids stand in arrays.
 MOST_CLIENT = 2**63 - 1
+#: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.
+MOST_CLIENTS_OF_NODE = 100_000
 #: Samples that one client, or one class of its, may be said to have: sums over clients stay far below 64 bits.
 MOST_SAMPLES = 1 << 48
 

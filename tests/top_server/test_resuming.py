@@ -15,11 +15,12 @@ from top_server import cli, resuming
 from top_server.config import RunConfig, dump
 from top_server.group_run import MOST_MANAGERS, MOST_TRIES
 from top_server.journal import Journal
+from top_server.moved import Moved
 from top_server.run_directory import RunDirectory
 
 BEGIN = [
     {"event": "listening", "address": "127.0.0.1:7000"},
-    {"event": "run_started", "run": "abc"},
+    {"event": "run_started", "run": "abc", "directory": "/"},
 ]
 
 
@@ -46,16 +47,19 @@ def hop(group: int, client: int, position: int, program: str = "relay") -> dict[
         "update_length": 0.0,
         "model": f"abc/1/{group}/relay/{position}.0",
         "node": "n1",
+        "bytes": 100 + client,
+        "via": "node" if client else "manager",
     }
 
 
-def skipped(group: int, client: int) -> dict[str, Any]:
+def skipped(group: int, client: int, code: str = "NODE_LOST") -> dict[str, Any]:
     return {
         "event": "client_skipped",
         "round": 1,
         "group": group,
         "program": "relay",
         "client": client,
+        "code": code,
         "reason": "it",
     }
 
@@ -112,6 +116,33 @@ def test_hops_before_an_earlier_resumption_count_only_if_the_round_went_on(tmp_p
     assert on.interrupted.traces[0].attempt == 2 * MOST_TRIES * MOST_MANAGERS  # ids of this time are new
 
 
+def test_bytes_that_a_group_had_moved_count(tmp_path: Path) -> None:
+    found = resuming.find(recorded(tmp_path, [*BEGIN, started([0, 1, 2]), hop(0, 0, 0), hop(0, 1, 1), hop(0, 2, 2)]))
+    assert found.interrupted is not None
+    assert found.interrupted.traces[0].moved == Moved(101 + 102, 100)
+
+
+def test_offences_since_the_last_state_count(tmp_path: Path) -> None:
+    unsaid = {key: said for key, said in skipped(0, 0).items() if key != "code"}  # it told no histogram
+    events = [*BEGIN, unsaid, started([0, 1, 2]), skipped(0, 1, "NOT_FINITE"), skipped(0, 2)]
+    assert resuming.find(recorded(tmp_path, events)).offences == {1: 1}
+    directory = recorded(tmp_path, [*events, {"event": "round_finished", "round": 1}], rows=1)
+    saved(directory, 1, offences={1: 1, 2: 2})
+    assert resuming.find(directory).offences == {1: 1, 2: 2}
+
+
+def test_a_run_goes_on_where_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    found = resuming.find(recorded(tmp_path, [BEGIN[0], BEGIN[1] | {"directory": str(home)}]))
+    resuming.work_there(found)
+    assert Path.cwd() == home
+    home.rmdir()
+    with pytest.raises(ConfigError, match="cannot be entered"):
+        resuming.work_there(found)
+
+
 def test_parallel_groups_begin_again(tmp_path: Path) -> None:
     found = resuming.find(recorded(tmp_path, [*BEGIN, started([0, 1]), hop(0, 0, 0, "parallel")]))
     assert finished(found, 0) == []
@@ -161,10 +192,12 @@ def test_a_history_that_does_not_fit_the_state_is_refused(
         resuming.find(directory)
 
 
-def saved(directory: RunDirectory, done: int, settings: RunConfig | None = None) -> None:
+def saved(
+    directory: RunDirectory, done: int, settings: RunConfig | None = None, offences: dict[int, int] | None = None
+) -> None:
     folder = directory.state / f"round-{done:04d}"
     folder.mkdir(parents=True)
-    document = {"clients": [0], "offences": {}, "config": dump(settings or RunConfig())}
+    document = {"clients": [0], "offences": offences or {}, "config": dump(settings or RunConfig())}
     (folder / "state.json").write_text(json.dumps(document))
 
 

@@ -1,0 +1,31 @@
+"""How many bytes of weights a group moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedgsp.messages import GroupResult, Result, SourceKind, Trained
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes between nodes, and by way of the group's manager."""
+
+    direct: int = 0
+    relayed: int = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(self.direct + other.direct, self.relayed + other.relayed)
+
+    @staticmethod
+    def as_told(result: GroupResult) -> Moved:
+        """What a manager counted."""
+        return Moved(result.bytes_direct, result.bytes_relayed)
+
+    @staticmethod
+    def by(results: Iterable[Result]) -> Moved:
+        """What members fetched to train, as they told: all that is known if their manager is lost."""
+        fetched = [result for result in results if isinstance(result, Trained) and result.source is not None]
+        direct = sum(one.bytes for one in fetched if one.source and one.source.kind is SourceKind.NODE)
+        return Moved(direct, sum(one.bytes for one in fetched) - direct)
