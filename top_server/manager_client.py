@@ -58,6 +58,8 @@ class ManagerClient:
             )
         except WeightsError as error:
             taken = error.failure
+            if taken.code is FailureCode.UNREACHABLE:
+                return taken  # another dial would only take as long again
         try:
             await self._stub.Forget(wire.encode(Release((model_id,))), timeout=FORGET_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:

@@ -36,11 +36,13 @@ class Hit:
     lasting: float
     detected: float | None
     recovered: float | None
+    #: How long there was something to notice.
+    exposed: float
 
     @property
     def late(self) -> bool:
         """Whether it went unnoticed for too long."""
-        return (self.lasting if self.detected is None else self.detected) > DETECTION_S
+        return (self.exposed if self.detected is None else self.detected) > DETECTION_S
 
 
 @dataclass(slots=True)
@@ -102,13 +104,14 @@ def _measure(record: Record, this: World, strikes: list[Strike]) -> None:
         detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone])
         recovered = times.recovery(this.plan, done, events, detected)
         lasting = (done.undone or time.time()) - done.at
+        exposed = times.longest_wait(done, events) if done.fault.victim == "pair" else lasting
         record.hits.append(
             Hit(
                 done.fault.kind,
                 done.fault.victim,
                 done.victims,
                 done.at,
-                *map(_rounded, (lasting, detected, recovered)),
+                *map(_rounded, (lasting, detected, recovered, exposed)),
             )
         )
 

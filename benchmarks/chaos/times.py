@@ -3,7 +3,7 @@
 Detection: from the fault to the first event that tells of it: of its victim (`node_left`, `node_joined`,
 `manager_lost`, `manager_spawned`) or of the victim's clients (`client_skipped`, `rerouted`). The top server's is told
 by the nodes' logs, when they begin to look for it, and by its managers, when the last of them has left. Nothing may
-tell of a fault that was soon over.
+tell of a fault that was soon over, or of a cut between two nodes while neither waits for the other.
 
 Recovery: from the fault (so with the time until it was undone) to the first thing done, after it was noticed, by
 anybody who needed the victim: the end of a hop in a group that has clients of a struck node, or else the end of a
@@ -68,6 +68,22 @@ def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: floa
             if anybody or needed & clients:
                 return epoch(event) - strike.at
     return None
+
+
+def longest_wait(strike: Strike, events: Sequence[Event]) -> float:
+    """Seconds that a hop from one of two nodes to the other had to wait for the link between them, at most."""
+    begin, end = strike.at, strike.undone or epoch(events[-1])
+    last: dict[tuple[int, int], Event] = {}
+    longest = 0.0
+    for event in events:
+        if event["event"] != "hop_finished":
+            continue
+        group = event["round"], event["group"]
+        before = last.get(group)
+        if before is not None and {before["node"], event["node"]} == set(strike.nodes):
+            longest = max(longest, min(epoch(event), end) - max(epoch(before), begin))
+        last[group] = event
+    return longest
 
 
 def lost_top_server(logs: Iterable[Path]) -> list[float]:

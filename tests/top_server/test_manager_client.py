@@ -154,12 +154,13 @@ async def test_a_manager_that_dies_in_the_middle_is_a_failure() -> None:
     assert result.code is FailureCode.UNREACHABLE
 
 
-async def test_a_manager_that_is_not_there_is_a_failure() -> None:
+async def test_a_manager_that_is_not_there_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async with nobody() as served:
         client = ManagerClient("m0", served.channel)
         for result in (await client.run_group(REQUEST, lambda _: None), await client.take("m", TENSORS, 40)):
             assert isinstance(result, Failure)
             assert result.code is FailureCode.UNREACHABLE
+    assert "may still hold" not in caplog.text  # it was not dialled once more, which takes as long again
 
 
 async def test_a_group_that_is_called_off_ends_at_its_manager_too() -> None:
