@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/installed
 
 DEMO_FLAGS ?= --growth log --local-nodes 4 --clients 24 --beta 2 --rounds 15 --listen 127.0.0.1:0
 PYTEST_FLAGS ?=
+WORKERS ?= -n 2 --dist loadfile
 BENCH ?=
 CHAOS_FLAGS ?=
 PEERS ?=
@@ -31,8 +32,8 @@ $(INSTALLED): constraints.txt pyproject.toml
 demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory under runs/
 	$(BIN)/top-server $(DEMO_FLAGS)
 
-test: $(INSTALLED)  ## run the tests; PYTEST_FLAGS="-k relay" chooses
-	$(BIN)/pytest $(PYTEST_FLAGS)
+test: $(INSTALLED)  ## run the tests, in two processes; PYTEST_FLAGS="-k relay" chooses
+	$(BIN)/pytest $(WORKERS) $(PYTEST_FLAGS)
 
 check: $(INSTALLED)  ## lint, formatting, types, installed versions, stubs
 	$(BIN)/ruff check

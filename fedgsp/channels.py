@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NoReturn, Self
 
 import grpc
@@ -19,6 +19,8 @@ from fedgsp.unreadable import RefuseUnreadable
 #: Messages stay small because weights travel in chunks; a larger one is refused by gRPC itself.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 SHUTDOWN_GRACE_S = 2.0
+#: How long a caller that is refused may go on speaking, and be silent meanwhile.
+HEAR_OUT_S, PAUSE_S = 10.0, 0.2
 #: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
 MAX_REASON = 500
 
@@ -153,7 +155,19 @@ def describe(error: grpc.aio.AioRpcError | Any) -> str:
     return f"{error.code().name}{': ' + details if details else ''}"
 
 
-async def refuse(context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
-    """Ends a call with a reason for its caller."""
+async def refuse(
+    context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str, speaking: AsyncIterator[Any] | None = None
+) -> NoReturn:
+    """Ends a call with a reason for its caller, after what that is still `speaking`, for a while.
+
+    A caller whose message fails is told of an internal error, and not why it was refused (gRPC).
+    """
+    if speaking is not None:
+        try:
+            async with asyncio.timeout(HEAR_OUT_S):
+                while await asyncio.wait_for(anext(speaking, None), PAUSE_S) is not None:
+                    pass
+        except TimeoutError:
+            pass
     await context.abort(code, why[:MAX_REASON])
     raise AssertionError("abort does not return")

@@ -88,7 +88,7 @@ class ModelServicer:
             if not self._may_upload(ref.id):  # whoever asked has gone meanwhile: nobody would ever release it
                 raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
         except WeightsError as error:
-            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error), aiter(requests))
         self._store.put(ref.id, weights)
         return model_pb2.UploadResponse()
 

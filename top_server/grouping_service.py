@@ -36,7 +36,8 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
                 "change --grouping-option or the scheme",
             ) from error
         raise PeerError(
-            f"the grouping service at {address} did not answer: {describe(error)}", "is it running?"
+            f"the grouping service at {address} did not answer: {describe(error)}",
+            "is a grouping service running there?",
         ) from error
     if answer is None:  # so gRPC says that it cannot be read
         raise PeerError(f"the grouping service at {address} answered what cannot be read", "mend that service")
@@ -98,7 +99,7 @@ class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
         except TimeoutError:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the whole question did not come in time")
         except (ValueError, OverflowError, UserError) as error:
-            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error), aiter(requests))
         return grouping_pb2.AssignResponse(groups=[grouping_pb2.ClientGroup(clients=group) for group in plan.groups])
 
 

@@ -1,0 +1,40 @@
+"""A FEMNIST file of fewer writers, drawn as a plain script would draw them.
+
+`python benchmarks/femnist_writers.py DATA/femnist.npz OUT.npz [--writers 368] [--seed 0]` keeps the writers that
+numpy's RandomState(seed).permutation puts first, in the order of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--writers", type=int, default=368)
+    parser.add_argument("--seed", type=int, default=0)
+    flags = parser.parse_args()
+    with np.load(flags.data) as arrays:
+        data = dict(arrays)
+    count = len(data["writer_names"])
+    kept = np.sort(np.random.RandomState(flags.seed).permutation(count)[: flags.writers])
+    number = np.full(count, -1, np.int32)
+    number[kept] = np.arange(len(kept))
+    found = {"writer_names": data["writer_names"][kept], "class_names": data["class_names"], "meta": data["meta"]}
+    for part in ("train", "test"):
+        writers = number[data[f"writer_{part}"]]
+        own = writers >= 0
+        found |= {f"{name}_{part}": data[f"{name}_{part}"][own] for name in ("x", "y")}
+        found[f"writer_{part}"] = writers[own]
+    np.savez(flags.out, **found)
+    samples = len(found["y_train"]) / len(kept)
+    print(f"{flags.out}: {len(kept)} writers with {samples:.1f} training samples on average")
+
+
+if __name__ == "__main__":
+    main()
