@@ -6,6 +6,7 @@ import asyncio
 import sys
 
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
+from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -16,7 +17,7 @@ from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 
 
-async def run(name: str, listen: str, tls: Tls | None, lost_after_s: float) -> None:
+async def run(name: str, listen: str, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
     """Serves at `listen` until stopped; says its address on standard output."""
     members, store = Members(), ModelStore()
     async with Channels(tls, lost_after_s) as channels:
