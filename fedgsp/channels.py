@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from fedgsp.errors import ConfigError
-from fedgsp.liveness import LOST_AFTER_S, keepalive
+from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.unreadable import RefuseUnreadable
 
@@ -61,6 +61,14 @@ def is_wildcard(host: str) -> bool:
         return host == "*"
 
 
+def is_near(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def resolve(address: str, seen_host: str) -> str:
     """An address to dial: a wildcard host is the one by which the speaker was reached."""
     host, port = split_address(address)
@@ -86,7 +94,9 @@ async def start_server(
     `lost_after_s` is gone.
     """
     host, port = split_address(listen)
-    server = grpc.aio.server(options=[*_SERVER_OPTIONS, *keepalive(lost_after_s)], interceptors=[RefuseUnreadable()])
+    window = [] if is_near(host) else SMALL_WINDOW
+    settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *window]
+    server = grpc.aio.server(options=settings, interceptors=[RefuseUnreadable()])
     for add in register:
         add(server)
     try:
@@ -110,13 +120,13 @@ def _server_side(tls: Tls) -> grpc.ServerCredentials:
 class Channels:
     """One channel per address, closed together; with `tls`, servers must prove that they are of the dialled host.
 
-    A server that is silent for `lost_after_s` is gone, as is one that does not take a dial for so long.
+    A server that is silent for `lost_after_s` is gone.
     """
 
     def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
         self._open: dict[str, grpc.aio.Channel] = {}
         # The backoff is also the longest that a dial may take, 20 s by default.
-        dial = ("grpc.min_reconnect_backoff_ms", round(1000 * lost_after_s))
+        dial = ("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S)))
         self._options = [*_CHANNEL_OPTIONS, *keepalive(lost_after_s), dial]
         self._credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert) if tls else None
 
@@ -129,9 +139,10 @@ class Channels:
     def _dial(self, address: str) -> grpc.aio.Channel:
         host, _, port = address.rpartition(":")
         where = f"{loopback(host)}:{port}"
+        options = self._options if is_near(host) else [*self._options, *SMALL_WINDOW]
         if self._credentials is None:
-            return grpc.aio.insecure_channel(where, options=self._options)
-        return grpc.aio.secure_channel(where, self._credentials, options=self._options)
+            return grpc.aio.insecure_channel(where, options=options)
+        return grpc.aio.secure_channel(where, self._credentials, options=options)
 
     async def drop(self, address: str) -> None:
         """Closes the channel to an address that will not be used again."""

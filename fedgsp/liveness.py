@@ -6,7 +6,15 @@ from __future__ import annotations
 LOST_AFTER_S = 3.5
 #: Pings more often than a few times a second would only load the link.
 LEAST_LOST_AFTER_S = 1.0
-MOST_LOST_AFTER_S = 600.0
+#: Silence within a transfer has ended it by then.
+MOST_LOST_AFTER_S = 30.0
+#: Longest wait for a connection, 20 s by default: whoever cannot be dialled is served in another way.
+MOST_DIAL_S = 5.0
+#: Bytes on their way to another machine and not read yet, beside one chunk. A ping's answer comes after these: a link
+#: that needs longer for them than the answer may take would be given up while it works. gRPC itself widens the window
+#: as long as that fills somebody's buffers. A link of 20 ms there and back still carries 13 MB a second.
+WINDOW_BYTES = 256 * 1024
+SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES)]
 
 
 def keepalive(lost_after_s: float) -> list[tuple[str, int]]:

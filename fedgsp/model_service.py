@@ -22,7 +22,7 @@ from fedgsp.spill import Room, let_go
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, total_bytes
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 512 * 1024
 #: Longest silence inside a stream of chunks.
 CHUNK_TIMEOUT_S = 30.0
 #: Longest wait for a promised model; its chain is watched, and cancelled, by the manager long before.

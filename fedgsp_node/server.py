@@ -16,7 +16,7 @@ import torch
 
 from fedgsp import wire
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, is_wildcard, resolve, split_address, start_server
-from fedgsp.errors import ConfigError, PeerError, RunError
+from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.messages import (
     PROTOCOL,
     Attached,
@@ -134,23 +134,23 @@ class _Node:
         """Joins, and joins again after a loss, until the top server says that the run is over."""
         loop = asyncio.get_running_loop()
         retry_s, alone_since = FIRST_RETRY_S, loop.time()
+        stopped: Leave | None = None
         try:
             while True:
                 ended = await self._join()
-                if isinstance(ended, Leave):
-                    if not ended.finished:
-                        raise RunError(f"the run ended: {ended.reason}")
+                leave = ended if isinstance(ended, Leave) else None
+                if leave is not None and leave.finished:
                     logger.info("the run is finished")
                     return
-                joined, reason = ended
+                if leave is not None and not leave.resumable:
+                    raise RunError(f"the run ended: {leave.reason}")
+                joined, reason = (
+                    (True, f"{ended.reason}; the run may be resumed") if isinstance(ended, Leave) else ended
+                )
                 if joined:
-                    retry_s, alone_since = FIRST_RETRY_S, loop.time()
+                    retry_s, alone_since, stopped = FIRST_RETRY_S, loop.time(), leave
                 if loop.time() - alone_since > self._settings.connect_timeout:
-                    raise PeerError(
-                        f"no top server at {self._settings.top_server}"
-                        f" for {self._settings.connect_timeout:.0f} s ({reason})",
-                        "start it, or correct --top-server",
-                    )
+                    raise self._alone(stopped, reason)
                 logger.warning(
                     "no top server at %s (%s); next try in %.1f s", self._settings.top_server, reason, retry_s
                 )
@@ -158,6 +158,14 @@ class _Node:
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
         finally:
             await self._detach()
+
+    def _alone(self, stopped: Leave | None, reason: str) -> UserError:
+        """Why this node waits no longer."""
+        waited = f"for {self._settings.connect_timeout:.0f} s"
+        if stopped is not None:
+            return RunError(f"the run ended: {stopped.reason}; nobody resumed it {waited}")
+        what = f"no top server at {self._settings.top_server} {waited} ({reason})"
+        return PeerError(what, "start it, or correct --top-server")
 
     async def _join(self) -> Leave | tuple[bool, str]:
         """One stay with the top server: how it ended, or (whether it had begun, why it was lost)."""
@@ -194,8 +202,6 @@ class _Node:
                         if self._run_id and code in _PASSING:
                             return False, refusal.detail
                         raise PeerError(f"the top server refused this node: {refusal.detail}")
-                    case Leave(resumable=True) as leave:
-                        return joined, f"{leave.reason}; the run may be resumed"
                     case Leave() as leave:
                         return leave
         except TimeoutError:

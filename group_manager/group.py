@@ -278,7 +278,9 @@ class Group:
                 self._store.put(model_id, await self._mean_of(self.request.parts))
             elif self._earlier.get(model_id) == "":
                 channel = self._channels.to(self.request.start_address)
-                weights = await fetch(channel, model_id, None, self.request.max_model_bytes, make_room=spilling_room)
+                weights = await fetch(
+                    channel, model_id, None, self.request.max_model_bytes, make_room=spilling_room, promised=False
+                )
                 self._store.put(model_id, weights)
             else:
                 await self._send_up(model_id)

@@ -81,7 +81,9 @@ def work_there(resumed: Resumed) -> None:
         os.chdir(resumed.directory)
     except OSError as error:
         what = f"the run was started in {resumed.directory}, which cannot be entered: {error.strerror}"
-        raise ConfigError(what, "its settings may have paths that begin there: restore it") from None
+        raise ConfigError(
+            what, "its settings may have paths that begin there: restore it, or make an empty one"
+        ) from None
 
 
 def check_settings(resumed: Resumed, settings: RunConfig) -> None:
@@ -120,10 +122,9 @@ def _read(directory: RunDirectory) -> Resumed:
     done = saved.round if saved is not None else 0
     interrupted = _interrupted(events, done + 1, first_attempt(times))
     offences = Counter(state.offences(saved) if saved is not None else {})
-    bad = {code.name for code in OFFENCES}
-    for event in events:
-        if event["event"] == "client_skipped" and event["round"] == done + 1 and event.get("code") in bad:
-            offences[event["client"]] += 1
+    # Whoever was skipped since the last finished hop is tried again.
+    settled = [skipped for trace in (interrupted.traces if interrupted else ()) for skipped in trace.skipped]
+    offences.update(skipped.client for skipped in settled if skipped.failure and skipped.failure.code in OFFENCES)
     where = Path(started[0]["directory"])
     return Resumed(started[0]["run"], listening[-1]["address"], where, offences, times, saved, interrupted)
 
@@ -179,7 +180,8 @@ def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
         return
     client = event["client"]
     if event["event"] == "client_skipped":
-        group.skipped[client] = MemberSkipped(client, Failure(FailureCode.CANCELLED, str(event["reason"])))
+        failure = Failure(FailureCode[event["code"]], str(event["reason"]))
+        group.skipped[client] = MemberSkipped(client, failure)
         group.hops = [hop for hop in group.hops if hop.member is not None and hop.member.client != client]
         return
     member = Member(client, event["node"] or "", "", event["samples"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.serving import nobody, serving
 from support.wall import wall
 
-from fedgsp.channels import Channels, describe, is_wildcard, refuse, resolve, split_address, start_server
+from fedgsp.channels import Channels, describe, is_near, is_wildcard, refuse, resolve, split_address, start_server
 from fedgsp.errors import ConfigError
 
 
@@ -194,6 +194,14 @@ async def test_an_address_has_one_channel_until_it_is_dropped() -> None:
         assert await said(again) == b"hello"
         with pytest.raises(grpc.aio.UsageError):
             await said(channel)
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [("127.0.0.1", True), ("[::1]", True), ("localhost", True), ("10.0.0.1", False), ("0.0.0.0", False), ("*", False)],
+)
+def test_only_this_machine_is_near(host: str, near: bool) -> None:
+    assert is_near(host) is near
 
 
 @pytest.mark.parametrize("frozen", ["before it was dialled", "while it works"])

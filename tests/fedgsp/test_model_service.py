@@ -25,12 +25,14 @@ from support.holders import (
     serving_store,
 )
 from support.serving import nobody, serving
+from support.wall import wall
 from support.weights import TENSORS, some_weights, vector
 from xxhash import xxh3_128
 
 from fedgsp import model_service
-from fedgsp.messages import Failure, FailureCode
-from fedgsp.model_service import CHUNK_BYTES, fetch, upload
+from fedgsp.channels import Channels, start_server
+from fedgsp.messages import Failure, FailureCode, TensorSpec
+from fedgsp.model_service import CHUNK_BYTES, ModelServicer, fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
@@ -291,3 +293,22 @@ async def test_any_stream_gives_the_right_weights_or_a_reason(chunks: list[model
             why = None
             assert fetched.buffer.tobytes() == BYTES
     assert (why is None) == is_well_formed(chunks)
+
+
+async def test_a_link_that_needs_long_is_not_taken_for_a_silent_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pings and their answers come after the bytes that are on their way, of which there are few."""
+    monkeypatch.setattr("fedgsp.channels.is_near", lambda _: False)
+    count = 1_200_000
+    tensors = (TensorSpec("w", "float32", (count,)),)
+    weights = Weights.of({"w": np.ones(count, np.float32)}, tensors)
+    store = ModelStore()
+    store.put("down", weights)
+    models = ModelServicer(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY)
+    server, address = await start_server("127.0.0.1:0", [models.add_to], lost_after_s=1.0)
+    try:
+        async with wall(address, rate=2.5e6) as thin, Channels(lost_after_s=1.0) as channels:
+            channel = channels.to(thin.address)
+            await upload(channel, "up", weights)
+            assert (await fetch(channel, "down", tensors, PLENTY)).digest == (await store.get("up")).digest
+    finally:
+        await server.stop(None)

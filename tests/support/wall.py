@@ -1,4 +1,4 @@
-"""A way to a server that can fall silent, as one does whose process is stopped: connections open, nothing said."""
+"""A way to a server that can be thin, or fall silent as one does whose process is stopped: connections stay open."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from fedgsp.channels import split_address
 
 
 class Wall:
-    """Passes bytes on, both ways, until it is `silent`."""
+    """Passes bytes on, both ways, until it is `silent`; so many a second, if there is a rate."""
 
-    def __init__(self, behind: str) -> None:
+    def __init__(self, behind: str, rate: float | None) -> None:
+        self._rate = rate
         self._behind = split_address(behind)
         self._ends: list[asyncio.StreamWriter] = []
         self._passing: set[asyncio.Task[None]] = set()
@@ -28,7 +29,10 @@ class Wall:
 
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
-            while piece := await source.read(65536):
+            while piece := await source.read(8192):
+                if self._rate is not None:
+                    await sink.drain()
+                    await asyncio.sleep(len(piece) / self._rate)
                 if not self.silent:
                     sink.write(piece)
 
@@ -41,9 +45,9 @@ class Wall:
 
 
 @contextlib.asynccontextmanager
-async def wall(behind: str) -> AsyncIterator[Wall]:
+async def wall(behind: str, rate: float | None = None) -> AsyncIterator[Wall]:
     """In front of a server, at an address of its own."""
-    found = Wall(behind)
+    found = Wall(behind, rate)
     async with await asyncio.start_server(found.take, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         found.address = f"{host}:{port}"

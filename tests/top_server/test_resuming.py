@@ -123,8 +123,8 @@ def test_bytes_that_a_group_had_moved_count(tmp_path: Path) -> None:
 
 
 def test_offences_since_the_last_state_count(tmp_path: Path) -> None:
-    unsaid = {key: said for key, said in skipped(0, 0).items() if key != "code"}  # it told no histogram
-    events = [*BEGIN, unsaid, started([0, 1, 2]), skipped(0, 1, "NOT_FINITE"), skipped(0, 2)]
+    events = [*BEGIN, started([0, 1, 2, 3, 4]), skipped(0, 1, "NOT_FINITE"), skipped(0, 2), hop(0, 0, 0)]
+    events += [skipped(0, 3, "NOT_FINITE")]  # after the last hop: it will be tried again
     assert resuming.find(recorded(tmp_path, events)).offences == {1: 1}
     directory = recorded(tmp_path, [*events, {"event": "round_finished", "round": 1}], rows=1)
     saved(directory, 1, offences={1: 1, 2: 2})
