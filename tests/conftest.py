@@ -15,8 +15,8 @@ from support.processes import end_those_left
 MARK = "FEDGSP_STARTED_BY_TEST"
 
 # The same examples in every run, so that a test fails for a change and not for its luck; --hypothesis-profile=default
-# draws others each time.
-settings.register_profile("same", derandomize=True)
+# draws others each time. No deadline: how long an example takes is the machine's affair.
+settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
 
