@@ -169,9 +169,9 @@ def describe(error: grpc.aio.AioRpcError | Any) -> str:
 async def refuse(
     context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str, speaking: AsyncIterator[Any] | None = None
 ) -> NoReturn:
-    """Ends a call with a reason for its caller, after what that is still `speaking`, for a while.
+    """Ends a call with a reason for its caller; one that may still be `speaking` is heard out first, for a while.
 
-    A caller whose message fails is told of an internal error, and not why it was refused (gRPC).
+    By gRPC, a caller whose message fails is told of an internal error, and not why it was refused.
     """
     if speaking is not None:
         try:

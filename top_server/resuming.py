@@ -176,7 +176,7 @@ def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int)
 
 
 def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
-    if event["program"] != "relay":
+    if event.get("program") != "relay":  # who told no histogram has none
         return
     client = event["client"]
     if event["event"] == "client_skipped":

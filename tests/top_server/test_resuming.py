@@ -125,6 +125,7 @@ def test_bytes_that_a_group_had_moved_count(tmp_path: Path) -> None:
 def test_offences_since_the_last_state_count(tmp_path: Path) -> None:
     events = [*BEGIN, started([0, 1, 2, 3, 4]), skipped(0, 1, "NOT_FINITE"), skipped(0, 2), hop(0, 0, 0)]
     events += [skipped(0, 3, "NOT_FINITE")]  # after the last hop: it will be tried again
+    events += [{"event": "client_skipped", "round": 1, "group": 0, "client": 4, "reason": "it told no histogram"}]
     assert resuming.find(recorded(tmp_path, events)).offences == {1: 1}
     directory = recorded(tmp_path, [*events, {"event": "round_finished", "round": 1}], rows=1)
     saved(directory, 1, offences={1: 1, 2: 2})
