@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 Fetched = tuple[Weights, Source, int]
 _HERE = Source(SourceKind.LOCAL, "")
 _NO_FETCH = (SourceKind.LOCAL, SourceKind.OWN)
+_SERVERS = (SourceKind.TOP_SERVER, SourceKind.MANAGER)
 
 
 @dataclass(slots=True)
@@ -33,6 +34,9 @@ class _SharedFetch:
     joined: int = 0
 
 
+#: How often all sources are tried if the last resort is a server that cannot be reached, and the pause before.
+TRIES = 3
+AGAIN_AFTER_S = 0.5
 #: A peer behind a firewall stays there; one that was cut off comes back.
 TRY_AGAIN_S = 300.0
 
@@ -107,6 +111,18 @@ class Fetcher:
         return weights
 
     async def _try_all(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
+        for _ in range(TRIES - 1):
+            try:
+                return await self._try_each(start, expected)
+            except WeightsError as error:
+                # It may be frozen, and with it everybody's run; a peer has somebody to stand in for it.
+                served = any(source.kind in _SERVERS for source in start.sources)
+                if error.failure.code is not FailureCode.UNREACHABLE or not served:
+                    raise
+            await asyncio.sleep(AGAIN_AFTER_S)
+        return await self._try_each(start, expected)
+
+    async def _try_each(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")
         for source in self._in_order(start.sources):
             try:

@@ -104,7 +104,7 @@ def _measure(record: Record, this: World, strikes: list[Strike]) -> None:
         detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone])
         recovered = times.recovery(this.plan, done, events, detected)
         lasting = (done.undone or time.time()) - done.at
-        exposed = times.longest_wait(done, events) if done.fault.victim == "pair" else lasting
+        exposed = times.exposed(done, events)
         record.hits.append(
             Hit(
                 done.fault.kind,

@@ -70,7 +70,17 @@ def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: floa
     return None
 
 
-def longest_wait(strike: Strike, events: Sequence[Event]) -> float:
+def exposed(strike: Strike, events: Sequence[Event]) -> float:
+    """Seconds in which there was something to notice: until the fault was undone, or the last round was over; of a cut
+    between two nodes, while one of them waited for the other.
+    """
+    if strike.fault.victim == "pair":
+        return _longest_wait(strike, events)
+    over = max((epoch(event) for event in events if event["event"] == "round_finished"), default=strike.at)
+    return max(0.0, min(strike.undone or over, over) - strike.at)
+
+
+def _longest_wait(strike: Strike, events: Sequence[Event]) -> float:
     """Seconds that a hop from one of two nodes to the other had to wait for the link between them, at most."""
     begin, end = strike.at, strike.undone or epoch(events[-1])
     last: dict[tuple[int, int], Event] = {}

@@ -131,6 +131,29 @@ async def test_a_peer_that_cannot_be_reached_is_passed_over_and_remembered() -> 
             await server.stop(None)
 
 
+async def test_a_server_that_is_away_for_a_moment_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with scene() as s, nobody() as gone:
+        source = Source(SourceKind.TOP_SERVER, "top server", gone.address)
+        asking = asyncio.create_task(s.fetcher.get(Start("m", (source,))))
+        while "not had from top_server" not in caplog.text:
+            await let_others_run()
+            assert not asking.done()
+        back = Peer()
+        back.store.put("m", some_weights())
+        server, _ = await start_server(gone.address, [back.add_to])
+        try:
+            assert same((await asking)[0], some_weights())
+        finally:
+            await server.stop(None)
+
+
+async def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgsp_node.fetching.AGAIN_AFTER_S", 0.01)
+    async with scene() as s, nobody() as gone:
+        source = Source(SourceKind.MANAGER, "m0", gone.address)
+        assert (await failure(s.fetcher.get(Start("m", (source,))))).code is FailureCode.UNREACHABLE
+
+
 async def test_a_peer_that_was_unreachable_is_still_the_last_resort() -> None:
     async with scene() as s, nobody() as gone:
         absent = Source(SourceKind.NODE, "n9", gone.address)
