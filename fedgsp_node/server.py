@@ -137,16 +137,17 @@ class _Node:
         stopped: Leave | None = None
         try:
             while True:
-                ended = await self._join()
-                leave = ended if isinstance(ended, Leave) else None
-                if leave is not None and leave.finished:
-                    logger.info("the run is finished")
-                    return
-                if leave is not None and not leave.resumable:
-                    raise RunError(f"the run ended: {leave.reason}")
-                joined, reason = (
-                    (True, f"{ended.reason}; the run may be resumed") if isinstance(ended, Leave) else ended
-                )
+                leave: Leave | None = None
+                match await self._join():
+                    case Leave(finished=True):
+                        logger.info("the run is finished")
+                        return
+                    case Leave(resumable=True) as leave:
+                        joined, reason = True, f"{leave.reason}; the run may be resumed"
+                    case Leave() as leave:
+                        raise RunError(f"the run ended: {leave.reason}")
+                    case joined, reason:
+                        pass
                 if joined:
                     retry_s, alone_since, stopped = FIRST_RETRY_S, loop.time(), leave
                 if loop.time() - alone_since > self._settings.connect_timeout:

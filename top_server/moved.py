@@ -26,6 +26,6 @@ class Moved:
     @staticmethod
     def by(results: Iterable[Result]) -> Moved:
         """What members fetched to train, as they told: all that is known if their manager is lost."""
-        fetched = [result for result in results if isinstance(result, Trained) and result.source is not None]
-        direct = sum(one.bytes for one in fetched if one.source and one.source.kind is SourceKind.NODE)
-        return Moved(direct, sum(one.bytes for one in fetched) - direct)
+        fetched = [(one.source.kind, one.bytes) for one in results if isinstance(one, Trained) and one.source]
+        direct = sum(size for kind, size in fetched if kind is SourceKind.NODE)
+        return Moved(direct, sum(size for _, size in fetched) - direct)

@@ -24,9 +24,8 @@ async def train_all(
     ahead = AHEAD_PER_NODE * len(members_of)
     waiting = deque(enumerate(request.members))
     window: deque[tuple[int, Member, str, Ticket]] = deque()
-    if (
-        request.attempt and request.program == "parallel" and not retain
-    ):  # what another manager had made, and cannot tell of any more
+    if request.attempt and request.program == "parallel" and not retain:
+        # What another manager had made, and cannot tell of any more.
         await group.recall(f"{prefix}/", ())
     while waiting or window:
         while waiting and len(window) < ahead:
