@@ -8,6 +8,7 @@ partition over training alone the sketch's partition has (by the exact updates),
 from __future__ import annotations
 
 import argparse
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -16,14 +17,16 @@ import numpy as np
 from fedgsp.aggregation import Mean
 from fedgsp.messages import TrainingSettings
 from fedgsp.seeds import derive
+from fedgsp.updates import LENGTH_BYTES, trainable_size
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import load_task
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
+from top_server.gram import SketchSpool, UpdateSpool
 from top_server.grouping.greedy_merging import partition
 
-SIZES = (1024, 4096, 16384)
+SIZES = (1024, 4096, 16384, 65536)  # bytes
 
 
 def main() -> None:
@@ -45,23 +48,21 @@ def main() -> None:
     groups = [[row] for row in range(len(hosted))]
     rounds, equal = arguments.rounds or run["rounds"], dict.fromkeys(SIZES, 0)
     shares: dict[int, list[float]] = {size: [] for size in SIZES}
+    directory = Path(tempfile.gettempdir())  # their files there have no names
+    spools = {size: (SketchSpool if size else UpdateSpool)(directory) for size in (0, *SIZES)}
     for number in range(1, rounds + 1):
         rate = run["learning_rate"] * run["learning_rate_decay"] ** (number - 1)
         settings = TrainingSettings("sgd", run["local_epochs"], run["batch_size"], rate, arguments.seed)
-        views: dict[int, list[np.ndarray]] = {size: [] for size in (0, *SIZES)}
         for group in groups:
             start = mean_of([models[hosted[row]] for row in group], sizes[group])
             trained = [clients.train(hosted[row], start, settings, number, Control()).after for row in group]
             merged = mean_of(trained, sizes[group])
             for row, after in zip(group, trained, strict=True):
                 models[hosted[row]] = merged
-                for size, shown in views.items():
+                for size, spool in spools.items():
                     view = reveal(f"sketch:{size}" if size else "exact", start, after, rate, arguments.seed)
-                    shown.append((row, view.arrays["update"]))
-        grams = {
-            size: gram([vector for _, vector in sorted(shown, key=lambda item: item[0])])
-            for size, shown in views.items()
-        }
+                    spool.put(row, view.arrays["update"])
+        grams = {size: spool.gram(range(len(hosted))) for size, spool in spools.items()}
         groups = partition(grams[0], sizes, alphas)
         alone = utility(grams[0], sizes, alpha, [[row] for row in range(len(hosted))])
         gain = utility(grams[0], sizes, alpha, groups) - alone
@@ -71,12 +72,12 @@ def main() -> None:
             shares[size].append(
                 (utility(grams[0], sizes, alpha, found) - alone) / gain if gain else float(found == groups)
             )
-    parameters = len(views[0][0][1])
+    parameters = trainable_size(models[hosted[0]].tensors)
     print(f"{arguments.experiment.stem}: {len(hosted)} clients, {parameters:,} parameters, alpha {alpha:g}")
-    print("| sketch | bytes, of exact | equal partitions | share of the benefit: mean | least |\n|" + "---|" * 5)
+    print("| signs | bytes, of exact | equal partitions | share of the benefit: mean | least |\n|" + "---|" * 5)
     for size in SIZES:
-        share, moved = np.array(shares[size]), f"{4 * size:,} of {4 * parameters:,}"
-        print(f"| {size} | {moved} | {equal[size]} of {rounds} | {share.mean():.4f} | {share.min():.4f} |")
+        share, moved = np.array(shares[size]), f"{size + LENGTH_BYTES:,} of {4 * parameters:,}"
+        print(f"| {8 * size:,} | {moved} | {equal[size]} of {rounds} | {share.mean():.4f} | {share.min():.4f} |")
 
 
 def mean_of(models: list[Weights], weights: np.ndarray) -> Weights:
@@ -84,11 +85,6 @@ def mean_of(models: list[Weights], weights: np.ndarray) -> Weights:
     for model, weight in zip(models, weights, strict=True):
         mean.fold(model, float(weight))
     return mean.result()
-
-
-def gram(vectors: list[np.ndarray]) -> np.ndarray:
-    rows = np.stack(vectors).astype(np.float64)
-    return rows @ rows.T
 
 
 def utility(gram: np.ndarray, sizes: np.ndarray, alpha: float, groups: list[list[int]]) -> float:

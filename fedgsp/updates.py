@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import DTYPES
 
-#: Floats of the longest sketch.
-MOST_FLOATS = 1 << 15
+#: Bytes of the signs that a sketch may have, as they are written in a view.
+SKETCH_BYTES = tuple(str(1 << power) for power in range(3, 18))
+#: Bytes of the length that a sketch begins with, a little-endian float64.
+LENGTH_BYTES = 8
 
 
 def trainable(tensors: Iterable[TensorSpec]) -> list[TensorSpec]:

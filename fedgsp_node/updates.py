@@ -1,7 +1,7 @@
 """The update of one client, g = (w_start - w_after) / lr, and what the client shows of it (HCCT, eq. 5).
 
 Only trainable floating tensors count, flat and one after the other in the order of the model: buffers of batch
-normalisation are no parameters. Every view is of g rounded to float32.
+normalisation are no parameters. Every view is of g rounded to float32. Sketches: docs/decisions, 0007.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgsp.messages import TensorSpec
 from fedgsp.seeds import stream
-from fedgsp.updates import MOST_FLOATS, trainable, trainable_size
+from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable, trainable_size
 from fedgsp.weights import Weights
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ _BLOCK = 1 << 16  # floats of g that exist at a time
 
 
 def reveal(view: str, start: Weights, after: Weights, learning_rate: float, seed: int) -> Weights:
-    """One float32 tensor "update": all of g for `exact`, a layer's part for `layer:PREFIX`, M floats for `sketch:M`.
+    """One flat tensor "update": all of g for `exact`, a layer's part for `layer:PREFIX`, both float32.
 
-    Sketches can be compared with one another if they were made with the same seed and M. Raises ValueError for a view
-    that does not exist, a layer that the model does not have, and weights of two models.
+    For `sketch:BYTES` uint8: the length of g, then 8 signs a byte. Sketches can be compared with one another if they
+    were made with the same seed and size. Raises ValueError for a view that does not exist, a layer that the model
+    does not have, and weights of two models.
     """
     kind, _, argument = view.partition(":")
     if kind not in VIEWS:
@@ -58,25 +59,53 @@ def _layer(prefix: str, step: Step, seed: int) -> Weights:
 
 
 def _sketch(argument: str, step: Step, seed: int) -> Weights:
-    """S g, where S = [S_1 S_2 ...] side by side, each an M x M permutation with random signs.
+    """The length of g, and the signs of its products with random directions (Charikar, STOC 2002).
 
-    Coordinates of one block of M never collide. All randomness comes from raw 64-bit words, one per coordinate: numpy
-    promises those for all versions, which it does not for permutations, and every client must have the same S.
+    The directions are the rows of H D H S: S = [S_1 S_2 ...] side by side, each a permutation with random signs, so
+    that coordinates of one block never collide; D random signs; H Hadamard's matrix. All randomness comes from raw
+    64-bit words: numpy promises those for all versions, which it does not for permutations, and every client must have
+    the same.
     """
-    size = int(argument) if argument.isascii() and argument.isdecimal() else 0
-    if not 0 < size <= MOST_FLOATS:
-        raise ValueError(f"a sketch has 1 to {MOST_FLOATS} floats, not {argument!r}")
+    if argument not in SKETCH_BYTES:
+        raise ValueError(f"the signs of a sketch are {', '.join(SKETCH_BYTES)} bytes, not {argument!r}")
+    size = int(argument)
+    directions = 8 * size
     words = stream(seed, "sketch").bit_generator
-    total = np.zeros(size)
-    for block in _blocks(trainable(step[0].tensors), step, max(1, _BLOCK // size) * size):
-        rows = -(-len(block) // size)
-        values = np.zeros((rows, size), np.float32)
+    total, square = np.zeros(directions), 0.0
+    for block in _blocks(trainable(step[0].tensors), step, max(1, _BLOCK // directions) * directions):
+        square += float(np.square(block, dtype=np.float64).sum())
+        rows = -(-len(block) // directions)
+        values = np.zeros((rows, directions), np.float32)
         values.reshape(-1)[: len(block)] = block
-        keys = words.random_raw(rows * size).reshape(rows, size)
-        np.negative(values, out=values, where=(keys & np.uint64(1)).astype(bool))
+        keys = words.random_raw(rows * directions).reshape(rows, directions)
+        _flip(values, keys)
         # The lowest bit gave the sign and next to never decides the order, so signs and order are independent.
         total += np.take_along_axis(values, np.argsort(keys, axis=1), axis=1).sum(axis=0, dtype=np.float64)
-    return _shown(total)
+    # The first turn spreads an update that only a few coordinates are large in, so that the second is near normal.
+    _hadamard(total)
+    _flip(total, words.random_raw(directions))
+    _hadamard(total)
+    shown = Weights.empty((TensorSpec("update", "uint8", (LENGTH_BYTES + size,)),))
+    update = shown.arrays["update"]
+    update[:LENGTH_BYTES] = np.frombuffer(np.array(math.sqrt(square), "<f8").tobytes(), np.uint8)
+    update[LENGTH_BYTES:] = np.packbits(total < 0)
+    return shown
+
+
+def _flip(values: NDArray[np.floating], keys: NDArray[np.uint64]) -> None:
+    """The sign of each value by the lowest bit of its key."""
+    np.negative(values, out=values, where=(keys & np.uint64(1)).astype(bool))
+
+
+def _hadamard(values: NDArray[np.float64]) -> None:
+    """Multiplies by Hadamard's matrix (of entries 1 and -1), in place, n log n additions in a fixed order."""
+    half = 1
+    while half < len(values):
+        pairs = values.reshape(-1, 2, half)
+        difference = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] += pairs[:, 1]
+        pairs[:, 1] = difference
+        half *= 2
 
 
 VIEWS: dict[str, Callable[[str, Step, int], Weights]] = {"exact": _exact, "layer": _layer, "sketch": _sketch}
@@ -104,19 +133,9 @@ def _blocks(specs: Iterable[TensorSpec], step: Step, size: int) -> Iterator[NDAr
 
 
 def _joined(specs: list[TensorSpec], step: Step) -> Weights:
-    shown = _room(trainable_size(specs))
+    shown = Weights.empty((TensorSpec("update", "float32", (trainable_size(specs),)),))
     position = 0
     for block in _blocks(specs, step, _BLOCK):
         shown.arrays["update"][position : position + len(block)] = block
         position += len(block)
     return shown
-
-
-def _shown(values: NDArray[np.float64]) -> Weights:
-    shown = _room(len(values))
-    shown.arrays["update"][...] = values
-    return shown
-
-
-def _room(size: int) -> Weights:
-    return Weights.empty((TensorSpec("update", "float32", (size,)),))

@@ -1,72 +1,32 @@
-"""The clients' updates and their inner products, in bounded memory however large the model."""
+"""The clients' updates and their inner products, from whole updates or from sketches."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from typing import TYPE_CHECKING, Any, Self
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgsp.errors import RunError
+from fedgsp.updates import LENGTH_BYTES
+from top_server.spool import Spool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from io import FileIO
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-#: Columns summed at a time. It decides the order of summation, so it may not depend on where the updates are kept.
-_COLUMNS = 2048
 _ROWS = 1024  # clients multiplied at a time: bounds what is needed beside the result
+_BYTES = 256  # of signs that are multiplied at a time, for the same reason
+_LENGTH = slice(LENGTH_BYTES)
+#: Lengths are multiplied and squared; those of float32 updates are far below.
+_LONGEST = 1e150
 
 
-class UpdateSpool:
-    """One float32 vector per client, in memory up to `memory_bytes`, from then on in a file without a name.
+class UpdateSpool(Spool):
+    """Whole updates, or one layer of each.
 
-    For one thread at a time. Beside the updates, a Gram matrix of N clients takes N x N + 3072 x N floats of float64
-    and, from a file, reads `memory_bytes` at a time.
+    A Gram matrix of N clients takes N x N + 3072 x N floats of float64 beside the updates.
     """
-
-    def __init__(self, directory: Path, memory_bytes: int = 256 << 20) -> None:
-        self._directory = directory
-        self._memory_bytes = memory_bytes
-        self._length = 0
-        self._held: dict[int, NDArray[np.float32]] = {}
-        self._file: FileIO | None = None
-        self._rows: dict[int, int] = {}  # client -> row of the file; invariant: empty while there is no file
-        self._free: list[int] = []  # rows of the file that are nobody's
-
-    @property
-    def clients(self) -> tuple[int, ...]:
-        """Those with an update, ascending."""
-        return tuple(sorted(self._held or self._rows))
-
-    def put(self, client: int, vector: NDArray[np.float32]) -> None:
-        """Keep a copy of a client's update, in place of its earlier one.
-
-        Raises ValueError naming the client unless it is finite, float32 and as long as the others', and RunError if
-        the disk does not take it; the client then has no update.
-        """
-        self._check(client, vector)
-        self.forget(client)
-        if not self.clients:
-            self._length = len(vector)
-            self._free = []
-        if self._file is None and (len(self._held) + 1) * vector.nbytes > self._memory_bytes:
-            self._spool()
-        if self._file is None:
-            self._held[client] = vector.copy()
-        else:
-            self._write(self._file, client, vector)
-
-    def forget(self, client: int) -> None:
-        """Drop a client's update, if there is one."""
-        self._held.pop(client, None)
-        if client in self._rows:
-            self._free.append(self._rows.pop(client))
 
     def gram(self, clients: Sequence[int], columns: slice = slice(None)) -> NDArray[np.float64]:
         """Inner products over `columns`, shape (N, N) in the order of `clients`, NaN for those without an update.
@@ -74,127 +34,69 @@ class UpdateSpool:
         Summed in float64 from the first column to the last, 2048 at a time: the same bits whenever and in whatever
         order the updates came, and wherever they are kept.
         """
-        present = [place for place, client in enumerate(clients) if client in self._held or client in self._rows]
+        present = self.present(clients)
         gram = np.zeros((len(present), len(present)))
         for block in self.blocks([clients[place] for place in present], columns):
-            wide = block.astype(np.float64)
-            for row in range(0, len(wide), _ROWS):
-                gram[row : row + _ROWS, row:] += wide[row : row + _ROWS] @ wide[row:].T
-        for row in range(len(gram)):
-            gram[row + 1 :, row] = gram[row, row + 1 :]
-        if len(present) == len(clients):
-            return gram
-        padded = np.full((len(clients), len(clients)), np.nan)
-        padded[np.ix_(present, present)] = gram
-        return padded
+            _add_products(gram, block.astype(np.float64))
+        return _mirrored(gram, present, len(clients))
 
-    def blocks(self, clients: Sequence[int], columns: slice = slice(None)) -> Iterator[NDArray[np.float32]]:
-        """The updates of `clients`, shape (N, up to 2048) each, from the first of the columns to the last.
 
-        A block is valid until the next one. Raises ValueError for a client without an update.
+class SketchSpool(Spool):
+    """Lengths and signs of updates (docs/decisions, 0007)."""
+
+    dtype = np.dtype(np.uint8)
+
+    def gram(self, clients: Sequence[int]) -> NDArray[np.float64]:
+        """Inner products as far as the sketches tell them, else as `UpdateSpool.gram`.
+
+        Of two unit vectors at an angle t, a share t / pi of the signs differs (Goemans and Williamson, JACM 1995).
         """
-        for client in clients:
-            if client not in self._held and client not in self._rows:
-                raise ValueError(f"client {client} has no update")
-        start, stop, step = columns.indices(self._length)
-        if step != 1:
-            raise ValueError(f"columns are read one after the other, not every {step}")
-        if not clients:
-            return
-        # From a file, as much as the memory allows: few and long reads.
-        most = 1 if self._file is None else max(1, self._memory_bytes // (4 * _COLUMNS * len(clients)))
-        room = np.empty(len(clients) * max(0, min(most * _COLUMNS, stop - start)), np.float32)
-        for at in range(start, stop, most * _COLUMNS):
-            width = min(most * _COLUMNS, stop - at)
-            chunk = room[: len(clients) * width].reshape(len(clients), width)
-            for row, client in zip(chunk, clients, strict=True):
-                self._read(client, at, row)
-            for left in range(0, width, _COLUMNS):
-                yield chunk[:, left : left + _COLUMNS]
-
-    def save(self, folder: Path) -> None:
-        """Write every update to a file of its own; raises OSError."""
-        for client in self.clients:
-            parts = [block[0].copy() for block in self.blocks([client])]
-            np.save(folder / f"update-{client}.npy", np.concatenate(parts))
-
-    def load(self, folder: Path) -> None:
-        """Put what `save` wrote there; raises OSError or ValueError."""
-        for path in sorted(folder.glob("update-*.npy")):
-            self.put(int(path.stem.removeprefix("update-")), np.load(path))
-
-    def close(self) -> None:
-        """Forget everything and give the disk back; nothing can be put after."""
-        self._held.clear()
-        self._rows.clear()
-        if self._file is not None:
-            self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        present = self.present(clients)
+        shown = [clients[place] for place in present]
+        gram = np.zeros((len(present), len(present)))
+        if not present:
+            return _mirrored(gram, present, len(clients))
+        (block,) = self.blocks(shown, _LENGTH)
+        lengths = _lengths(block)
+        signs = 0
+        for block in self.blocks(shown, slice(LENGTH_BYTES, None)):
+            for left in range(0, block.shape[1], _BYTES):
+                bits = np.unpackbits(block[:, left : left + _BYTES], axis=1)
+                signs += bits.shape[1]
+                # Sums of so few ones and minus ones are exact in float32.
+                _add_products(gram, np.float32(1) - 2 * bits.astype(np.float32))
+        for row, products in enumerate(gram):
+            products *= math.pi / 2 / signs
+            np.sin(products, out=products)
+            products *= lengths[row] * lengths
+        return _mirrored(gram, present, len(clients))
 
     def _check(self, client: int, vector: NDArray[Any]) -> None:
-        if vector.ndim != 1 or vector.dtype != np.float32:
-            raise ValueError(f"the update of client {client} is {vector.dtype}{list(vector.shape)}, not flat float32")
-        others = len(self.clients) - (client in self.clients)
-        if others and len(vector) != self._length:
-            raise ValueError(f"the update of client {client} has {len(vector)} floats, the others' {self._length}")
-        # min and max carry NaN along and need no temporary of the update's size
-        if len(vector) and not (np.isfinite(vector.min()) and np.isfinite(vector.max())):
-            raise ValueError(f"the update of client {client} holds NaN or infinite values")
+        super()._check(client, vector)
+        if len(vector) <= LENGTH_BYTES:
+            raise ValueError(f"the sketch of client {client} has {len(vector)} bytes, which leaves none for signs")
+        (length,) = _lengths(vector[None, _LENGTH])
+        if not 0 <= length < _LONGEST:
+            raise ValueError(f"the sketch of client {client} says that its update is {length} long")
 
-    def _spool(self) -> None:
-        """Moves everything to a file; if that fails, everything stays in memory."""
-        try:
-            file: Any = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115 - close() closes it
-        except OSError as error:
-            raise self._refused(error) from error
-        try:
-            for client, vector in self._held.items():
-                self._write(file, client, vector)
-        except BaseException:
-            file.close()
-            self._rows.clear()
-            self._free.clear()
-            raise
-        self._file = file
-        self._held.clear()
 
-    def _write(self, file: FileIO, client: int, vector: NDArray[np.float32]) -> None:
-        row = self._free.pop() if self._free else len(self._rows)
-        rest = np.ascontiguousarray(vector).data.cast("B")
-        offset = row * rest.nbytes
-        try:
-            while rest:
-                written = os.pwrite(file.fileno(), rest, offset)
-                rest, offset = rest[written:], offset + written
-        except OSError as error:
-            self._free.append(row)
-            raise self._refused(error) from error
-        self._rows[client] = row
+def _lengths(shown: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Shape (N,), from the first bytes of N sketches."""
+    return np.frombuffer(shown.tobytes(), "<f8")
 
-    def _read(self, client: int, first: int, into: NDArray[np.float32]) -> None:
-        if self._file is None:
-            into[...] = self._held[client][first : first + len(into)]
-            return
-        rest = into.data.cast("B")
-        offset = 4 * (self._rows[client] * self._length + first)
-        try:
-            while rest:
-                read = os.preadv(self._file.fileno(), [rest], offset)
-                if not read:
-                    raise OSError(None, "the file ends too early")
-                rest, offset = rest[read:], offset + read
-        except OSError as error:
-            raise RunError(f"updates spooled in {self._directory} cannot be read: {error.strerror}") from error
 
-    def _refused(self, error: OSError) -> RunError:
-        return RunError(
-            f"updates cannot be spooled in {self._directory}: {error.strerror}",
-            "make room on that disk, or have the clients show a sketch in place of the exact update",
-        )
+def _add_products(gram: NDArray[np.float64], rows: NDArray[np.floating]) -> None:
+    """Adds all inner products of rows to the upper triangle, and to some of the lower."""
+    for row in range(0, len(rows), _ROWS):
+        gram[row : row + _ROWS, row:] += rows[row : row + _ROWS] @ rows[row:].T
+
+
+def _mirrored(gram: NDArray[np.float64], present: Sequence[int], count: int) -> NDArray[np.float64]:
+    """The upper triangle below as well; the rows and columns of `count` clients who are not present are NaN."""
+    for row in range(len(gram)):
+        gram[row + 1 :, row] = gram[row, row + 1 :]
+    if len(present) == count:
+        return gram
+    padded = np.full((count, count), np.nan)
+    padded[np.ix_(present, present)] = gram
+    return padded

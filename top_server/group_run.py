@@ -50,9 +50,11 @@ OFFENCES = (
     FailureCode.BAD_STREAM,
     FailureCode.LONG_UPDATE,
 )
+#: Why a group fails whose nodes, or whose manager, are lost; what it did can be tried again.
+LOST = {FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT}
 #: Managers that a group is tried on before it is given up.
 MOST_MANAGERS = 4
-#: How often a round is tried whose nodes are lost.
+#: How often a round, or the making of a model, is tried whose nodes are lost.
 MOST_TRIES = 5
 
 
@@ -179,7 +181,7 @@ async def run_group(
 
     A relay that began before, under a manager that is gone, goes on from what its trace says.
     """
-    trace = trace or Trace(run.first_attempt)
+    trace = trace or run.trace()
     while True:
         outcome = await _on(run, round_number, task, manager, trace)
         if not outcome.manager_lost:

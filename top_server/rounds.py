@@ -17,7 +17,7 @@ from fedgsp.seeds import stream
 from top_server.costs import CostModel
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.group_run import MOST_MANAGERS, MOST_TRIES, GroupOutcome, GroupTask, Trace, run_group
+from top_server.group_run import LOST, MOST_TRIES, GroupOutcome, GroupTask, Trace, run_group
 from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
@@ -28,9 +28,6 @@ from top_server.moved import Moved
 from top_server.run import Run
 from top_server.sampling import sample
 from top_server.weighing import WEIGHINGS
-
-#: Why a group fails whose nodes are.
-LOST = {FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT}
 
 
 class AllLostError(RunError):
@@ -137,7 +134,7 @@ def _traces(run: Run, number: int, tasks: list[GroupTask], tries: int) -> Sequen
         run.journal.record("round_resumed", round=number, hops=hops)
         return interrupted.traces
     # Orders and models of every try have names of their own.
-    return [Trace(run.first_attempt + tries * MOST_MANAGERS)] * len(tasks)
+    return [run.trace(tries)] * len(tasks)
 
 
 async def wait_for_clients(run: Run) -> None:

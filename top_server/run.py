@@ -18,11 +18,20 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, total_bytes, without_head
 from top_server.config import RunConfig
-from top_server.group_run import GroupOutcome, GroupTask, first_attempt, run_group
+from top_server.group_run import (
+    LOST,
+    MOST_MANAGERS,
+    MOST_TRIES,
+    GroupOutcome,
+    GroupTask,
+    Trace,
+    first_attempt,
+    run_group,
+)
 from top_server.grouping import GroupingRequest, Plan
 from top_server.journal import Journal
 from top_server.manager_pool import Manager, ManagerPool
-from top_server.membership import Membership
+from top_server.membership import RETURN_TIMEOUT_S, Membership
 from top_server.models import INITIAL, Held, Models
 from top_server.schemes import Scheme
 from top_server.trimming import TRIMMED, read_trim
@@ -76,11 +85,6 @@ class Run:
         self.models = Models(self.store)
 
     @property
-    def first_attempt(self) -> int:
-        """Where attempts at groups are counted from: what is made after the run was resumed has other ids."""
-        return first_attempt(self.times)
-
-    @property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """What the models look like that travel in this run."""
         tensors = self.membership.tensors
@@ -131,10 +135,14 @@ class Run:
         if problem:
             self.journal.record("update_missing", client=client, reason=problem)
 
-    async def survey(self, round_number: int, task: GroupTask) -> GroupOutcome:
+    def trace(self, tries: int = 0) -> Trace:
+        """Of a group that has done nothing yet: what is made in every try, and after every resume, has other ids."""
+        return Trace(first_attempt(self.times) + tries * MOST_MANAGERS)
+
+    async def survey(self, round_number: int, task: GroupTask, tries: int = 0) -> GroupOutcome:
         """One task on one manager, or its successors."""
         (manager,) = await self.managers.ensure(1)
-        return await run_group(self, round_number, task, manager)
+        return await run_group(self, round_number, task, manager, self.trace(tries))
 
     async def initialise(self) -> None:
         """The model of round 0, made on a client's node from the run's seed."""
@@ -143,11 +151,21 @@ class Run:
     async def make_initial(self, slot: str, index: int) -> None:
         """Fresh weights, other ones for every index; raises RunError if no node can make them."""
         clients = tuple(self.membership.clients)[:3]
-        outcome = await self.survey(0, GroupTask(index, "initialise", clients))
-        made = await self.take(outcome, self.membership.tensors)
-        if isinstance(made, Failure):
-            raise RunError(f"no node could make the initial model: {made}", "see the nodes' logs")
-        self.models.put([slot], f"{self.run_id}/{slot}", self.handed_on(made.part(self.tensors)))
+        for tries in range(MOST_TRIES):
+            if tries:
+                await self.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, self.config.join_timeout))
+                clients = tuple(self.membership.clients)[:3]
+            outcome = await self.survey(0, GroupTask(index, "initialise", clients), tries)
+            made = await self.take(outcome, self.membership.tensors)
+            if not isinstance(made, Failure):
+                self.models.put([slot], f"{self.run_id}/{slot}", self.handed_on(made.part(self.tensors)))
+                return
+            self.journal.record("initial_model_failed", model=slot, reason=str(made))
+            if made.code not in LOST:
+                break
+            if not isinstance(outcome.result, Failure):
+                await self.managers.discard(outcome.manager)  # it has the model and does not answer
+        raise RunError(f"no node could make the initial model: {made}", "see the nodes' logs")
 
     def histogram_rows(self, clients: Iterable[int]) -> NDArray[np.int64]:
         """Histograms of these clients, shape (N, classes)."""

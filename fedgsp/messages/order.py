@@ -50,7 +50,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Reveal:
-    """What a client shows of its update: "exact", "layer:PREFIX" or "sketch:FLOATS"."""
+    """What a client shows of its update: "exact", "layer:PREFIX" or "sketch:BYTES"."""
 
     view: str
     without_head: bool = False

@@ -206,7 +206,7 @@ class Reveal(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     WITHOUT_HEAD_FIELD_NUMBER: _builtins.int
     view: _builtins.str
-    """"exact", "layer:PREFIX", "sketch:FLOATS" """
+    """"exact", "layer:PREFIX", "sketch:BYTES" """
     without_head: _builtins.bool
     """of the shared part only"""
     def __init__(

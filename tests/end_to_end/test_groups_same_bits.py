@@ -33,10 +33,10 @@ SCHEMES: dict[str, tuple[str, dict[str, str], Oracle]] = {
     "global": ("global", {}, lambda oracle: oracle.play_global()),
     "hcct": ("hcct", ALPHA, lambda oracle: oracle.play_hcct()),
     "hcct-e": ("hcct-e", ALPHA, lambda oracle: oracle.play_hcct("layer")),
-    # a sketch as long as the update, and longer than the model, loses nothing
+    # longer than the model; so many signs tell these clients apart as the whole updates do
     "hcct, sketch": (
         "hcct",
-        {**ALPHA, "similarity": "sketch", "sketch_size": "16384"},
+        {**ALPHA, "similarity": "sketch", "sketch_bytes": "65536"},
         lambda oracle: oracle.play_hcct(),
     ),
     "hcct, first epoch together": ("hcct", {**ALPHA, "first_epoch": "all"}, lambda oracle: oracle.play_hcct()),

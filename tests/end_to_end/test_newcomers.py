@@ -20,8 +20,7 @@ async def test_newcomers_are_placed_where_they_gain_most(tmp_path: Path, start: 
 
 
 async def test_sketches_of_newcomers_can_be_compared_with_those_of_the_others(tmp_path: Path) -> None:
-    # longer than the update: the sketch loses nothing
-    options = {**ALPHA, "similarity": "sketch", "sketch_size": "128"}
+    options = {**ALPHA, "similarity": "sketch", "sketch_bytes": "65536"}
     assert_equals(
         await play_with_newcomers(tmp_path, grouping_option=options, scheme="hcct"), oracle(joins=JOINS).play_hcct()
     )

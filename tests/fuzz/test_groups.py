@@ -63,7 +63,7 @@ REQUESTS: list[group_pb2.RunGroupRequest] = [
 ]
 WORDS = (
     *PROGRAMS,
-    *("n0", "n1", "start", "other", "run", "sgd", "pfedme", "fednova", "exact", "layer:0", "sketch:4"),
+    *("n0", "n1", "start", "other", "run", "sgd", "pfedme", "fednova", "exact", "layer:0", "sketch:16"),
     *(model_id for held in LEFT.values() for model_id in held),
 )
 

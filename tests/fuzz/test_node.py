@@ -173,7 +173,7 @@ WORDS = (
     "ditto",
     "exact",
     "layer:0",
-    "sketch:4",
+    "sketch:8",
     "steps",
     "run",
     "run/1/0/",

@@ -68,7 +68,7 @@ async def surveyed(
         surveys = Surveys(play)
         play.run.options = {"profile": dict(profile or {}), "merge": {}, "grouping": {}}
 
-        async def survey(self: Run, round_number: int, task: GroupTask) -> GroupOutcome:
+        async def survey(self: Run, round_number: int, task: GroupTask, tries: int = 0) -> GroupOutcome:
             surveys.asked.append(task)
             return surveys.answers[task.program](task)
 

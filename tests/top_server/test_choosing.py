@@ -92,7 +92,7 @@ def test_single_choices_may_be_replaced() -> None:
         ("hcct", {"first_epoch": "some"}, "option first_epoch is 'some'"),
         ("hcct", {"alpha.x": "1"}, "'alpha.x'"),
         ("hcct", {"similarity": "red"}, "option similarity is 'red'"),
-        ("hcct", {"sketch_size": "0"}, "option sketch_size is '0'"),
+        ("hcct", {"sketch_bytes": "12"}, "option sketch_bytes is '12'"),
         ("maxfl", {"prior_epochs": "none"}, "option prior_epochs is 'none'"),
         ("ifca", {"models": "0"}, "option models is '0'"),
         ("flsc", {"soft": "5"}, "option soft is 5, and there are 4 models"),

@@ -32,8 +32,8 @@ def test_parts_that_need_others_are_refused(settings: dict[str, Any], what: str)
     ("scheme", "option", "value"),
     [
         ("hcct", "similarity", "colour"),
-        ("hcct", "sketch_size", "0"),
-        ("hcct", "sketch_size", "1000000000"),
+        ("hcct", "sketch_bytes", "0"),
+        ("hcct", "sketch_bytes", "1000000000"),
         ("hcct", "layer_score", "x"),
         ("hcct", "newcomer_start", "x"),
         ("ifca", "models", "0"),

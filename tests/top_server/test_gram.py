@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import resource
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgsp.errors import RunError
-from top_server.gram import UpdateSpool
+from fedgsp.messages import TensorSpec
+from fedgsp.weights import Weights
+from fedgsp_node.updates import reveal
+from top_server.gram import SketchSpool, UpdateSpool
+from top_server.grouping.greedy_merging import partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,7 +146,7 @@ def test_a_spool_keeps_a_copy(spool: UpdateSpool) -> None:
 @pytest.mark.parametrize(
     ("vector", "message"),
     [
-        (np.ones(4, np.float32), "client 7 has 4 floats, the others' 3"),
+        (np.ones(4, np.float32), "client 7 has 4 numbers, the others' 3"),
         (np.ones(3), "client 7 is float64"),
         (np.ones((1, 3), np.float32), "not flat"),
         (np.array([0, np.nan, 1], np.float32), "client 7 holds NaN"),
@@ -201,3 +207,75 @@ def test_a_spool_can_be_closed_twice(tmp_path: Path) -> None:
     spool.close()
     spool.close()
     assert spool.clients == ()
+
+
+# --- sketches
+
+
+def sketch(length: float, signs: np.ndarray) -> np.ndarray:
+    head = np.frombuffer(np.array(length, "<f8").tobytes(), np.uint8)
+    return np.concatenate([head, np.packbits(signs)])
+
+
+def sketches(clients: int, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lengths (N,), signs (N, 8 size), and both in one (N, 8 + size)."""
+    rng = np.random.default_rng(seed)
+    signs, lengths = rng.integers(0, 2, (clients, 8 * size)), rng.uniform(0, 9, clients)
+    return lengths, signs, np.stack([sketch(*both) for both in zip(lengths, signs, strict=True)])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 9), st.sampled_from([8, 256, 4096]), st.sampled_from([IN_MEMORY, IN_A_FILE]), st.integers(0, 99))
+def test_inner_products_of_sketches_are_those_of_vectors_at_the_angle_that_the_signs_tell(
+    tmp_path_factory: pytest.TempPathFactory, clients: int, size: int, memory_bytes: int, seed: int
+) -> None:
+    lengths, signs, rows = sketches(clients, size, seed)
+    with SketchSpool(tmp_path_factory.mktemp("spool"), memory_bytes) as spool:
+        for client, row in enumerate(rows):
+            spool.put(client, row)
+        gram = spool.gram([*range(clients), 99])
+    differ = np.array([[(one != other).mean() for other in signs] for one in signs])
+    assert np.allclose(gram[:-1, :-1], np.cos(np.pi * differ) * np.outer(lengths, lengths), rtol=1e-12, atol=1e-12)
+    assert np.array_equal(np.diagonal(gram)[:-1], lengths**2)
+    assert np.array_equal(gram[:-1, :-1], gram[:-1, :-1].T)
+    assert np.isnan(gram[-1]).all()
+    assert np.isnan(gram[:, -1]).all()
+
+
+def test_sketches_of_nobody_have_no_products(tmp_path: Path) -> None:
+    with SketchSpool(tmp_path) as spool:
+        assert spool.gram([]).shape == (0, 0)
+        assert np.isnan(spool.gram([1, 2])).all()
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [
+        (sketch(-1.0, np.ones(64, int)), "its update is -1.0 long"),
+        (sketch(math.nan, np.ones(64, int)), "its update is nan long"),
+        (sketch(math.inf, np.ones(64, int)), "its update is inf long"),
+        (sketch(1e200, np.ones(64, int)), "its update is 1e+200 long"),
+        (np.zeros(8, np.uint8), "leaves none for signs"),
+        (np.zeros(3, np.uint8), "leaves none for signs"),
+        (np.zeros(16, np.float32), "not flat uint8"),
+    ],
+)
+def test_what_is_no_sketch_is_refused(tmp_path: Path, shown: np.ndarray, reason: str) -> None:
+    with SketchSpool(tmp_path) as spool, pytest.raises(ValueError, match=re.escape(reason)):
+        spool.put(7, shown)
+
+
+def test_groups_are_found_by_sketches_as_by_whole_updates(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    kinds = rng.standard_normal((4, 3000)).astype(np.float32)
+    rows = np.repeat(kinds, 5, axis=0) + rng.standard_normal((20, 3000)).astype(np.float32)
+    spec = (TensorSpec("w", "float32", (3000,)),)
+    nothing = Weights.of({"w": np.zeros(3000)}, spec)
+    with SketchSpool(tmp_path) as told, UpdateSpool(tmp_path) as whole:
+        for client, row in enumerate(rows):
+            told.put(client, reveal("sketch:4096", Weights.of({"w": row}, spec), nothing, 1.0, 3).arrays["update"])
+            whole.put(client, row)
+        sizes, alphas = rng.integers(50, 200, 20), np.full(20, 60.0)
+        groups = partition(whole.gram(range(20)), sizes, alphas)
+        assert len(groups) == 4
+        assert partition(told.gram(range(20)), sizes, alphas) == groups

@@ -31,9 +31,9 @@ class Options:
                 known = f"it accepts: {', '.join(accepted)}" if accepted else "it accepts none"
                 raise ConfigError(f"{self._whose} has no option {name!r}", known)
 
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of `choices`; the first is the default."""
-        value = self._given.get(name, choices[0])
+    def choice(self, name: str, choices: Sequence[str], default: str = "") -> str:
+        """One of `choices`; without a `default` the first is it."""
+        value = self._given.get(name, default or choices[0])
         if value not in choices:
             raise self._refusal(name, f"one of: {', '.join(choices)}")
         return value

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.messages import Failure, Reveal, TensorSpec
-from fedgsp.updates import MOST_FLOATS, trainable_size
+from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable_size
 from fedgsp.weights import Weights, total_bytes, without_head
 from top_server import layer_scores
 from top_server.evidence import Evidence
-from top_server.gram import UpdateSpool
+from top_server.gram import SketchSpool, UpdateSpool
 from top_server.group_run import GroupTask
 from top_server.grouping.options import Options
 from top_server.merging.model_per_group import ModelPerGroup
@@ -28,7 +28,7 @@ from top_server.run_directory import RunDirectory
 logger = logging.getLogger(__name__)
 
 SIMILARITIES = ("exact", "layer", "sketch")
-DEFAULT_SKETCH = 4096
+DEFAULT_SKETCH = "16384"
 
 
 class UpdateOptions(NamedTuple):
@@ -37,14 +37,14 @@ class UpdateOptions(NamedTuple):
     similarity: str
     similarity_of: str
     layer_score: str
-    sketch_size: int
+    sketch_bytes: int
     newcomer_start: str
 
 
 class Updates:
-    """What clients revealed last: `length` floats each, all of one view."""
+    """What clients revealed last: `length` numbers each, all of one view."""
 
-    def __init__(self, spool: UpdateSpool, length: int, max_bytes: int) -> None:
+    def __init__(self, spool: UpdateSpool | SketchSpool, length: int, max_bytes: int) -> None:
         self.spool = spool
         self.max_bytes = max_bytes
         #: Held by whoever uses the spool, which is for one thread at a time.
@@ -58,14 +58,14 @@ class Updates:
     def put(self, client: int, shown: Weights) -> str:
         """Takes one client's vector; the reason if it is not usable, or nothing."""
         vector: NDArray[Any] | None = shown.arrays.get("update")
-        if vector is None or len(shown.arrays) != 1 or vector.ndim != 1 or vector.dtype != "float32":
-            return "what it revealed is not one float32 vector named update"
+        if vector is None or len(shown.arrays) != 1 or vector.ndim != 1 or vector.dtype != self.spool.dtype:
+            return f"what it revealed is not one {self.spool.dtype} vector named update"
         return self.keep(client, vector)
 
-    def keep(self, client: int, vector: NDArray[np.float32]) -> str:
+    def keep(self, client: int, vector: NDArray[Any]) -> str:
         """The same with the vector itself."""
         if len(vector) != self.length:
-            return f"what it revealed has {len(vector)} floats, not {self.length}"
+            return f"what it revealed has {len(vector)} numbers, not {self.length}"
         try:
             self.spool.put(client, vector)
         except ValueError as error:
@@ -87,7 +87,7 @@ class Updates:
 class UpdateProfile(Profile):
     """In every round clients reveal a view of their updates; before the next one their inner products are taken."""
 
-    options = ("similarity", "similarity_of", "layer_score", "sketch_size", "newcomer_start")
+    options = ("similarity", "similarity_of", "layer_score", "sketch_bytes", "newcomer_start")
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -95,11 +95,12 @@ class UpdateProfile(Profile):
         self._similarity = chosen.similarity
         self._without_head = chosen.similarity_of == "shared"
         self._score = chosen.layer_score
-        self._sketch = chosen.sketch_size
+        self._sketch = chosen.sketch_bytes
         self._newcomer_start = chosen.newcomer_start
         self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
         self._met: set[int] = set()
-        length = self._sketch if self._similarity == "sketch" else trainable_size(self._tensors)
+        sketched = self._similarity == "sketch"
+        length = LENGTH_BYTES + self._sketch if sketched else trainable_size(self._tensors)
         run.updates = self._fresh(length)
 
     @classmethod
@@ -110,7 +111,7 @@ class UpdateProfile(Profile):
             options.choice("similarity", SIMILARITIES),
             options.choice("similarity_of", ("all", "shared")),
             options.choice("layer_score", tuple(layer_scores.READINGS)),
-            options.integer("sketch_size", DEFAULT_SKETCH, most=MOST_FLOATS),
+            int(options.choice("sketch_bytes", SKETCH_BYTES, DEFAULT_SKETCH)),
             options.choice("newcomer_start", ("mean", "initial")),
         )
 
@@ -173,9 +174,11 @@ class UpdateProfile(Profile):
 
     def _fresh(self, length: int) -> Updates:
         assert self.run.config.run_dir is not None
-        spool = UpdateSpool(RunDirectory(self.run.config.run_dir).path)
+        spool = (SketchSpool if self._similarity == "sketch" else UpdateSpool)(
+            RunDirectory(self.run.config.run_dir).path
+        )
         # A view is never larger than the model, but a sketch may be larger than a tiny one.
-        return Updates(spool, length, max(total_bytes(self.run.membership.tensors), 4 * self._sketch) + 8)
+        return Updates(spool, length, max(total_bytes(self.run.membership.tensors), LENGTH_BYTES + self._sketch) + 8)
 
     def _choose_layer(self) -> None:
         """HCCT-E: picks the layer whose updates differ most, once, and keeps that slice of what is known."""

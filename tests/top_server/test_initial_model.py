@@ -1,0 +1,85 @@
+"""The initial model is asked for again where whoever made it, or holds it, is out of reach for a moment."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.recorder import Recorder
+
+from fedgsp.errors import RunError
+from fedgsp.messages import Failure, FailureCode, GroupResult, TensorSpec
+from fedgsp.weights import Weights
+from top_server.group_run import MOST_TRIES
+from top_server.run import Run
+
+SPECS = (TensorSpec("w", "float32", (2,)),)
+MODEL = Weights.of({"w": np.ones(2)}, SPECS)
+FROZEN = Failure(FailureCode.UNREACHABLE, "ping timeout")
+
+
+class Answers:
+    """A run whose managers answer the question for the initial model with these, one after the other."""
+
+    tensors = SPECS
+    run_id = "run"
+    config = SimpleNamespace(join_timeout=1.0)
+
+    def __init__(self, *taken: Weights | Failure, made: GroupResult | Failure | None = None) -> None:
+        self.journal, self.taken, self.made = Recorder(), list(taken), made or GroupResult(None, 0, 0, 0)
+        self.tries: list[int] = []
+        self.discarded: list[str] = []
+        self.kept: dict[str, Weights] = {}
+        self.managers = SimpleNamespace(discard=self.discard)
+        self.models = SimpleNamespace(put=lambda slots, _, weights: self.kept.update({slots[0]: weights}))
+        self.membership = SimpleNamespace(clients={3: None, 5: None}, tensors=SPECS, wait_for_all=self.wait)
+
+    async def survey(self, _round: int, _task: Any, tries: int) -> Any:
+        self.tries.append(tries)
+        return SimpleNamespace(result=self.made, manager=f"m{tries}")
+
+    async def take(self, *_: Any) -> Weights | Failure:
+        return self.taken.pop(0)
+
+    async def discard(self, manager: str) -> None:
+        self.discarded.append(manager)
+
+    async def wait(self, *_: Any) -> None: ...
+
+    def handed_on(self, weights: Weights) -> Weights:
+        return weights
+
+
+async def make(answers: Answers) -> None:
+    await Run.make_initial(answers, "model", 0)  # type: ignore[arg-type]
+
+
+async def test_a_manager_that_does_not_answer_is_replaced() -> None:
+    answers = Answers(FROZEN, FROZEN, MODEL)
+    await make(answers)
+    assert answers.tries == [0, 1, 2]
+    assert answers.discarded == ["m0", "m1"]
+    assert answers.kept["model"].arrays["w"].tolist() == [1, 1]
+    assert [event["reason"] for event in answers.journal.events] == [str(FROZEN)] * 2
+
+
+async def test_lost_nodes_are_waited_for_and_their_manager_stays() -> None:
+    lost = Failure(FailureCode.NODE_LOST, "gone")
+    answers = Answers(lost, MODEL, made=lost)
+    await make(answers)
+    assert answers.tries == [0, 1]
+    assert not answers.discarded
+
+
+@pytest.mark.parametrize(
+    ("failure", "tries"),
+    [(FROZEN, MOST_TRIES), (Failure(FailureCode.TASK_RAISED, "ValueError: no such width"), 1)],
+)
+async def test_it_ends_with_the_reason(failure: Failure, tries: int) -> None:
+    answers = Answers(*[failure] * tries)
+    with pytest.raises(RunError, match="no node could make the initial model") as caught:
+        await make(answers)
+    assert failure.detail in caught.value.what
+    assert len(answers.tries) == tries

@@ -1,0 +1,187 @@
+"""What clients showed of their updates, a vector each, in bounded memory however long they are."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from fedgsp.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from io import FileIO
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+#: Columns read at a time. It decides the order of summation, so it may not depend on where the vectors are kept.
+COLUMNS = 2048
+
+
+class Spool:
+    """One vector per client, in memory up to `memory_bytes`, from then on in a file without a name.
+
+    For one thread at a time. From a file, `memory_bytes` are read at a time.
+    """
+
+    #: Of every vector.
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+
+    def __init__(self, directory: Path, memory_bytes: int = 256 << 20) -> None:
+        self._directory = directory
+        self._memory_bytes = memory_bytes
+        self._length = 0
+        self._held: dict[int, NDArray[Any]] = {}
+        self._file: FileIO | None = None
+        self._rows: dict[int, int] = {}  # client -> row of the file; invariant: empty while there is no file
+        self._free: list[int] = []  # rows of the file that are nobody's
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Those with an update, ascending."""
+        return tuple(sorted(self._held or self._rows))
+
+    def put(self, client: int, vector: NDArray[Any]) -> None:
+        """Keep a copy of a client's update, in place of its earlier one.
+
+        Raises ValueError naming the client unless it is finite, of `dtype` and as long as the others', and RunError if
+        the disk does not take it; the client then has no update.
+        """
+        self._check(client, vector)
+        self.forget(client)
+        if not self.clients:
+            self._length = len(vector)
+            self._free = []
+        if self._file is None and (len(self._held) + 1) * vector.nbytes > self._memory_bytes:
+            self._spool()
+        if self._file is None:
+            self._held[client] = vector.copy()
+        else:
+            self._write(self._file, client, vector)
+
+    def forget(self, client: int) -> None:
+        """Drop a client's update, if there is one."""
+        self._held.pop(client, None)
+        if client in self._rows:
+            self._free.append(self._rows.pop(client))
+
+    def present(self, clients: Sequence[int]) -> list[int]:
+        """The places of those clients that have an update."""
+        return [place for place, client in enumerate(clients) if client in self._held or client in self._rows]
+
+    def blocks(self, clients: Sequence[int], columns: slice = slice(None)) -> Iterator[NDArray[Any]]:
+        """The updates of `clients`, shape (N, up to 2048) each, from the first of the columns to the last.
+
+        A block is valid until the next one. Raises ValueError for a client without an update.
+        """
+        for client in clients:
+            if client not in self._held and client not in self._rows:
+                raise ValueError(f"client {client} has no update")
+        start, stop, step = columns.indices(self._length)
+        if step != 1:
+            raise ValueError(f"columns are read one after the other, not every {step}")
+        if not clients:
+            return
+        # From a file, as much as the memory allows: few and long reads.
+        column = self.dtype.itemsize * len(clients)
+        most = 1 if self._file is None else max(1, self._memory_bytes // (column * COLUMNS))
+        room = np.empty(len(clients) * max(0, min(most * COLUMNS, stop - start)), self.dtype)
+        for at in range(start, stop, most * COLUMNS):
+            width = min(most * COLUMNS, stop - at)
+            chunk = room[: len(clients) * width].reshape(len(clients), width)
+            for row, client in zip(chunk, clients, strict=True):
+                self._read(client, at, row)
+            for left in range(0, width, COLUMNS):
+                yield chunk[:, left : left + COLUMNS]
+
+    def save(self, folder: Path) -> None:
+        """Write every update to a file of its own; raises OSError."""
+        for client in self.clients:
+            parts = [block[0].copy() for block in self.blocks([client])]
+            np.save(folder / f"update-{client}.npy", np.concatenate(parts))
+
+    def load(self, folder: Path) -> None:
+        """Put what `save` wrote there; raises OSError or ValueError."""
+        for path in sorted(folder.glob("update-*.npy")):
+            self.put(int(path.stem.removeprefix("update-")), np.load(path))
+
+    def close(self) -> None:
+        """Forget everything and give the disk back; nothing can be put after."""
+        self._held.clear()
+        self._rows.clear()
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self, client: int, vector: NDArray[Any]) -> None:
+        if vector.ndim != 1 or vector.dtype != self.dtype:
+            shape = f"{vector.dtype}{list(vector.shape)}"
+            raise ValueError(f"the update of client {client} is {shape}, not flat {self.dtype}")
+        others = len(self.clients) - (client in self.clients)
+        if others and len(vector) != self._length:
+            raise ValueError(f"the update of client {client} has {len(vector)} numbers, the others' {self._length}")
+        # min and max carry NaN along and need no temporary of the update's size
+        if len(vector) and not (np.isfinite(vector.min()) and np.isfinite(vector.max())):
+            raise ValueError(f"the update of client {client} holds NaN or infinite values")
+
+    def _spool(self) -> None:
+        """Moves everything to a file; if that fails, everything stays in memory."""
+        try:
+            file: Any = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115 - close() closes it
+        except OSError as error:
+            raise self._refused(error) from error
+        try:
+            for client, vector in self._held.items():
+                self._write(file, client, vector)
+        except BaseException:
+            file.close()
+            self._rows.clear()
+            self._free.clear()
+            raise
+        self._file = file
+        self._held.clear()
+
+    def _write(self, file: FileIO, client: int, vector: NDArray[Any]) -> None:
+        row = self._free.pop() if self._free else len(self._rows)
+        rest = np.ascontiguousarray(vector).data.cast("B")
+        offset = row * rest.nbytes
+        try:
+            while rest:
+                written = os.pwrite(file.fileno(), rest, offset)
+                rest, offset = rest[written:], offset + written
+        except OSError as error:
+            self._free.append(row)
+            raise self._refused(error) from error
+        self._rows[client] = row
+
+    def _read(self, client: int, first: int, into: NDArray[Any]) -> None:
+        if self._file is None:
+            into[...] = self._held[client][first : first + len(into)]
+            return
+        rest = into.data.cast("B")
+        offset = self.dtype.itemsize * (self._rows[client] * self._length + first)
+        try:
+            while rest:
+                read = os.preadv(self._file.fileno(), [rest], offset)
+                if not read:
+                    raise OSError(None, "the file ends too early")
+                rest, offset = rest[read:], offset + read
+        except OSError as error:
+            raise RunError(f"updates spooled in {self._directory} cannot be read: {error.strerror}") from error
+
+    def _refused(self, error: OSError) -> RunError:
+        return RunError(
+            f"updates cannot be spooled in {self._directory}: {error.strerror}",
+            "make room on that disk, or have the clients show a sketch in place of the exact update",
+        )
