@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--grouping-option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--after-arrivals", default="all", choices=("all", "joined"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     directory = arguments.out / f"late-{arguments.late}-{arguments.seed}"
@@ -46,6 +47,7 @@ def play(arguments: argparse.Namespace, run: dict[str, Any], directory: Path) ->
     settings = ["--scheme", "fedcollab", "--rounds", str(arguments.rounds), "--evaluate-every", "5"]
     settings += ["--batch-size", str(run["batch_size"]), "--learning-rate", str(run["learning_rate"])]
     settings += ["--seed", str(arguments.seed), "--listen", "127.0.0.1:0", "--json"]
+    settings += ["--after-arrivals", arguments.after_arrivals]
     settings += ["--min-clients", str(clients - 1), "--run-dir", str(directory)]
     settings += [text for option in arguments.grouping_option for text in ("--grouping-option", option)]
     command = [sys.executable, "-m", "top_server", *settings, *task]

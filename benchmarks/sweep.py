@@ -41,6 +41,8 @@ def main() -> None:
     experiment = tomllib.loads(arguments.experiment.read_text(encoding="utf-8"))
     seeds = [int(seed) for seed in arguments.seeds.split(",")] if arguments.seeds else experiment["seeds"]
     names = arguments.variants.split(",") if arguments.variants else list(experiment["variants"])
+    if unknown := [name for name in names if name not in experiment["variants"]]:
+        parser.error(f"there is no variant {unknown[0]!r}; there are: {', '.join(experiment['variants'])}")
     given = dict(option.split("=", 1) for option in arguments.task_option)
     for seed in [] if arguments.table else seeds:
         for name in names:

@@ -42,7 +42,7 @@ def choose(config: RunConfig) -> Scheme:
     row = SCHEMES[config.scheme]
     chosen = {
         name: value
-        for name in ("growth", "grouping", "program", "training", "aggregation", "merge")
+        for name in ("growth", "grouping", "program", "training", "aggregation", "merge", "after_arrivals")
         if (value := getattr(config, name)) is not None
     }
     scheme = dataclasses.replace(row, **chosen)
@@ -59,6 +59,7 @@ def choose(config: RunConfig) -> Scheme:
                 f"use scheme {' or '.join(fitting)}" if fitting else f"give {flag(other)} {' or '.join(needed)}",
             )
     _check_growth(config, scheme)
+    _check_arrivals(config, scheme)
     _check_options(config, scheme)
     _check_training(config, scheme)
     return scheme
@@ -76,6 +77,16 @@ def _check_growth(config: RunConfig, scheme: Scheme) -> None:
     if not config.learning_rate_in(config.rounds) > 0:
         raise ConfigError(
             f"the learning rate is 0 before round {config.rounds}", "give a --learning-rate-decay nearer to 1"
+        )
+
+
+def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
+    """Groups can only rest whose models nobody else changes, and that are the same in the next round."""
+    if scheme.after_arrivals == "joined" and (scheme.regroup != "arrivals" or scheme.merge != "none"):
+        fitting = [name for name, row in SCHEMES.items() if row.regroup == "arrivals" and row.merge == "none"]
+        raise ConfigError(
+            f"--after-arrivals joined needs groups that stay, with a model each; scheme {config.scheme} has others",
+            f"use scheme {' or '.join(fitting)}",
         )
 
 

@@ -99,6 +99,12 @@ class RunConfig:
     merge: str | None = _setting(
         None, METHOD, "what the groups' results become: one model, or one per group or cluster", choices=_merges
     )
+    after_arrivals: str | None = _setting(
+        None,
+        METHOD,
+        "who trains on once clients have joined coalitions late: all, or only the joined ones",
+        choices=("all", "joined"),
+    )
     seed: int = _setting(0, METHOD, "root of all randomness", least=0, most=2**63 - 1)
 
     rounds: int = _setting(20, TRAINING, "rounds of the run", least=1)

@@ -152,6 +152,8 @@ async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
     rng = stream(config.seed, "sampling", number)
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
+    if run.plan is not None:
+        run.late.update(client for client in evidence.clients if not run.plan.names((client,)))
     arrived = run.plan is not None and (bool(evidence.newcomers) or not run.plan.names(evidence.clients))
     if run.plan is None or scheme.regroup == "always" or (scheme.regroup == "arrivals" and arrived):
         run.plan = await run.assign(_request(run, number, wanted, evidence))
@@ -162,6 +164,8 @@ async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
     sampled = run.plan.groups
     if scheme.sampling == "groups":
         sampled = sample(sampled, config.sampling_rate, rng)
+    if scheme.after_arrivals == "joined":
+        sampled = tuple(group for group in sampled if run.late.intersection(group)) or sampled
     return Teams(run.plan, sampled)
 
 

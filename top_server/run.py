@@ -68,6 +68,8 @@ class Run:
     histograms: dict[int, tuple[int, ...]] = field(default_factory=dict)
     updates: Updates | None = None
     plan: Plan | None = None
+    #: Clients that came when there was a plan already.
+    late: set[int] = field(default_factory=set)
     #: Accuracy of each client in the run that this one is compared with, in which all trained alone.
     alone: dict[int, float] | None = None
     #: Numbers what is asked of managers; time, so that a run that is resumed has others.

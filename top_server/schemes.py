@@ -32,6 +32,8 @@ class Scheme:
     weighing: str = "samples"
     #: What becomes of models trained in parallel; see `group_manager.aggregations`.
     aggregation: str = "mean"
+    #: Who trains once clients have joined late: "all", or those in groups that somebody "joined" (section 5.4).
+    after_arrivals: str = "all"
     #: Whether the classifier heads stay with the clients.
     personal: bool = False
     #: What --grouping-option would say unless given.

@@ -322,3 +322,27 @@ async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
     assert placed(before, NEW, sizes, distances, c) == after
     assert [row["partition"] for row in run.rows] == [before, before, after, after]
     assert [row["clients_trained"] for row in run.rows] == [4, 4, 6, 6]
+
+
+@pytest.mark.parametrize(("c", "joined"), [(0.5, [[0, 2, 3, 4], [5]]), (5.0, [[0, 1, 2, 3, 4, 5]])])
+async def test_only_coalitions_that_somebody_joined_train_on_if_so_asked(
+    tmp_path: Path, c: float, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers_here(monkeypatch)
+    learning = {"exchanges": "3", "judge_every": "1", "discriminator_rate": "0.3", "discriminator_batch": "4"}
+    options = {**learning, "c": str(c), "restarts": "10"}
+    run = await play_with_newcomers(
+        tmp_path, scheme="fedcollab", grouping_option=options, after_arrivals="joined", rounds=5
+    )
+
+    def members(groups: Iterable[Iterable[int]]) -> list[int]:
+        return sorted(itertools.chain.from_iterable(groups))
+
+    trained = [members(event["teams"]) for event in run.of_kind("round_started")]
+    assert trained == [[0, 1, 2, 3]] * 2 + [members(joined)] * 3
+    before, after = run.rows[0]["partition"], run.rows[-1]["partition"]
+    assert members(after) == list(range(6))
+    assert all(group in after for group in joined)
+    for group in before:
+        for client in map(str, group if group in after else ()):  # they are still evaluated with what they have
+            assert len({row["accuracy_per_client"][client] for row in run.rows[1:]}) == 1
