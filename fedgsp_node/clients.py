@@ -48,6 +48,8 @@ class Learned:
     steps: float
     #: What the client keeps beside the model, if the algorithm has it keep one.
     personal: Weights | None = None
+    #: Whether it had no head, or no such model, to begin from.
+    afresh: bool = False
 
 
 class Clients:
@@ -139,7 +141,11 @@ class Clients:
         algorithm, options = _algorithm(settings)
         before = self.whole(client, start, settings.seed, round_number)
         result = before.to_change() if in_place and algorithm.in_place else before.copy()
-        personal = (self._personal_model(client, round_number) or before).copy() if algorithm.keeps_personal else None
+        afresh = start.tensors != self.tensors and self.personal.get_before(client, HEAD, round_number) is None
+        personal = None
+        if algorithm.keeps_personal:
+            kept = self._personal_model(client, round_number)
+            personal, afresh = (kept or before).copy(), afresh or kept is None
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, options, order, control, before, personal)
@@ -153,7 +159,7 @@ class Clients:
         except WeightsError as error:
             detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
             raise OrderError(Failure(FailureCode.TASK_RAISED, detail)) from error
-        return Learned(before, result, loss, seconds, steps, personal)
+        return Learned(before, result, loss, seconds, steps, personal, afresh)
 
     def evaluate(
         self,

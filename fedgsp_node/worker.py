@@ -147,6 +147,7 @@ class Worker:
         except asyncio.CancelledError:
             self._store.fail(work.produces, Failure(FailureCode.CANCELLED, "called off"))
             raise
+        keeps = not work.trial and (work.start.personal or learned.personal is not None)
         samples = self._clients.train_samples(order.client)
         result = await self._publish(work.produces, trained)
         return dataclasses.replace(
@@ -158,6 +159,8 @@ class Worker:
             bytes=size,
             update=update,
             steps=learned.steps,
+            keeps=keeps,
+            afresh=keeps and learned.afresh,
         )
 
     def _break_promise(self, model_id: str, failure: Failure) -> None:

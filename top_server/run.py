@@ -80,6 +80,8 @@ class Run:
     times: int = 0
     #: The round that a top server before this one had begun.
     interrupted: Interrupted | None = None
+    #: Clients that keep a head or a personal model to themselves -> the round of their first.
+    keeps: dict[int, int] = field(default_factory=dict)
     #: What each client trained last, where it is retained, and who holds it.
     local_models: dict[int, Held] = field(default_factory=dict)
 

@@ -67,6 +67,7 @@ def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Pat
             "models": names,
             "plan": [run.plan.groups, run.plan.idle] if run.plan is not None else None,
             "late": sorted(run.late),
+            "keeps": run.keeps,
             "histograms": run.histograms,
             "local_models": {client: held.to_json() for client, held in run.local_models.items()},
             "afresh": sorted(run.merging.afresh),
@@ -144,6 +145,7 @@ def restore(run: Run, saved: Saved) -> None:
             groups, idle = document["plan"]
             run.plan = Plan(tuple(map(tuple, groups)), tuple(idle))
         run.late.update(document["late"])
+        run.keeps.update({int(client): int(number) for client, number in document["keeps"].items()})
         run.histograms.update({int(client): tuple(counts) for client, counts in document["histograms"].items()})
         run.local_models.update(
             {int(client): Held.from_json(held) for client, held in document["local_models"].items()}

@@ -190,7 +190,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A training order is done: samples of the client, mean loss, seconds of training, bytes fetched, local steps."""
+    """A training order is done: samples of the client, mean loss, seconds of training, bytes fetched, local steps.
+
+    Whether the client `keeps` a head or a personal model to itself, and began that `afresh`.
+    """
 
     ref: ModelRef | None
     samples: int = 0
@@ -201,6 +204,8 @@ class Trained:
     tensors: tuple[TensorSpec, ...] = ()
     update: ModelRef | None = None
     steps: float = 0.0
+    keeps: bool = False
+    afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

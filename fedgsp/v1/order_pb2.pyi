@@ -718,6 +718,8 @@ class Trained(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    KEEPS_FIELD_NUMBER: _builtins.int
+    AFRESH_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     loss: _builtins.float
     """mean over the samples seen"""
@@ -726,6 +728,10 @@ class Trained(_message.Message):
     """fetched for this order"""
     steps: _builtins.float
     """normalising sum of the local steps (FedNova); their number for plain SGD"""
+    keeps: _builtins.bool
+    """the client keeps something of it to itself: a head, a personal model"""
+    afresh: _builtins.bool
+    """and had nothing of the kind before"""
     @_builtins.property
     def ref(self) -> _model_pb2.ModelRef: ...
     @_builtins.property
@@ -748,10 +754,12 @@ class Trained(_message.Message):
         tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
         update: _model_pb2.ModelRef | None = ...,
         steps: _builtins.float = ...,
+        keeps: _builtins.bool = ...,
+        afresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "tensors", b"tensors", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "keeps", b"keeps", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "tensors", b"tensors", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

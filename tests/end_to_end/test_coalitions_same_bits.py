@@ -253,6 +253,8 @@ async def test_personal_models_outlive_their_node_where_they_are_kept_and_their_
     run = await play_with_a_restart(tmp_path, state_dir, scheme=scheme, learning_rate=0.3)
     expected = of_blobs(**how, forgotten=lost).play_together()
     assert_equals(run, expected)
+    told = [(event["round"], event["client"]) for event in run.of_kind("model_lost")]
+    assert told == [(3, client) for _, client in lost]
     # an oracle that forgets otherwise would not do
     other = of_blobs(**how, forgotten=[(2, client) for client in RESTARTED] if kept else []).play_together()
     assert other[1].accuracy != expected[1].accuracy
