@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 _CACHE_LINE = 64
 #: Larger blocks of the C library come from the system and go back to it at once; chunks of models are far smaller.
 _KEPT_BYTES = 16 << 20
-#: Free memory at the end of the heap that stays: a few chunks.
-_FREE_BYTES = 8 << 20
+#: Free memory at the end of the heap that stays: a few chunks; at work, what one step frees and the next one takes.
+_FREE_BYTES, _FREE_AT_WORK_BYTES = 8 << 20, 1 << 30
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: Models of this size and up to that one have pages of their own, of which one set is kept for the next model.
 _PAGED_BYTES, _MOST_SPARE_BYTES = 1 << 20, 64 << 20
@@ -54,14 +54,35 @@ def keep_freed() -> None:
 
     To be called before there are threads. Does nothing where the C library is not glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES)
+    if _glibc is not None:
+        _glibc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        _glibc.mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES)
         # gRPC frees in one thread what it took in another; with a heap for each, little is found again.
-        mallopt(_M_ARENA_MAX, 1)
+        _glibc.mallopt(_M_ARENA_MAX, 1)
+
+
+def at_work() -> None:
+    """Keeps all that is freed: activations of convolutions would go back after every step, and cost a third of it."""
+    if _glibc is not None:
+        _glibc.mallopt(_M_TRIM_THRESHOLD, _FREE_AT_WORK_BYTES)
+
+
+def at_rest() -> None:
+    """Gives back what was kept at work."""
+    if _glibc is not None:
+        _glibc.mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES)
+        _glibc.malloc_trim(ctypes.c_size_t(_FREE_BYTES))
+
+
+def _library() -> ctypes.CDLL | None:
+    """The C library, if it is one with these settings."""
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+
+
+_glibc = _library()
 
 
 def _pages(size: int) -> mmap.mmap:

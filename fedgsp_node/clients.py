@@ -177,14 +177,17 @@ class Clients:
         data = self._of(client)
         part = data.train if training_part else data.test
         model = self.whole(client, weights, settings.seed if settings else 0)
+        afresh = weights.tensors != self.tensors and self.personal.get(client, HEAD) is None
         if settings is not None and personalised_in is not None:
             model = self._personalised(client, model, settings, personalised_in, control)
+            keeps = _algorithm(settings)[0].keeps_personal
+            afresh = afresh or (keeps and self.personal.get(client, PERSONAL_MODEL) is None)
         x, y = as_tensor(part.x), as_tensor(part.y)
         with bound(self._module, model):
             correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
         if not 0 <= correct <= len(part):
             raise OrderError(Failure(FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"))
-        return Evaluated(correct, len(part), loss_sum, metrics=figures)
+        return Evaluated(correct, len(part), loss_sum, metrics=figures, afresh=afresh)
 
     def _personalised(
         self, client: int, model: Weights, settings: TrainingSettings, round_number: int, control: Control

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from fedgsp import memory
 from fedgsp_node.training.control import Control
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ class Slot:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="training")
         self._current: Control | None = None
         self._past = 0
+        self._wanted = 0
 
     @property
     def mark(self) -> int:
@@ -32,19 +34,29 @@ class Slot:
 
     async def run(self, call: Callable[[Control], T]) -> T:
         """Runs a call in the slot's thread; when the caller is cancelled, the call is stopped and waited for."""
-        async with self._free:
-            control = Control()
-            running = asyncio.get_running_loop().run_in_executor(self._thread, call, control)
-            self._current = control
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                control.stop.set()
-                await _ended(running)
-                raise
-            finally:
-                self._past += control.mark
-                self._current = None
+        self._wanted += 1
+        try:
+            async with self._free:
+                return await self._run(call)
+        finally:
+            self._wanted -= 1
+            if not self._wanted:
+                memory.at_rest()
+
+    async def _run(self, call: Callable[[Control], T]) -> T:
+        memory.at_work()
+        control = Control()
+        running = asyncio.get_running_loop().run_in_executor(self._thread, call, control)
+        self._current = control
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            control.stop.set()
+            await _ended(running)
+            raise
+        finally:
+            self._past += control.mark
+            self._current = None
 
     def close(self) -> None:
         """Asks a call that still runs to stop; code of a task that never returns is left to `lifecycle.leave`."""

@@ -82,11 +82,12 @@ def _check_growth(config: RunConfig, scheme: Scheme) -> None:
 
 def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
     """Groups can only rest whose models nobody else changes, and that are the same in the next round."""
-    if scheme.after_arrivals == "joined" and (scheme.regroup != "arrivals" or scheme.merge != "none"):
-        fitting = [name for name, row in SCHEMES.items() if row.regroup == "arrivals" and row.merge == "none"]
+    rows = {name: row for name, row in SCHEMES.items() if row.regroup == "arrivals" and row.merge == "none"}
+    choices = {(row.regroup, row.merge, row.grouping) for row in rows.values()}
+    if scheme.after_arrivals == "joined" and (scheme.regroup, scheme.merge, scheme.grouping) not in choices:
         raise ConfigError(
             f"--after-arrivals joined needs groups that stay, with a model each; scheme {config.scheme} has others",
-            f"use scheme {' or '.join(fitting)}",
+            f"use scheme {' or '.join(rows)}",
         )
 
 

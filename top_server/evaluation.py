@@ -62,6 +62,8 @@ async def evaluate(run: Run, round_number: int) -> Evaluation | None:
     else:
         task = GroupTask(0, "evaluate", clients, own_starts=models)
     outcome = await run.survey(round_number, task)
+    if run.scheme.after_arrivals == "joined":  # else it is noticed as they train, when their groups may have better
+        run.merging.note_lost(outcome)
     answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
     told = {client: answers[client] for client in clients if client in answers and answers[client].samples}
     partial = len(answers) < len(clients)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedgsp.encoding import BFLOAT16
 from fedgsp.messages import (
     Discrimination,
+    Evaluated,
     Failure,
     FailureCode,
     FinishedHop,
@@ -326,6 +327,8 @@ class _Watcher:
                     self._take(self._take_model(done.client, done.result.ref.id), done.client)
                 if self._program in TRAINS and isinstance(done.result, Trained):
                     self._hop(done, done.result)
+                if isinstance(done.result, Evaluated) and done.result.afresh:
+                    self._run.note_missing(done.client, self._where["round"])
             case MemberSkipped() as skipped:
                 self.skipped.append(skipped)
                 if skipped.failure is not None and skipped.failure.code in OFFENCES:
@@ -362,20 +365,13 @@ class _Watcher:
     async def _take_model(self, client: int, model_id: str) -> None:
         self.models[client] = await self._run.take_model(self._manager, model_id)
 
-    def _keeps(self, client: int, afresh: bool) -> None:
-        """One that begins afresh in a later round than its first has lost what it had."""
-        first = self._run.keeps.setdefault(client, self._where["round"])
-        if afresh and first < self._where["round"]:
-            reason = "what it keeps to itself was not on its node; it began afresh"
-            self._run.journal.record("model_lost", round=self._where["round"], client=client, reason=reason)
-
     def _hop(self, done: MemberDone, trained: Trained) -> None:
         if self._program == "relay" and done.client in self._members:
             member = dataclasses.replace(self._members[done.client], samples=trained.samples)
             # One that trains again takes its place in the trail once more: what came after is gone.
             self.hops[done.position :] = [FinishedHop(member, trained.ref, done.update_length)]
         if trained.keeps:
-            self._keeps(done.client, trained.afresh)
+            self._run.note_kept(done.client, self._where["round"], trained.afresh)
         if trained.update is not None:
             self._take(self._run.take_update(done.client, trained.update.id, self._manager), done.client)
         elif self._reveals:

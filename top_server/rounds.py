@@ -94,7 +94,7 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
     evaluated = None
     if number % run.config.evaluate_every == 0 or number == last:
         evaluated = await evaluate(run, number)
-    costs = _costs(run)
+    costs = _costs(run, teams)
     moved = sum((outcome.moved for outcome in outcomes), Moved())
     row: dict[str, Any] = {
         "round": number,
@@ -113,7 +113,7 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
         "d_comm_bytes": costs.d_comm_bytes(),
     }
     if run.scheme.sampling == "none":
-        # Everybody trains in every round: who with whom, and how well each is served, is the result.
+        # Nobody is drawn: who trains with whom, and how well each is served, is the result.
         row["partition"] = [list(group) for group in teams.plan.groups]
         if evaluated is not None:
             row["accuracy_per_client"] = evaluated.per_client
@@ -152,8 +152,9 @@ async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
     rng = stream(config.seed, "sampling", number)
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
-    if run.plan is not None:
-        run.late.update(client for client in evidence.clients if not run.plan.names((client,)))
+    run.first_clients -= run.merging.afresh
+    if run.plan is None and scheme.after_arrivals == "joined":
+        run.first_clients.update(evidence.clients)
     arrived = run.plan is not None and (bool(evidence.newcomers) or not run.plan.names(evidence.clients))
     if run.plan is None or scheme.regroup == "always" or (scheme.regroup == "arrivals" and arrived):
         run.plan = await run.assign(_request(run, number, wanted, evidence))
@@ -165,7 +166,8 @@ async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
     if scheme.sampling == "groups":
         sampled = sample(sampled, config.sampling_rate, rng)
     if scheme.after_arrivals == "joined":
-        sampled = tuple(group for group in sampled if run.late.intersection(group)) or sampled
+        joined = set(run.membership.clients) - run.first_clients
+        sampled = tuple(group for group in sampled if joined.intersection(group)) or sampled
     return Teams(run.plan, sampled)
 
 
@@ -253,8 +255,11 @@ def _cpd(run: Run, plan: Plan) -> float | None:
     return cpd_median(np.stack([run.histogram_rows(group).sum(axis=0) for group in known if group]))
 
 
-def _costs(run: Run) -> CostModel:
-    sizes = [hosted.train_samples for hosted in run.membership.clients.values()]
+def _costs(run: Run, teams: Teams) -> CostModel:
+    busy = {client for group in teams.sampled for client in group} if run.scheme.sampling == "none" else None
+    sizes = [
+        hosted.train_samples for client, hosted in run.membership.clients.items() if busy is None or client in busy
+    ]
     paper = CostModel()
     parameters = sum(math.prod(spec.shape) for spec in run.membership.tensors if spec.trainable)
     return CostModel(

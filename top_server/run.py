@@ -31,7 +31,7 @@ from top_server.group_run import (
 from top_server.grouping import GroupingRequest, Plan
 from top_server.journal import Journal
 from top_server.manager_pool import Manager, ManagerPool
-from top_server.membership import RETURN_TIMEOUT_S, Membership
+from top_server.membership import Membership
 from top_server.models import INITIAL, Held, Models
 from top_server.schemes import Scheme
 from top_server.trimming import TRIMMED, read_trim
@@ -68,8 +68,8 @@ class Run:
     histograms: dict[int, tuple[int, ...]] = field(default_factory=dict)
     updates: Updates | None = None
     plan: Plan | None = None
-    #: Clients that came when there was a plan already.
-    late: set[int] = field(default_factory=set)
+    #: Clients of the first plan, of those whose models are not lost: where all are such, a group may rest.
+    first_clients: set[int] = field(default_factory=set)
     #: Accuracy of each client in the run that this one is compared with, in which all trained alone.
     alone: dict[int, float] | None = None
     #: Numbers what is asked of managers; time, so that a run that is resumed has others.
@@ -80,8 +80,8 @@ class Run:
     times: int = 0
     #: The round that a top server before this one had begun.
     interrupted: Interrupted | None = None
-    #: Clients that keep a head or a personal model to themselves -> the round of their first.
-    keeps: dict[int, int] = field(default_factory=dict)
+    #: Clients that keep a head or a personal model to themselves -> the round in which they began that.
+    began: dict[int, int] = field(default_factory=dict)
     #: What each client trained last, where it is retained, and who holds it.
     local_models: dict[int, Held] = field(default_factory=dict)
 
@@ -154,12 +154,11 @@ class Run:
 
     async def make_initial(self, slot: str, index: int) -> None:
         """Fresh weights, other ones for every index; raises RunError if no node can make them."""
-        clients = tuple(self.membership.clients)[:3]
+        made: Weights | Failure = Failure(FailureCode.NODE_LOST, "no client is there")
         for tries in range(MOST_TRIES):
-            if tries:
-                await self.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, self.config.join_timeout))
-                clients = tuple(self.membership.clients)[:3]
-            outcome = await self.survey(0, GroupTask(index, "initialise", clients), tries)
+            if not await self.membership.wait_for(1, 1, self.config.join_timeout):
+                break
+            outcome = await self.survey(0, GroupTask(index, "initialise", self._some_clients(tries)), tries)
             made = await self.take(outcome, self.membership.tensors)
             if not isinstance(made, Failure):
                 self.models.put([slot], f"{self.run_id}/{slot}", self.handed_on(made.part(self.tensors)))
@@ -170,6 +169,28 @@ class Run:
             if not isinstance(outcome.result, Failure):
                 await self.managers.discard(outcome.manager)  # it has the model and does not answer
         raise RunError(f"no node could make the initial model: {made}", "see the nodes' logs")
+
+    def _some_clients(self, tries: int) -> tuple[int, ...]:
+        """Up to three clients of three nodes, others in every try if there are."""
+        by_node: dict[str, int] = {}
+        for client in self.membership.clients:
+            if (member := self.membership.member(client)) is not None:
+                by_node.setdefault(member.node, client)
+        order = deque(by_node.values())
+        order.rotate(-3 * tries)
+        return tuple(order)[:3]
+
+    def note_kept(self, client: int, round_number: int, afresh: bool) -> None:
+        """A client trained that keeps something to itself; in a later round than its first it should not be afresh."""
+        if afresh and self.began.get(client, round_number) < round_number:
+            self.note_missing(client, round_number)
+        self.began.setdefault(client, round_number)
+
+    def note_missing(self, client: int, round_number: int) -> None:
+        """What a client keeps to itself is not on its node; told once."""
+        if self.began.pop(client, None) is not None:
+            reason = "what it keeps to itself is not on its node any more"
+            self.journal.record("model_lost", round=round_number, client=client, reason=reason)
 
     def histogram_rows(self, clients: Iterable[int]) -> NDArray[np.int64]:
         """Histograms of these clients, shape (N, classes)."""

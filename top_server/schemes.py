@@ -18,7 +18,7 @@ class Scheme:
     regroup: str
     #: How many groups, by round; see `top_server.growth`.
     growth: str
-    #: What the sampling rate is a share of: "groups", "clients", or "none" where everybody trains in every round.
+    #: What the sampling rate is a share of: "groups", "clients", or "none" where nobody is drawn.
     sampling: str
     #: What members of a group do; see `group_manager.programs`.
     program: str

@@ -66,8 +66,8 @@ def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Pat
             "slots": {slot: held.to_json() for slot, held in slots.items()},
             "models": names,
             "plan": [run.plan.groups, run.plan.idle] if run.plan is not None else None,
-            "late": sorted(run.late),
-            "keeps": run.keeps,
+            "first_clients": sorted(run.first_clients),
+            "began": run.began,
             "histograms": run.histograms,
             "local_models": {client: held.to_json() for client, held in run.local_models.items()},
             "afresh": sorted(run.merging.afresh),
@@ -144,8 +144,8 @@ def restore(run: Run, saved: Saved) -> None:
         if document["plan"] is not None:
             groups, idle = document["plan"]
             run.plan = Plan(tuple(map(tuple, groups)), tuple(idle))
-        run.late.update(document["late"])
-        run.keeps.update({int(client): int(number) for client, number in document["keeps"].items()})
+        run.first_clients.update(document["first_clients"])
+        run.began.update({int(client): int(number) for client, number in document["began"].items()})
         run.histograms.update({int(client): tuple(counts) for client, counts in document["histograms"].items()})
         run.local_models.update(
             {int(client): Held.from_json(held) for client, held in document["local_models"].items()}

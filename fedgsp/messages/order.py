@@ -210,7 +210,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Counts on one part of a client's data; `loss_sum` is the mean loss times the samples."""
+    """Counts on one part of a client's data; `loss_sum` is the mean loss times the samples.
+
+    `afresh` if the client should have used a head or a personal model of its own, and had none.
+    """
 
     correct: int
     samples: int
@@ -219,6 +222,7 @@ class Evaluated:
     bytes: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     squared_distance: float = 0.0
+    afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

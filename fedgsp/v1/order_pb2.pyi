@@ -796,12 +796,15 @@ class Evaluated(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     SQUARED_DISTANCE_FIELD_NUMBER: _builtins.int
+    AFRESH_FIELD_NUMBER: _builtins.int
     correct: _builtins.int
     samples: _builtins.int
     loss_sum: _builtins.float
     bytes: _builtins.int
     squared_distance: _builtins.float
     """to `compared_with`, over what is trained"""
+    afresh: _builtins.bool
+    """the client had no head, or no personal model, to use"""
     @_builtins.property
     def source(self) -> _model_pb2.Source: ...
     @_builtins.property
@@ -818,10 +821,11 @@ class Evaluated(_message.Message):
         bytes: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         squared_distance: _builtins.float = ...,
+        afresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "correct", b"correct", "loss_sum", b"loss_sum", "metrics", b"metrics", "samples", b"samples", "source", b"source", "squared_distance", b"squared_distance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "correct", b"correct", "loss_sum", b"loss_sum", "metrics", b"metrics", "samples", b"samples", "source", b"source", "squared_distance", b"squared_distance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -254,7 +254,7 @@ async def test_personal_models_outlive_their_node_where_they_are_kept_and_their_
     expected = of_blobs(**how, forgotten=lost).play_together()
     assert_equals(run, expected)
     told = [(event["round"], event["client"]) for event in run.of_kind("model_lost")]
-    assert told == [(3, client) for _, client in lost]
+    assert sorted(told) == lost  # by the evaluation of the round in which the node was restarted; and once
     # an oracle that forgets otherwise would not do
     other = of_blobs(**how, forgotten=[(2, client) for client in RESTARTED] if kept else []).play_together()
     assert other[1].accuracy != expected[1].accuracy

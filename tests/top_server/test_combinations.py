@@ -30,7 +30,14 @@ def test_parts_that_need_others_are_refused(settings: dict[str, Any], what: str)
 
 @pytest.mark.parametrize(
     ("scheme", "changes"),
-    [("hcct", {}), ("fedgsp", {}), ("global", {}), ("independent", {}), ("fedcollab", {"merge": "weighted-mean"})],
+    [
+        ("fedcollab", {"grouping": "random"}),
+        ("hcct", {}),
+        ("fedgsp", {}),
+        ("global", {}),
+        ("independent", {}),
+        ("fedcollab", {"merge": "weighted-mean"}),
+    ],
 )
 def test_groups_that_do_not_stay_cannot_rest(scheme: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="--after-arrivals joined needs groups that stay") as caught:

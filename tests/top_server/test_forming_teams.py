@@ -195,3 +195,47 @@ async def test_a_group_that_failed_changes_nothing_that_is_known() -> None:
         lost = Failure(FailureCode.UNREACHABLE, "manager m0")
         await merged(s, dataclasses.replace(failed, task=task, result=lost), good)
         assert s.run.local_models == {}
+
+
+# --- who trains on once clients have joined late
+
+
+@asynccontextmanager
+async def resting(clients: int = 5) -> AsyncIterator[Stage]:
+    """0 to 3 are grouped in round 1, in pairs."""
+    async with grouping("arrivals", clients, after_arrivals="joined") as (s, _):
+        teams = await form_teams(s.run, 1, Evidence((0, 1, 2, 3)))
+        assert teams.sampled == teams.plan.groups == ((0, 1), (2, 3))
+        yield s
+
+
+async def sampled(s: Stage, number: int, *clients: int) -> tuple[tuple[int, ...], ...]:
+    return (await form_teams(s.run, number, Evidence(clients))).sampled
+
+
+async def test_groups_that_nobody_joined_rest() -> None:
+    async with resting() as s:
+        assert await sampled(s, 2, 0, 1, 2, 3, 4) == ((4,),)
+        assert await sampled(s, 3, 0, 1, 2, 3, 4) == ((4,),)
+        assert s.run.plan is not None
+        assert s.run.plan.groups == ((0, 1), (2, 3), (4,))
+
+
+async def test_all_train_again_when_those_who_joined_are_gone() -> None:
+    async with resting(4) as s:  # 4 was there when evidence was gathered, and left
+        assert await sampled(s, 2, 0, 1, 2, 3, 4) == ((0, 1), (2, 3), (4,))
+
+
+async def test_one_of_the_first_who_was_away_is_not_late() -> None:
+    async with resting() as s:
+        assert await sampled(s, 2, 0, 1, 3, 4) == ((4,),)
+        assert await sampled(s, 3, 0, 1, 2, 3, 4) == ((4,),)
+
+
+async def test_a_group_with_a_member_whose_model_is_lost_trains_on() -> None:
+    async with resting() as s:
+        assert await sampled(s, 2, 0, 1, 2, 3, 4) == ((4,),)
+        s.run.merging.afresh.add(2)
+        assert await sampled(s, 3, 0, 1, 2, 3, 4) == ((2, 3), (4,))
+        s.run.merging.afresh.clear()
+        assert await sampled(s, 4, 0, 1, 2, 3, 4) == ((2, 3), (4,))

@@ -12,7 +12,7 @@ from support.recorder import Recorder
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, GroupResult, TensorSpec
 from fedgsp.weights import Weights
-from top_server.group_run import MOST_TRIES
+from top_server.group_run import MOST_TRIES, GroupTask
 from top_server.run import Run
 
 SPECS = (TensorSpec("w", "float32", (2,)),)
@@ -34,10 +34,20 @@ class Answers:
         self.kept: dict[str, Weights] = {}
         self.managers = SimpleNamespace(discard=self.discard)
         self.models = SimpleNamespace(put=lambda slots, _, weights: self.kept.update({slots[0]: weights}))
-        self.membership = SimpleNamespace(clients={3: None, 5: None}, tensors=SPECS, wait_for_all=self.wait)
+        self.nodes = {3: "a", 4: "a", 5: "b", 6: "c", 7: "d"}
+        self.asked: list[tuple[int, ...]] = []
+        self.membership = SimpleNamespace(
+            clients=self.nodes,
+            tensors=SPECS,
+            wait_for=self.wait,
+            member=lambda client: SimpleNamespace(node=self.nodes[client]),
+        )
 
-    async def survey(self, _round: int, _task: Any, tries: int) -> Any:
+    _some_clients = Run._some_clients
+
+    async def survey(self, _round: int, task: GroupTask, tries: int) -> Any:
         self.tries.append(tries)
+        self.asked.append(task.clients)
         return SimpleNamespace(result=self.made, manager=f"m{tries}")
 
     async def take(self, *_: Any) -> Weights | Failure:
@@ -46,7 +56,8 @@ class Answers:
     async def discard(self, manager: str) -> None:
         self.discarded.append(manager)
 
-    async def wait(self, *_: Any) -> None: ...
+    async def wait(self, *_: Any) -> bool:
+        return bool(self.nodes)
 
     def handed_on(self, weights: Weights) -> Weights:
         return weights
@@ -71,6 +82,15 @@ async def test_lost_nodes_are_waited_for_and_their_manager_stays() -> None:
     await make(answers)
     assert answers.tries == [0, 1]
     assert not answers.discarded
+    # one of each node, and others than before where there are
+    assert answers.asked == [(3, 5, 6), (7, 3, 5)]
+
+
+async def test_where_nobody_comes_it_ends() -> None:
+    answers = Answers()
+    answers.nodes.clear()
+    with pytest.raises(RunError, match="no client is there"):
+        await make(answers)
 
 
 @pytest.mark.parametrize(

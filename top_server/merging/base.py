@@ -47,6 +47,9 @@ class Merging(abc.ABC):
     async def finish(self, round_number: int) -> None:  # noqa: B027
         """After the last group; called only if at least one result was taken."""
 
+    def note_lost(self, outcome: GroupOutcome) -> None:  # noqa: B027
+        """A group was to use models that nodes hold, and some may be lost."""
+
     @abc.abstractmethod
     def of(self, client: int) -> Held:
         """The model that a client would use now."""

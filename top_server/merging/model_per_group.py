@@ -30,7 +30,7 @@ class ModelPerGroup(Merging):
 
     async def take(self, round_number: int, outcome: GroupOutcome) -> Failure | None:
         """Those who took part have the group's model now; the others keep theirs."""
-        self._start_afresh(outcome)
+        self.note_lost(outcome)
         if outcome.task.program == "alone":
             held = {client_slot(client): model for client, model in outcome.own_models.items()}
             self.run.models.point(held)
@@ -42,20 +42,7 @@ class ModelPerGroup(Merging):
         self.run.models.put(map(client_slot, sorted(outcome.took_part)), model_id, weights)
         return None
 
-    def of(self, client: int) -> Held:
-        """Its own or its group's; the initial model for one that has not trained yet."""
-        slot = client_slot(client)
-        return self.run.models[slot if slot in self.run.models else INITIAL]
-
-    def welcome(self, clients: Iterable[int], held: Held) -> None:
-        """Gives newcomers a model to start from."""
-        self.run.models.point({client_slot(client): held for client in clients})
-
-    def clients(self) -> Iterable[int]:
-        """Those that trained, and those that are there."""
-        return sorted(self.run.models.clients() | set(self.run.membership.clients))
-
-    def _start_afresh(self, outcome: GroupOutcome) -> None:
+    def note_lost(self, outcome: GroupOutcome) -> None:
         """A model that its node lost is lost: its client is a newcomer again, unless its group gave it another."""
         gone = {
             skipped.client
@@ -69,3 +56,16 @@ class ModelPerGroup(Merging):
                 self.run.models.drop(client_slot(client))
                 self.afresh.add(client)
                 self.run.journal.record("model_lost", client=client, reason="its node has it no more")
+
+    def of(self, client: int) -> Held:
+        """Its own or its group's; the initial model for one that has not trained yet."""
+        slot = client_slot(client)
+        return self.run.models[slot if slot in self.run.models else INITIAL]
+
+    def welcome(self, clients: Iterable[int], held: Held) -> None:
+        """Gives newcomers a model to start from."""
+        self.run.models.point({client_slot(client): held for client in clients})
+
+    def clients(self) -> Iterable[int]:
+        """Those that trained, and those that are there."""
+        return sorted(self.run.models.clients() | set(self.run.membership.clients))

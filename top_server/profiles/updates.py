@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp.errors import ConfigError
 from fedgsp.messages import Failure, Reveal, TensorSpec
 from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable_size
 from fedgsp.weights import Weights, total_bytes, without_head
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 SIMILARITIES = ("exact", "layer", "sketch")
 DEFAULT_SKETCH = "16384"
+#: Options that only one similarity reads.
+_OF_SIMILARITY = {"sketch_bytes": "sketch", "layer_score": "layer"}
 
 
 class UpdateOptions(NamedTuple):
@@ -100,20 +103,31 @@ class UpdateProfile(Profile):
         self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
         self._met: set[int] = set()
         sketched = self._similarity == "sketch"
-        length = LENGTH_BYTES + self._sketch if sketched else trainable_size(self._tensors)
+        length = whole = trainable_size(self._tensors)
+        if sketched:
+            length = LENGTH_BYTES + self._sketch
+            if length >= 4 * whole:
+                logger.warning("sketches of %d bytes are no smaller than whole updates of %d", length, 4 * whole)
         run.updates = self._fresh(length)
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> UpdateOptions:
         """How updates are compared."""
         options = Options("updates", given, cls.options, "profile")
-        return UpdateOptions(
+        chosen = UpdateOptions(
             options.choice("similarity", SIMILARITIES),
             options.choice("similarity_of", ("all", "shared")),
             options.choice("layer_score", tuple(layer_scores.READINGS)),
             int(options.choice("sketch_bytes", SKETCH_BYTES, DEFAULT_SKETCH)),
             options.choice("newcomer_start", ("mean", "initial")),
         )
+        for name, needed in _OF_SIMILARITY.items():
+            if name in given and chosen.similarity != needed:
+                raise ConfigError(
+                    f"option {name} says nothing where similarity is {chosen.similarity}",
+                    f"give similarity={needed} too",
+                )
+        return chosen
 
     def save(self, folder: Path) -> dict[str, Any]:
         """The updates, and when they came."""
