@@ -1,0 +1,112 @@
+"""Samples per second of training in a node's slot, with its memory settings, beside a plain loop in a plain process.
+
+HCCT's CNN for CIFAR-10, batches of 64: activations of 8 MB, which a process that gives back what it frees asks for
+anew in every step. Each side has a process of its own, one thread, and counts its own time, the system's included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.performance.rows import Row, main
+
+COUNT, BATCH, RATE = 640, 64, 0.01
+
+
+def _in_a_node() -> float:
+    """Seconds of an epoch."""
+    from fedgsp import ClientData, Split, Task, memory
+    from fedgsp.messages import TrainingSettings
+
+    memory.keep_freed()
+
+    import torch
+    from torch import nn
+
+    from fedgsp_node.clients import Clients
+    from fedgsp_node.slot import Slot
+
+    class Images(Task):
+        num_classes, num_clients = 10, 1
+
+        def model(self) -> nn.Module:
+            return _model()
+
+        def data(self, client: int) -> ClientData:
+            x, y = _data()
+            return ClientData(Split(x, y), Split(x[:1], y[:1]))
+
+    torch.set_num_threads(1)
+    clients, settings = Clients(Images(), None), TrainingSettings("sgd", 1, BATCH, RATE, seed=0)
+    start = clients.initial_weights(0)
+
+    async def epoch(slot: Slot) -> float:
+        begin = time.process_time()
+        await slot.run(lambda control: clients.train(0, start, settings, 1, control))
+        return time.process_time() - begin
+
+    async def second() -> float:
+        slot = Slot()
+        await epoch(slot)
+        return await epoch(slot)
+
+    return asyncio.run(second())
+
+
+def _plain() -> float:
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    module, (x, y) = _model().train(), (torch.from_numpy(part) for part in _data())
+    optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+
+    def epoch() -> float:
+        begin = time.process_time()
+        for rows in torch.split(torch.randperm(COUNT), BATCH):
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(module(x[rows]), y[rows])
+            loss.backward()
+            optimiser.step()
+            loss.item()
+        return time.process_time() - begin
+
+    epoch()
+    return epoch()
+
+
+def _model():  # type: ignore[no-untyped-def]  # torch is loaded after memory is set up
+    from torch import nn
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+
+    convolutions = [*block(3, 16), *block(16, 32), nn.MaxPool2d(2), *block(32, 64), nn.MaxPool2d(2)]
+    dense = [nn.Flatten(), nn.Linear(2048, 500), nn.ReLU(), nn.Dropout(0.25), nn.Linear(500, 10)]
+    return nn.Sequential(*convolutions, *block(64, 128), nn.MaxPool2d(2), *dense)
+
+
+def _data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((COUNT, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, COUNT)
+
+
+def measure(repeats: int) -> list[Row]:
+    found: dict[Callable[[], float], list[float]] = {_in_a_node: [], _plain: []}
+    for _ in range(repeats):
+        for side, samples in found.items():
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                samples.append(COUNT / pool.apply(side))
+    ours, plain = map(tuple, found.values())
+    what = f"training CIFAR-10's CNN in a node, batch {BATCH}, sgd"
+    return [Row(what, "samples/s", ours, 0.98, "a plain loop", plain, at_least=True)]
+
+
+if __name__ == "__main__":
+    main(measure, __doc__ or "", repeats=5)
