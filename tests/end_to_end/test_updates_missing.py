@@ -22,7 +22,7 @@ def one_vector(values: np.ndarray) -> Weights:
 
 
 BAD = {
-    "too short": (one_vector(np.ones(5)), "has 5 floats, not 99"),
+    "too short": (one_vector(np.ones(5)), "has 5 numbers, not 99"),
     "none": (None, "it did not come to the group manager"),
     "not a number": (one_vector(np.full(99, np.nan)), "it did not come to the group manager"),
     "another name": (
