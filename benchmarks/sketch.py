@@ -47,12 +47,13 @@ def main() -> None:
     for size, layer in MODELS.items():
         first, second = basis(size)
         zero = weights_of(np.zeros(size, np.float32), layer)
+        start_of_one = weights_of(first, layer)
         others = [weights_of(cosine * first + math.sqrt(1 - cosine**2) * second, layer) for cosine in COSINES]
         for view in ("exact", "layer:layer", *(f"sketch:{count}" for count in BYTES)):
             seconds, found = math.inf, []
             for seed in range(repeats if view.startswith("sketch") else 2):
                 start = time.perf_counter()
-                one = reveal(view, weights_of(first, layer), zero, 0.1, seed).arrays["update"]
+                one = reveal(view, start_of_one, zero, 0.1, seed).arrays["update"]
                 seconds = min(seconds, time.perf_counter() - start)
                 if view.startswith("sketch"):
                     shown = [reveal(view, other, zero, 0.1, seed).arrays["update"] for other in others]

@@ -141,7 +141,7 @@ class Clients:
         algorithm, options = _algorithm(settings)
         before = self.whole(client, start, settings.seed, round_number)
         result = before.to_change() if in_place and algorithm.in_place else before.copy()
-        afresh = start.tensors != self.tensors and self.personal.get_before(client, HEAD, round_number) is None
+        afresh = start.tensors != self.tensors and self._lacks(client, HEAD, round_number)
         personal = None
         if algorithm.keeps_personal:
             kept = self._personal_model(client, round_number)
@@ -177,11 +177,11 @@ class Clients:
         data = self._of(client)
         part = data.train if training_part else data.test
         model = self.whole(client, weights, settings.seed if settings else 0)
-        afresh = weights.tensors != self.tensors and self.personal.get(client, HEAD) is None
+        afresh = weights.tensors != self.tensors and self._lacks(client, HEAD)
         if settings is not None and personalised_in is not None:
             model = self._personalised(client, model, settings, personalised_in, control)
             keeps = _algorithm(settings)[0].keeps_personal
-            afresh = afresh or (keeps and self.personal.get(client, PERSONAL_MODEL) is None)
+            afresh = afresh or (keeps and self._lacks(client, PERSONAL_MODEL))
         x, y = as_tensor(part.x), as_tensor(part.y)
         with bound(self._module, model):
             correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
@@ -218,6 +218,9 @@ class Clients:
         part = self._of(client).train
         x, y = as_tensor(part.x), as_tensor(part.y)
         return LocalWork(self._module, self.task, x, y, settings, options, order, control, received, personal)
+
+    def _lacks(self, client: int, purpose: str, before: int | None = None) -> bool:
+        return self.personal.get_before(client, purpose, before) is None
 
     def _personal_model(self, client: int, before: int | None = None) -> Weights | None:
         kept = self.personal.get_before(client, PERSONAL_MODEL, before)

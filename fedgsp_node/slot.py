@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ T = TypeVar("T")
 
 #: What a batch may take once its order was called off. After that the thread itself still runs one call at a time.
 STOP_TIMEOUT_S = 5.0
+#: Giving memory back takes a millisecond; short orders keep it, until there was as much work as makes that nothing.
+WORK_BEFORE_REST_S = 0.1
 
 
 class Slot:
@@ -26,6 +29,7 @@ class Slot:
         self._current: Control | None = None
         self._past = 0
         self._wanted = 0
+        self._worked_s = 0.0  # since memory was given back
 
     @property
     def mark(self) -> int:
@@ -40,11 +44,13 @@ class Slot:
                 return await self._run(call)
         finally:
             self._wanted -= 1
-            if not self._wanted:
+            if not self._wanted and self._worked_s > WORK_BEFORE_REST_S:
+                self._worked_s = 0.0
                 memory.at_rest()
 
     async def _run(self, call: Callable[[Control], T]) -> T:
         memory.at_work()
+        begin = time.monotonic()
         control = Control()
         running = asyncio.get_running_loop().run_in_executor(self._thread, call, control)
         self._current = control
@@ -55,6 +61,7 @@ class Slot:
             await _ended(running)
             raise
         finally:
+            self._worked_s += time.monotonic() - begin
             self._past += control.mark
             self._current = None
 

@@ -175,14 +175,11 @@ class GroupOutcome:
         return isinstance(self.result, Failure) and self.result.code is FailureCode.UNREACHABLE
 
 
-async def run_group(
-    run: Run, round_number: int, task: GroupTask, manager: Manager, trace: Trace | None = None
-) -> GroupOutcome:
+async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manager, trace: Trace) -> GroupOutcome:
     """Runs one group, on others if its manager is lost; what its members report goes to the journal as it comes.
 
     A relay that began before, under a manager that is gone, goes on from what its trace says.
     """
-    trace = trace or run.trace()
     while True:
         outcome = await _on(run, round_number, task, manager, trace)
         if not outcome.manager_lost:
