@@ -23,7 +23,14 @@ class Digest:
     value: bytes
 
 
-Part = ModelHeader | memoryview | Digest
+@dataclass(frozen=True, slots=True)
+class InWindow:
+    """So many bytes of the buffer are in the next slot of the window that the header named."""
+
+    size: int
+
+
+Part = ModelHeader | memoryview | InWindow | Digest
 
 
 def header(value: ModelHeader) -> bytes:
@@ -34,6 +41,11 @@ def header(value: ModelHeader) -> bytes:
 def data(content: memoryview) -> bytes:
     """A chunk of the buffer, copied once."""
     return b"".join((_DATA, _varint(len(content)), content))
+
+
+def in_window(size: int) -> bytes:
+    """Stands for bytes of the buffer that are in a window."""
+    return model_pb2.Chunk(in_window=size).SerializeToString()
 
 
 def digest(value: bytes) -> bytes:
@@ -55,6 +67,8 @@ def read(message: bytes) -> Part:
             return wire.decode(ModelHeader, chunk.header)
         case "digest":
             return Digest(chunk.digest)
+        case "in_window":
+            return InWindow(chunk.in_window)
     return memoryview(chunk.data)
 
 

@@ -1,35 +1,27 @@
-"""Moves weights: the service that a holder offers, and the two calls that its peers make.
-
-gRPC is given the bytes of the messages: see `chunks`.
-"""
+"""Moves weights: the service that a holder offers, and the two calls that its peers make."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc
 import grpc.aio
-from xxhash import xxh3_128
 
-from fedgsp import chunks
+from fedgsp import model_streams
 from fedgsp.channels import describe, refuse
-from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
 from fedgsp.memory import room
-from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
+from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import Room, let_go
+from fedgsp.model_streams import chunks_of, received
+from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
-from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, total_bytes
+from fedgsp.weights import Weights, WeightsError
+from fedgsp.windows import machine
 
-CHUNK_BYTES = 512 * 1024
-#: Longest silence inside a stream of chunks.
-CHUNK_TIMEOUT_S = 30.0
 #: Longest wait for a promised model; its chain is watched, and cancelled, by the manager long before.
 PROMISE_TIMEOUT_S = 24 * 3600.0
-#: Tensors a header may name; more do not fit its message anyway.
-MAX_TENSORS = 20_000
-
 
 _SERVICE = "fedgsp.v1.ModelService"
 
@@ -57,40 +49,62 @@ class ModelServicer:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Offers the service."""
-        fetch = grpc.unary_stream_rpc_method_handler(self.Fetch, model_pb2.FetchRequest.FromString)
-        upload = grpc.stream_unary_rpc_method_handler(
-            self.Upload, response_serializer=model_pb2.UploadResponse.SerializeToString
+        fetch = grpc.stream_stream_rpc_method_handler(self.Fetch, model_pb2.FetchRequest.FromString)
+        upload = grpc.stream_stream_rpc_method_handler(
+            self.Upload, response_serializer=model_pb2.Receipt.SerializeToString
         )
         handler = grpc.method_handlers_generic_handler(_SERVICE, {"Fetch": fetch, "Upload": upload})
         server.add_generic_rpc_handlers((handler,))
 
     async def Fetch(  # noqa: N802
-        self, request: model_pb2.FetchRequest, context: grpc.aio.ServicerContext
+        self, requests: AsyncIterator[model_pb2.FetchRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
         """Streams a model once it is there."""
+        stream = aiter(requests)
+        request = await anext(stream, model_pb2.FetchRequest())
+        if not request.model_id:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first request names no model")
+
+        async def receipt() -> bool:
+            try:
+                async with asyncio.timeout(model_streams.CHUNK_TIMEOUT_S):
+                    return not (await anext(stream)).receipt.refused
+            except (TimeoutError, StopAsyncIteration):
+                await refuse(context, grpc.StatusCode.ABORTED, "no receipt of what is in the window")
+
         try:
             if request.model_id not in self._store and self._wanted is not None:
                 await self._wanted(request.model_id)
             weights = await self._store.get(request.model_id)
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.NOT_FOUND, str(error))
-        async for chunk in _chunks(request.model_id, weights):
+        here = request.machine and request.machine == machine()
+        async for chunk in chunks_of(request.model_id, weights, receipt if here else None):
             yield chunk
 
     async def Upload(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
-    ) -> model_pb2.UploadResponse:
+    ) -> None:
         """Takes a model that this process asked for."""
+
+        async def send_receipt(taken: bool) -> None:
+            await context.write(model_pb2.Receipt(refused=not taken))
+
         try:
-            ref, weights = await _receive(
-                requests, None, self._max_bytes(), self._may_upload, CHUNK_TIMEOUT_S, make_room=self._make_room
+            ref, weights = await received(
+                requests,
+                None,
+                self._max_bytes(),
+                self._may_upload,
+                model_streams.CHUNK_TIMEOUT_S,
+                send_receipt,
+                make_room=self._make_room,
             )
             if not self._may_upload(ref.id):  # whoever asked has gone meanwhile: nobody would ever release it
                 raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error), aiter(requests))
         self._store.put(ref.id, weights)
-        return model_pb2.UploadResponse()
 
 
 async def fetch(
@@ -107,16 +121,22 @@ async def fetch(
     Weights of other tensors than `expected`, of more than `max_bytes`, cut short, with another digest than announced
     or with values that are not finite are refused.
     """
-    call = channel.unary_stream(f"/{_SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
-        model_pb2.FetchRequest(model_id=model_id), timeout=PROMISE_TIMEOUT_S
+    call = channel.stream_stream(f"/{_SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
+        timeout=PROMISE_TIMEOUT_S
     )
+
+    async def send_receipt(taken: bool) -> None:
+        await _write(call, model_pb2.FetchRequest(receipt=model_pb2.Receipt(refused=not taken)))
+
     try:
-        _, weights = await _receive(
+        await _write(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
+        _, weights = await received(
             call,
             expected,
             max_bytes,
             lambda found: found == model_id,
-            None if promised else CHUNK_TIMEOUT_S,
+            None if promised else model_streams.CHUNK_TIMEOUT_S,
+            send_receipt,
             on_chunk,
             make_room,
         )
@@ -134,110 +154,44 @@ async def upload(
     model_id: str,
     weights: Weights,
     on_chunk: Callable[[], None] = lambda: None,
+    receiver: str = "",
 ) -> None:
-    """Uploads a model to the process that asked for it, which ends this when no chunk comes; raises WeightsError."""
-    call = channel.stream_unary(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.UploadResponse.FromString)
+    """Uploads a model to the process that asked for it, which ends this when no chunk comes; raises WeightsError.
+
+    `receiver`: the machine that it is on, if known.
+    """
+    call = channel.stream_stream(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)()
+
+    async def receipt() -> bool:
+        answer = await call.read()
+        if answer is grpc.aio.EOF:
+            raise await _end(call)
+        return not answer.refused
+
+    here = receiver and receiver == machine()
     try:
-        await call(_told(_chunks(model_id, weights), on_chunk))
+        async for message in chunks_of(model_id, weights, receipt if here else None):
+            await _write(call, message)
+            on_chunk()
+        await call.done_writing()
+        if await call.read() is not grpc.aio.EOF or await call.code() is not grpc.StatusCode.OK:
+            raise await _end(call)
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error
+    finally:
+        call.cancel()
 
 
-async def _told(messages: AsyncIterator[bytes], on_chunk: Callable[[], None]) -> AsyncIterator[bytes]:
-    async for message in messages:
-        yield message
-        on_chunk()
-
-
-async def _chunks(model_id: str, weights: Weights) -> AsyncIterator[bytes]:
-    encoding, hasher = BFLOAT16 if weights.bfloat16 else "", xxh3_128()
-    yield chunks.header(ModelHeader(ModelRef(model_id, weights.buffer.nbytes), weights.tensors, encoding))
-    for piece, stream in encoded(weights, CHUNK_BYTES):
-        if weights.known_digest is None:
-            hasher.update(piece)
-        yield chunks.data(stream)
-    if weights.known_digest is None:
-        weights.known_digest = hasher.digest()
-    yield chunks.digest(weights.known_digest)
-
-
-async def _receive(
-    messages: AsyncIterator[bytes],
-    expected: tuple[TensorSpec, ...] | None,
-    max_bytes: int,
-    accept: Callable[[str], bool],
-    header_timeout_s: float | None,
-    on_chunk: Callable[[], None] = lambda: None,
-    make_room: Room = room,
-) -> tuple[ModelRef, Weights]:
-    stream = aiter(messages)
-    header = await _next(stream, "a model", header_timeout_s)
-    if not isinstance(header, ModelHeader):
-        raise WeightsError(FailureCode.BAD_STREAM, "the stream does not begin with a header")
-    ref = header.ref
-    if ref is None or not accept(ref.id):
-        raise WeightsError(FailureCode.BAD_STREAM, f"model {ref.id if ref else ''!r} was not asked for")
-    what = f"model {ref.id!r}"
-    _check_header(what, header, ref.size, expected, max_bytes)
-    bfloat16 = header.encoding == BFLOAT16
+async def _write(call: Any, message: Any) -> None:
     try:
-        weights = Weights(header.tensors, make_room(ref.size), bfloat16=bfloat16)
-    except (OSError, MemoryError):
-        raise WeightsError(
-            FailureCode.TOO_LONG, f"{what} has {ref.size} bytes, for which there is no memory"
-        ) from None
-    finiteness, hasher, filled = Finiteness(weights), xxh3_128(), 0
-    decoder, size = Decoder(weights.buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
-    while not isinstance(part := await _next(stream, what, CHUNK_TIMEOUT_S), chunks.Digest):
-        if part is None:
-            raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came, and no digest")
-        if not isinstance(part, memoryview) or not part:  # a second header; or nothing, which could go on forever
-            raise WeightsError(FailureCode.BAD_STREAM, f"{what}: a chunk after the header holds no bytes")
-        end = filled + len(part)
-        if end > size:
-            raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {size} bytes came")
-        try:
-            came = decoder.put(part)
-        except ValueError as error:
-            raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
-        hasher.update(came.data)  # while it is in the cache
-        finiteness.filled_to(decoder.filled)
-        let_go(came)
-        filled = end
-        on_chunk()
-    if filled < size:
-        raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came")
-    if part.value != hasher.digest():
-        raise WeightsError(FailureCode.WRONG_DIGEST, f"{what}: the bytes do not have the announced digest")
-    finiteness.check()
-    weights.known_digest = part.value
-    return ref, weights
+        await call.write(message)
+    except asyncio.InvalidStateError:  # it has ended
+        raise await _end(call) from None
 
 
-def _check_header(
-    what: str, header: ModelHeader, size: int, expected: tuple[TensorSpec, ...] | None, max_bytes: int
-) -> None:
-    """Before a byte is allocated."""
-    if expected is not None:
-        check_same_tensors(header.tensors, expected, what)
-    if len(header.tensors) > MAX_TENSORS:
-        raise WeightsError(FailureCode.WRONG_SHAPES, f"{what} has {len(header.tensors)} tensors")
-    if total_bytes(header.tensors) != size:
-        found = total_bytes(header.tensors)
-        raise WeightsError(FailureCode.WRONG_SHAPES, f"{what} announces {size} bytes, its tensors have {found}")
-    if size > max_bytes:
-        raise WeightsError(FailureCode.TOO_LONG, f"{what} has {size} bytes, at most {max_bytes} are taken")
-    if header.encoding not in ENCODINGS:
-        raise WeightsError(FailureCode.BAD_STREAM, f"{what} has the unknown encoding {header.encoding[:40]!r}")
-
-
-async def _next(stream: AsyncIterator[bytes], what: str, timeout_s: float | None) -> chunks.Part | None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            message = await anext(stream, None)
-        return None if message is None else chunks.read(message)
-    except TimeoutError:
-        raise WeightsError(FailureCode.STALLED, f"no chunk of {what} for {timeout_s:.0f} s") from None
-    except ValueError as error:
-        raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
+async def _end(call: Any) -> grpc.aio.AioRpcError:
+    """How a call ended."""
+    return grpc.aio.AioRpcError(
+        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+    )

@@ -118,8 +118,8 @@ class Attachment:
     def _report(self, kind: Attached | Failed | Progress) -> None:
         self._reports.put_nowait(wire.encode(NodeReport(kind)))
 
-    async def _upload(self, model_id: str, weights: Weights) -> None:
-        await upload(self._channel, model_id, weights, self._worker.chunk_went)
+    async def _upload(self, model_id: str, weights: Weights, receiver: str) -> None:
+        await upload(self._channel, model_id, weights, self._worker.chunk_went, receiver)
 
     async def _report_progress(self) -> None:
         """Says once a second that the node moves: every order that waits for its slot or its link moves with it."""

@@ -14,6 +14,7 @@ from fedgsp import lifecycle, logs, tls
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.options import options
+from fedgsp.windows import HAND_OVERS
 from fedgsp_node.settings import NodeSettings, parse_clients
 
 REACHING = "Reaching others"
@@ -115,6 +116,14 @@ def start(
             rich_help_panel=REACHING,
         ),
     ] = LOST_AFTER_S,
+    hand_over: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(HAND_OVERS),
+            help="models go to processes of this machine through memory, or always through the network",
+            rich_help_panel=REACHING,
+        ),
+    ] = HAND_OVERS[0],
     json: Annotated[
         bool, typer.Option("--json", help="log as one JSON object per line, to stdout", rich_help_panel=REPORTING)
     ] = False,
@@ -123,6 +132,8 @@ def start(
     """Join a top server and work until its run is over."""
     if not connect_timeout > 0:
         raise ConfigError(f"--connect-timeout is {connect_timeout:g}", "give a number of seconds above 0")
+    if hand_over not in HAND_OVERS:
+        raise ConfigError(f"--hand-over is {hand_over!r}", f"give one of {', '.join(HAND_OVERS)}")
     files = tls.tls_files(tls_ca, tls_cert, tls_key)
     settings = NodeSettings(
         top_server=top_server,
@@ -136,6 +147,7 @@ def start(
         name=name,
         connect_timeout=connect_timeout,
         lost_after=lost_after,
+        hand_over=hand_over,
     )
     _check_addresses(settings)
     logs.configure(verbose, json_lines=json)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import torch
 
-from fedgsp import wire
+from fedgsp import windows, wire
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, is_wildcard, resolve, split_address, start_server
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.messages import (
@@ -59,6 +59,7 @@ LONGEST_DIAL_S = 30.0
 async def run(settings: NodeSettings) -> None:
     """Lives until the run is over; raises UserError if the node cannot take part or the run did not finish."""
     torch.set_num_threads(settings.threads)
+    windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
     store, slot = ModelStore(), Slot()
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import MOST_CLIENTS_OF_NODE
+from fedgsp.windows import HAND_OVERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,8 @@ class NodeSettings:
     connect_timeout: float = 120.0
     #: Seconds without a word after which a peer is gone.
     lost_after: float = LOST_AFTER_S
+    #: How models go to and from other processes of this machine: see `windows`.
+    hand_over: str = HAND_OVERS[0]
     #: What it proves itself by, and knows all peers by; None for plain connections.
     tls: Tls | None = None
 

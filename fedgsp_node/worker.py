@@ -46,7 +46,8 @@ from fedgsp_node.slot import Slot
 from fedgsp_node.updates import reveal
 
 #: Hands a model to the manager that asked for it.
-Uploader = Callable[[str, Weights], Awaitable[None]]
+#: Of a model, to a manager on this machine, if it is named.
+Uploader = Callable[[str, Weights, str], Awaitable[None]]
 
 
 class Worker:
@@ -114,7 +115,7 @@ class Worker:
     async def _send_up(self, work: SendUp, upload: Uploader) -> None:
         if work.earlier and work.model_id not in self._store:
             raise OrderError(Failure(FailureCode.NO_SUCH_MODEL, f"this node has model {work.model_id!r} no more"))
-        await upload(work.model_id, await self._store.get(work.model_id))
+        await upload(work.model_id, await self._store.get(work.model_id), work.machine)
 
     async def _train(self, order: Order, work: Train) -> Trained:
         try:

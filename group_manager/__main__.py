@@ -9,11 +9,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedgsp import logs
+from fedgsp import logs, windows
 from fedgsp.errors import UserError
 from fedgsp.lifecycle import run as run_until_stopped
 from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.tls import load, tls_files
+from fedgsp.windows import HAND_OVERS
 from group_manager.server import run
 
 
@@ -23,10 +24,12 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     parser.add_argument("--lost-after", type=float, default=LOST_AFTER_S, metavar="SECONDS")
+    parser.add_argument("--hand-over", choices=HAND_OVERS, default=HAND_OVERS[0])
     for flag in ("--tls-ca", "--tls-cert", "--tls-key"):
         parser.add_argument(flag, type=Path, metavar="FILE")
     arguments = parser.parse_args()
     logs.configure()
+    windows.choose(arguments.hand_over)
     try:
         tls = load(tls_files(arguments.tls_ca, arguments.tls_cert, arguments.tls_key))
         return run_until_stopped(run(arguments.name, arguments.listen, tls, arguments.lost_after))

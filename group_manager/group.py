@@ -46,6 +46,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, check_same_tensors
+from fedgsp.windows import machine
 from group_manager.members import Members, Outcome, Ticket
 
 #: Longest wait for a top server that does not fetch what is handed to it.
@@ -317,7 +318,7 @@ class Group:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"nobody is known to have model {model_id!r}")
         self._sent_up += 1
         key = self.key("send-up", self._sent_up)
-        ticket = self._submit(node, Order(key, 0, SendUp(model_id, maker is None)))
+        ticket = self._submit(node, Order(key, 0, SendUp(model_id, maker is None, machine())))
         if maker is not None:
             # It may not be made yet: a chain that stalls is the program's business, and this wait ends with it.
             await asyncio.wait([maker.outcome, ticket.outcome], return_when=asyncio.FIRST_COMPLETED)

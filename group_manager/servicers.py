@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 
-from fedgsp import wire
+from fedgsp import memory, windows, wire
 from fedgsp.channels import Channels, refuse
-from fedgsp.memory import drop_spare
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -147,14 +146,14 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
             self._groups.remove(group)
             group.close(result_id)
             await asyncio.gather(running, return_exceptions=True)
-            drop_spare()
+            _give_back_memory()
 
     async def Forget(  # noqa: N802
         self, request: order_pb2.Release, context: grpc.aio.ServicerContext
     ) -> group_pb2.ForgetResponse:
         """Forgets results that the top server has fetched."""
         self._store.release(wire.decode(Release, request).model_ids)
-        drop_spare()  # many managers wait for their next group at the same time
+        _give_back_memory()  # many managers wait for their next group at the same time
         return group_pb2.ForgetResponse()
 
     async def _present(self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]) -> RunGroupRequest:
@@ -177,3 +176,8 @@ async def _run(program: Program, group: Group, events: asyncio.Queue[GroupEvent]
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
     events.put_nowait(GroupEvent(outcome))
+
+
+def _give_back_memory() -> None:
+    memory.drop_spare()
+    windows.drop_spare()

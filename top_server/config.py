@@ -19,6 +19,7 @@ import tomli_w
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.tls import TlsFiles, tls_files
+from fedgsp.windows import HAND_OVERS
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -149,6 +150,12 @@ class RunConfig:
         "how weights travel: between nodes where these can be reached, always so, or always through the managers",
         choices=("auto", "direct", "manager"),
     )
+    hand_over: str = _setting(
+        "auto",
+        PROCESSES,
+        "models go between processes of one machine through memory, or always through the network",
+        choices=HAND_OVERS,
+    )
     wire_dtype: str = _setting(
         "exact",
         PROCESSES,
@@ -213,7 +220,8 @@ class RunConfig:
     @property
     def peer_flags(self) -> list[str]:
         """How processes that a run starts are told to deal with their peers."""
-        return ["--lost-after", str(self.lost_after), *(self.tls_files.flags if self.tls_files else [])]
+        told = ["--lost-after", str(self.lost_after), "--hand-over", self.hand_over]
+        return told + (self.tls_files.flags if self.tls_files else [])
 
 
 FIELDS: Mapping[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(RunConfig)}

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc.aio
 
+from fedgsp import windows
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
 from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.messages import FailureCode, Leave, RelayMode
@@ -72,6 +73,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     except OSError as error:
         raise unusable(directory, "the record in", error) from None
     begin = time.monotonic()
+    windows.choose(config.hand_over)
     scheme = choose(config)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
     async with AsyncExitStack() as stack:

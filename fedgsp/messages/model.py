@@ -48,8 +48,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ModelHeader:
-    """What precedes the bytes of a model; without an encoding these are the buffer itself."""
+    """What precedes the bytes of a model; without an encoding these are the buffer itself. See `windows`."""
 
     ref: ModelRef | None
     tensors: tuple[TensorSpec, ...]
     encoding: str = ""
+    window: str = ""

@@ -125,10 +125,11 @@ class Initialise:
 
 @dataclass(frozen=True, slots=True)
 class SendUp:
-    """Upload a model to the manager; one of an earlier round is there, or lost."""
+    """Upload a model to the manager, which is on this machine; one of an earlier round is there, or lost."""
 
     model_id: str
     earlier: bool = False
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

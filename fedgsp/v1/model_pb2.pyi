@@ -106,19 +106,49 @@ class FetchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_ID_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
+    machine: _builtins.str
+    """a holder of the same may offer a window"""
+    @_builtins.property
+    def receipt(self) -> Global___Receipt: ...
     def __init__(
         self,
         *,
         model_id: _builtins.str = ...,
+        machine: _builtins.str = ...,
+        receipt: Global___Receipt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine", "model_id", b"model_id", "receipt", b"receipt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class Receipt(_message.Message):
+    """For the header if it offers a window, and then for each chunk that was in it: its slot is free again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    refused: _builtins.bool
+    """the window cannot be opened: the bytes are to travel"""
+    def __init__(
+        self,
+        *,
+        refused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Receipt: _TypeAlias = Receipt  # noqa: Y015
 
 @_typing.final
 class TensorSpec(_message.Message):
@@ -162,10 +192,13 @@ class ModelHeader(_message.Message):
     REF_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
     encoding: _builtins.str
     """"": the bytes are the buffer itself; "bfloat16": float32 tensors, with their padding, are there with the upper two of
     every four bytes, the lower two are zero. The size is the buffer's.
     """
+    window: _builtins.str
+    """memory that both processes see, by which the bytes may go; empty: they travel"""
     @_builtins.property
     def ref(self) -> Global___ModelRef: ...
     @_builtins.property
@@ -176,10 +209,11 @@ class ModelHeader(_message.Message):
         ref: Global___ModelRef | None = ...,
         tensors: _abc.Iterable[Global___TensorSpec] | None = ...,
         encoding: _builtins.str = ...,
+        window: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "ref", b"ref", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "ref", b"ref", "tensors", b"tensors", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -196,8 +230,11 @@ class Chunk(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    IN_WINDOW_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     digest: _builtins.bytes
+    in_window: _builtins.int
+    """so many bytes are in the next slot of the window"""
     @_builtins.property
     def header(self) -> Global___ModelHeader: ...
     def __init__(
@@ -206,28 +243,14 @@ class Chunk(_message.Message):
         header: Global___ModelHeader | None = ...,
         data: _builtins.bytes = ...,
         digest: _builtins.bytes = ...,
+        in_window: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "in_window", b"in_window", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "header", b"header", "in_window", b"in_window", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data", "digest"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data", "digest", "in_window"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___Chunk: _TypeAlias = Chunk  # noqa: Y015
-
-@_typing.final
-class UploadResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015

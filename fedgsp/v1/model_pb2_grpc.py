@@ -35,15 +35,15 @@ class ModelServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Fetch = channel.unary_stream(
+        self.Fetch = channel.stream_stream(
                 '/fedgsp.v1.ModelService/Fetch',
                 request_serializer=fedgsp_dot_v1_dot_model__pb2.FetchRequest.SerializeToString,
                 response_deserializer=fedgsp_dot_v1_dot_model__pb2.Chunk.FromString,
                 _registered_method=True)
-        self.Upload = channel.stream_unary(
+        self.Upload = channel.stream_stream(
                 '/fedgsp.v1.ModelService/Upload',
                 request_serializer=fedgsp_dot_v1_dot_model__pb2.Chunk.SerializeToString,
-                response_deserializer=fedgsp_dot_v1_dot_model__pb2.UploadResponse.FromString,
+                response_deserializer=fedgsp_dot_v1_dot_model__pb2.Receipt.FromString,
                 _registered_method=True)
 
 
@@ -51,8 +51,9 @@ class ModelServiceServicer:
     """Weights are named by control messages and moved only by this service.
     """
 
-    def Fetch(self, request, context):
-        """Streams a model from its holder. A promised model is waited for until the caller's deadline.
+    def Fetch(self, request_iterator, context):
+        """Streams a model from its holder. A promised model is waited for until the caller's deadline. The first request names
+        the model, all others are receipts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -68,15 +69,15 @@ class ModelServiceServicer:
 
 def add_ModelServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Fetch': grpc.unary_stream_rpc_method_handler(
+            'Fetch': grpc.stream_stream_rpc_method_handler(
                     servicer.Fetch,
                     request_deserializer=fedgsp_dot_v1_dot_model__pb2.FetchRequest.FromString,
                     response_serializer=fedgsp_dot_v1_dot_model__pb2.Chunk.SerializeToString,
             ),
-            'Upload': grpc.stream_unary_rpc_method_handler(
+            'Upload': grpc.stream_stream_rpc_method_handler(
                     servicer.Upload,
                     request_deserializer=fedgsp_dot_v1_dot_model__pb2.Chunk.FromString,
-                    response_serializer=fedgsp_dot_v1_dot_model__pb2.UploadResponse.SerializeToString,
+                    response_serializer=fedgsp_dot_v1_dot_model__pb2.Receipt.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,7 +92,7 @@ class ModelService:
     """
 
     @staticmethod
-    def Fetch(request,
+    def Fetch(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -101,8 +102,8 @@ class ModelService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/fedgsp.v1.ModelService/Fetch',
             fedgsp_dot_v1_dot_model__pb2.FetchRequest.SerializeToString,
@@ -128,12 +129,12 @@ class ModelService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_unary(
+        return grpc.experimental.stream_stream(
             request_iterator,
             target,
             '/fedgsp.v1.ModelService/Upload',
             fedgsp_dot_v1_dot_model__pb2.Chunk.SerializeToString,
-            fedgsp_dot_v1_dot_model__pb2.UploadResponse.FromString,
+            fedgsp_dot_v1_dot_model__pb2.Receipt.FromString,
             options,
             channel_credentials,
             insecure,

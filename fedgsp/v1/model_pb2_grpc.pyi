@@ -33,9 +33,11 @@ class ModelServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ModelServiceAsyncStub: ...
-    Fetch: _grpc.UnaryStreamMultiCallable[_model_pb2.FetchRequest, _model_pb2.Chunk]
-    """Streams a model from its holder. A promised model is waited for until the caller's deadline."""
-    Upload: _grpc.StreamUnaryMultiCallable[_model_pb2.Chunk, _model_pb2.UploadResponse]
+    Fetch: _grpc.StreamStreamMultiCallable[_model_pb2.FetchRequest, _model_pb2.Chunk]
+    """Streams a model from its holder. A promised model is waited for until the caller's deadline. The first request names
+    the model, all others are receipts.
+    """
+    Upload: _grpc.StreamStreamMultiCallable[_model_pb2.Chunk, _model_pb2.Receipt]
     """Hands a model to a process that asked for it, for holders that cannot be dialled."""
 
 @_typing.type_check_only
@@ -43,9 +45,11 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """Weights are named by control messages and moved only by this service."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Fetch: _aio.UnaryStreamMultiCallable[_model_pb2.FetchRequest, _model_pb2.Chunk]  # type: ignore[assignment]
-    """Streams a model from its holder. A promised model is waited for until the caller's deadline."""
-    Upload: _aio.StreamUnaryMultiCallable[_model_pb2.Chunk, _model_pb2.UploadResponse]  # type: ignore[assignment]
+    Fetch: _aio.StreamStreamMultiCallable[_model_pb2.FetchRequest, _model_pb2.Chunk]  # type: ignore[assignment]
+    """Streams a model from its holder. A promised model is waited for until the caller's deadline. The first request names
+    the model, all others are receipts.
+    """
+    Upload: _aio.StreamStreamMultiCallable[_model_pb2.Chunk, _model_pb2.Receipt]  # type: ignore[assignment]
     """Hands a model to a process that asked for it, for holders that cannot be dialled."""
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -54,17 +58,19 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Fetch(
         self,
-        request: _model_pb2.FetchRequest,
+        request_iterator: _MaybeAsyncIterator[_model_pb2.FetchRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.Chunk], _abc.AsyncIterator[_model_pb2.Chunk]]:
-        """Streams a model from its holder. A promised model is waited for until the caller's deadline."""
+        """Streams a model from its holder. A promised model is waited for until the caller's deadline. The first request names
+        the model, all others are receipts.
+        """
 
     @_abc_1.abstractmethod
     def Upload(
         self,
         request_iterator: _MaybeAsyncIterator[_model_pb2.Chunk],
         context: _ServicerContext,
-    ) -> _typing.Union[_model_pb2.UploadResponse, _abc.Awaitable[_model_pb2.UploadResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_model_pb2.Receipt], _abc.AsyncIterator[_model_pb2.Receipt]]:
         """Hands a model to a process that asked for it, for holders that cannot be dialled."""
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -452,18 +452,22 @@ class SendUp(_message.Message):
 
     MODEL_ID_FIELD_NUMBER: _builtins.int
     EARLIER_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     earlier: _builtins.bool
     """of an earlier round: it is there, or lost"""
+    machine: _builtins.str
+    """of the manager"""
     def __init__(
         self,
         *,
         model_id: _builtins.str = ...,
         earlier: _builtins.bool = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier", b"earlier", "model_id", b"model_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier", b"earlier", "machine", b"machine", "model_id", b"model_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ import pytest
 from support.cluster import nodes, play, settings
 from support.reference import Reference, State, assert_same_bits
 
+from fedgsp import windows
 from fedgsp_node.tasks import load_task
 
 EIGHT = range(8)
@@ -41,6 +42,24 @@ async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
     assert [row["clients_trained"] for row in run.rows] == [8, 8]
     if relay == "manager":
         assert all(row["bytes_direct"] == 0 for row in run.rows)
+
+
+@pytest.mark.parametrize("relay", ["auto", "manager"])
+@pytest.mark.parametrize("hand_over", ["auto", "network"])
+async def test_models_through_memory_have_the_same_bits_as_through_sockets(
+    tmp_path: Path, expected: list[State], relay: str, hand_over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = []
+    made = windows.lend
+    monkeypatch.setattr(windows, "LEAST_BYTES", 1)  # here and not in the managers, which so send through sockets
+    monkeypatch.setattr(windows, "lend", lambda: lent.append(made()) or lent[-1])
+    hosts = [dataclasses.replace(node, hand_over=hand_over) for node in nodes(*LAYOUTS["mixed up"])]
+    try:
+        run = await play(settings(tmp_path / "run", relay=relay, hand_over=hand_over), hosts)
+    finally:
+        windows.choose("auto")
+    assert_same_bits(run.model(2), expected[1])
+    assert bool(lent) == (hand_over == "auto" and bool(windows.machine()))
 
 
 async def test_nodes_that_cannot_be_dialled_relay_by_way_of_the_manager(tmp_path: Path, expected: list[State]) -> None:

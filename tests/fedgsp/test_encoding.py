@@ -22,8 +22,9 @@ from support.weights import TENSORS, some_weights, vector
 from fedgsp.encoding import Decoder, encoded, rounded, wire_bytes
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
-from fedgsp.model_service import CHUNK_BYTES, fetch, upload
+from fedgsp.model_service import fetch, upload
 from fedgsp.model_store import ModelStore
+from fedgsp.model_streams import CHUNK_BYTES
 from fedgsp.weights import Weights, padded_bytes
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)

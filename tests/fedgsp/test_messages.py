@@ -19,7 +19,7 @@ FILES: list[FileDescriptor] = [
 MESSAGES: dict[str, Descriptor] = {name: kind for file in FILES for name, kind in file.message_types_by_name.items()}
 ENUMS: dict[str, EnumDescriptor] = {name: kind for file in FILES for name, kind in file.enum_types_by_name.items()}
 #: Messages that do not leave the servicers and client wrappers.
-WIRE_ONLY = {"FetchRequest", "Chunk", "UploadResponse", "ForgetResponse"}
+WIRE_ONLY = {"FetchRequest", "Chunk", "Receipt", "ForgetResponse"}
 
 
 def test_every_message_of_the_contract_has_a_value_and_the_other_way_round() -> None:

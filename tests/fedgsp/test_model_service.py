@@ -29,11 +29,12 @@ from support.wall import wall
 from support.weights import TENSORS, some_weights, vector
 from xxhash import xxh3_128
 
-from fedgsp import model_service
+from fedgsp import model_service, model_streams
 from fedgsp.channels import Channels, start_server
 from fedgsp.messages import Failure, FailureCode, TensorSpec
-from fedgsp.model_service import CHUNK_BYTES, ModelServicer, fetch, upload
+from fedgsp.model_service import ModelServicer, fetch, upload
 from fedgsp.model_store import ModelStore
+from fedgsp.model_streams import CHUNK_BYTES
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
 
@@ -158,7 +159,7 @@ async def test_a_model_that_cannot_be_had_is_told_with_its_reason() -> None:
 
 
 async def test_a_holder_that_falls_silent_after_its_header_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.05)
     says = Says([header(), data(BYTES[:8])], "silence")
     async with serving(registered(says)) as served:
         failure = await refused(fetch(served.channel, "m", TENSORS, PLENTY))
@@ -177,7 +178,7 @@ async def test_a_holder_that_goes_on_forever_is_cut_off() -> None:
 async def test_an_uploader_that_says_nothing_is_given_up(
     chunks: list[model_pb2.Chunk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.05)
 
     async def say() -> AsyncIterator[model_pb2.Chunk]:
         for chunk in chunks:

@@ -19,7 +19,7 @@ from support.holders import (
 )
 from support.weights import TENSORS, vector
 
-from fedgsp import model_service
+from fedgsp import model_streams
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_service import upload
 from fedgsp.model_store import ModelStore
@@ -147,7 +147,7 @@ async def test_nothing_is_allocated_for(name: str, way: str) -> None:
 
 
 async def test_a_model_of_too_many_tensors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_service, "MAX_TENSORS", 2)
+    monkeypatch.setattr(model_streams, "MAX_TENSORS", 2)
     failure = await answer_to([header(), data(BYTES)], expected=None)
     assert failure == Failure(FailureCode.WRONG_SHAPES, "model 'm' has 3 tensors")
 

@@ -67,6 +67,7 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
         (["start", "--top-server", "h:1", "--threads", "0"], "error: Invalid value for '--threads'"),
         (["start", "--top-server", "h:1", "--connect-timeout", "0"], "error: --connect-timeout is 0"),
         (["start", "--top-server", "h:1", "--connect-timeout", "nan"], "error: --connect-timeout is nan"),
+        (["start", "--top-server", "h:1", "--hand-over", "x"], "error: --hand-over is 'x'; give one of auto, network"),
         (["start", "--top-server", "h:1", "--tls-cert", "c"], "error: --tls-cert without --tls-ca and --tls-key"),
         (["begin"], "error: No such command 'begin'"),
     ],

@@ -55,11 +55,11 @@ async def uploads() -> AsyncIterator[Once]:
     store = ModelStore()
     bad = [header().SerializeToString(), data(BYTES).SerializeToString(), data(b"!").SerializeToString()]
     async with serving_store(store, may_upload=lambda _: True, max_bytes=lambda: 1 << 20) as served:
-        call = served.channel.stream_unary(path("ModelService", "Upload"))
+        call = served.channel.stream_stream(path("ModelService", "Upload"))
 
         async def once() -> None:
             with pytest.raises(grpc.aio.AioRpcError):
-                await (await say(call(), bad, "end"))
+                await (await say(call(), bad, "end")).read()
 
         yield once
     assert len(store) == 0

@@ -30,7 +30,7 @@ from support.holders import BYTES, WEIGHTS, data, digest, header, serving_store
 from support.serving import serving
 from support.weights import TENSORS
 
-from fedgsp import model_service
+from fedgsp import model_service, model_streams
 from fedgsp.model_service import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2
@@ -58,18 +58,18 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 @given(chunks=streams(), ending=ENDINGS)
 async def test_whatever_is_uploaded_only_what_is_good_is_kept(chunks: list[bytes], ending: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.02)
+        patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
         store = ModelStore()
         wanted = {"may_upload": lambda model_id: model_id == "m", "max_bytes": lambda: MOST}
         async with unharmed(), serving_store(store, **wanted) as served:
-            call = served.channel.stream_unary(UPLOAD)()
+            call = served.channel.stream_stream(UPLOAD)()
             await say(call, chunks, ending)
             if ending == "cancel":
                 call.cancel()
                 await until(call.done)
             else:
                 try:
-                    await soon(call)
+                    await soon(call.read())
                 except grpc.aio.AioRpcError as error:
                     check_refusal(error)
                     assert len(store) == 0
@@ -85,7 +85,7 @@ async def test_whatever_a_holder_says_a_fetch_ends_with_weights_or_a_reason(
     chunks: list[bytes], ending: str, expected: object, promised: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_service, "CHUNK_TIMEOUT_S", 0.02)
+        patch.setattr(model_streams, "CHUNK_TIMEOUT_S", 0.02)
         patch.setattr(model_service, "PROMISE_TIMEOUT_S", 0.1)
         async with unharmed(), serving(speaking(FETCH, chunks, ending)) as served:
             with contextlib.suppress(WeightsError):
@@ -113,4 +113,4 @@ async def test_a_request_that_cannot_be_read_is_refused_in_words() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await served.channel.unary_stream(FETCH)(b"\xff\xff").read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details() == "the request is no message of this call"
+    assert caught.value.details() == "the first request names no model"

@@ -89,6 +89,6 @@ async def answer_to_upload(
     options = {"may_upload": lambda model_id: model_id == "m", "max_bytes": lambda: PLENTY, **options}
     async with serving_store(store, **options) as served:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await model_pb2_grpc.ModelServiceStub(served.channel).Upload(chunks)
+            await model_pb2_grpc.ModelServiceStub(served.channel).Upload(chunks).read()
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         return caught.value.details() or "", store

@@ -25,6 +25,7 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
+from fedgsp.windows import machine
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
 SIZE = 8
@@ -118,7 +119,7 @@ async def test_the_start_may_be_a_mean_of_models_that_others_hold_and_is_then_th
         # up from n1, and down to every member
         assert (outcome.bytes_direct, outcome.bytes_relayed) == (0, SIZE + 3 * SIZE)
         sent_up = [order.work for order in play.nodes["n1"].orders if isinstance(order.work, SendUp)]
-        assert sent_up == [SendUp("hers", earlier=True)]
+        assert sent_up == [SendUp("hers", earlier=True, machine=machine())]
         assert sorted(play.trained) == [0, 1, 2]
         assert left_at(play, "n1") == 1  # "hers" is hers
         assert left_at(play, "n2") == 0
