@@ -66,11 +66,10 @@ class ModelServicer:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first request names no model")
 
         async def receipt() -> bool:
-            try:
-                async with asyncio.timeout(model_streams.CHUNK_TIMEOUT_S):
-                    return not (await anext(stream)).receipt.refused
-            except (TimeoutError, StopAsyncIteration):
-                await refuse(context, grpc.StatusCode.ABORTED, "no receipt of what is in the window")
+            answer = await anext(stream, request)
+            if not answer.HasField("receipt"):
+                raise WeightsError(FailureCode.BAD_STREAM, "no receipt came for what is in the window")
+            return not answer.receipt.refused
 
         try:
             if request.model_id not in self._store and self._wanted is not None:
@@ -79,8 +78,11 @@ class ModelServicer:
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.NOT_FOUND, str(error))
         here = request.machine and request.machine == machine()
-        async for chunk in chunks_of(request.model_id, weights, receipt if here else None):
-            yield chunk
+        try:
+            async for chunk in chunks_of(request.model_id, weights, receipt if here else None):
+                yield chunk
+        except WeightsError as error:
+            await refuse(context, grpc.StatusCode.ABORTED, str(error), stream)
 
     async def Upload(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
@@ -129,7 +131,8 @@ async def fetch(
         await _write(call, model_pb2.FetchRequest(receipt=model_pb2.Receipt(refused=not taken)))
 
     try:
-        await _write(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
+        async with asyncio.timeout(model_streams.CHUNK_TIMEOUT_S):
+            await _write(call, model_pb2.FetchRequest(model_id=model_id, machine=machine()))
         _, weights = await received(
             call,
             expected,
@@ -140,6 +143,8 @@ async def fetch(
             on_chunk,
             make_room,
         )
+    except TimeoutError:
+        raise WeightsError(FailureCode.UNREACHABLE, f"nobody took the question for model {model_id!r}") from None
     except grpc.aio.AioRpcError as error:
         known = grpc.StatusCode.NOT_FOUND
         code = FailureCode.NO_SUCH_MODEL if error.code() == known else FailureCode.UNREACHABLE
@@ -166,6 +171,8 @@ async def upload(
         answer = await call.read()
         if answer is grpc.aio.EOF:
             raise await _end(call)
+        if answer is None:  # so gRPC says that it cannot be read
+            raise WeightsError(FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent what is no receipt")
         return not answer.refused
 
     here = receiver and receiver == machine()
@@ -174,8 +181,8 @@ async def upload(
             await _write(call, message)
             on_chunk()
         await call.done_writing()
-        if await call.read() is not grpc.aio.EOF or await call.code() is not grpc.StatusCode.OK:
-            raise await _end(call)
+        if await call.read() is not grpc.aio.EOF:
+            raise WeightsError(FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent one receipt too many")
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TypeVar
 
 from xxhash import xxh3_128
 
@@ -28,49 +29,75 @@ CHUNK_TIMEOUT_S = 30.0
 #: Tensors a header may name; more do not fit its message anyway.
 MAX_TENSORS = 20_000
 
-#: Waits until the receiver has said that it took what was in a window; whether it could.
+T = TypeVar("T")
+#: Waits until the receiver has said that it took what was in a window, and how that went: False if it refuses.
 Receipt = Callable[[], Awaitable[bool]]
 #: Says so.
 SendReceipt = Callable[[bool], Awaitable[None]]
 
 
 async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = None) -> AsyncIterator[bytes]:
-    """The messages of a model. With `receipt` its receiver is on this machine, and may be offered a window."""
+    """The messages of a model. With `receipt` its receiver is on this machine, and may be offered a window.
+
+    Raises WeightsError if the receiver does not say that it takes what is there.
+    """
     encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
     window = windows.lend() if receipt is not None and ref.size >= windows.LEAST_BYTES else None
     yield chunks.header(ModelHeader(ref, weights.tensors, encoding, window.name if window else ""))
     hasher = xxh3_128()
 
-    def stream(chunk_bytes: int) -> Iterator[memoryview]:
-        for piece, chunk in encoded(weights, chunk_bytes):
+    def stream() -> Iterator[memoryview]:
+        for piece, chunk in encoded(weights, CHUNK_BYTES):
             if weights.known_digest is None:
                 hasher.update(piece)
             yield chunk
 
-    if receipt is not None and window is not None and await receipt():
-        async for message in _through(window, stream(windows.SLOT_BYTES), receipt):
+    what = f"model {model_id!r}"
+    if receipt is not None and window is not None and await _in_time(receipt(), what):
+        async for message in _through(window, stream(), receipt, what):
             yield message
     else:
-        for chunk in stream(CHUNK_BYTES):
+        if window is not None:
+            windows.give_back(window)  # which nobody could open
+        for chunk in stream():
             yield chunks.data(chunk)
     if weights.known_digest is None:
         weights.known_digest = hasher.digest()
     yield chunks.digest(weights.known_digest)
 
 
-async def _through(window: Window, stream: Iterator[memoryview], receipt: Receipt) -> AsyncIterator[bytes]:
-    """Puts what a stream holds into a window, slot by slot as they are free, and gives the window back."""
+async def _through(window: Window, stream: Iterator[memoryview], receipt: Receipt, what: str) -> AsyncIterator[bytes]:
+    """Puts what a stream holds into a window, slot by slot as they are free, and gives the window back.
+
+    It is dropped if this ends before: somebody may still read it.
+    """
     unread = 0
-    for number, chunk in enumerate(stream):
-        if unread == windows.SLOTS:
-            await receipt()
-            unread -= 1
-        window.slot(number)[: len(chunk)] = chunk
-        yield chunks.in_window(len(chunk))
+
+    async def one_is_read() -> None:
+        nonlocal unread
+        if not await _in_time(receipt(), what):
+            raise WeightsError(FailureCode.BAD_STREAM, f"{what}: its receiver refused a window that it had opened")
+        unread -= 1
+
+    number = filled = 0
+    for chunk in stream:
+        done = 0
+        while done < len(chunk):
+            if not filled and unread == windows.SLOTS:
+                await one_is_read()
+            part = chunk[done : done + windows.SLOT_BYTES - filled]
+            window.slot(number)[filled : filled + len(part)] = part
+            done += len(part)
+            filled += len(part)
+            if filled == windows.SLOT_BYTES:
+                yield chunks.in_window(filled)
+                number, unread, filled = number + 1, unread + 1, 0
+    if filled:
+        yield chunks.in_window(filled)
         unread += 1
-    for _ in range(unread):
-        await receipt()
-    windows.give_back(window)  # which is dropped if this ends before: somebody may still read it
+    while unread:
+        await one_is_read()
+    windows.give_back(window)
 
 
 async def received(
@@ -138,7 +165,7 @@ class _Source:
         self._send_receipt = send_receipt
         self._window: Window | None = None
         self._number = 0  # of the window's next slot
-        self._unread = False  # whether the last bytes are still there to be read
+        self._slot: memoryview | None = None  # what is still to be read of the last one
         self.digest: bytes | None = None
 
     async def open(self, name: str) -> None:
@@ -147,28 +174,37 @@ class _Source:
             self._window = windows.opened(name)
         except OSError as error:
             logger.info("%s: no window: %s", self._what, error)
-        await self._send_receipt(self._window is not None)
+        await _in_time(self._send_receipt(self._window is not None), self._what)
 
     async def next(self) -> memoryview | None:
         """The next bytes, to be read before the next call; None at the end."""
-        if self._unread:
-            self._unread = False
-            await self._send_receipt(True)
-        part = await _next(self._stream, self._what, CHUNK_TIMEOUT_S)
-        match part:
+        if self._slot:
+            piece, self._slot = self._slot[:CHUNK_BYTES], self._slot[CHUNK_BYTES:]  # what fits into the cache
+            return piece
+        if self._slot is not None:
+            self._slot = None
+            await _in_time(self._send_receipt(True), self._what)
+        match await _next(self._stream, self._what, CHUNK_TIMEOUT_S):
             case None:
                 return None
             case chunks.Digest(value):
                 self.digest = value
                 return None
-            case chunks.InWindow(size) if self._window is not None and 0 < size <= windows.SLOT_BYTES:
-                self._unread = True
-                self._number += 1
-                return self._window.slot(self._number - 1)[:size]
-            case memoryview() if part:
+            case chunks.InWindow(size):
+                self._slot = self._next_slot(size)
+                return await self.next()
+            case memoryview() as part if part:
                 return part
-        # A second header; or nothing, which could go on forever; or what is in no window.
+        # A second header; or nothing, which could go on forever.
         raise WeightsError(FailureCode.BAD_STREAM, f"{self._what}: a chunk after the header holds no bytes")
+
+    def _next_slot(self, size: int) -> memoryview:
+        if self._window is None or not 0 < size <= windows.SLOT_BYTES:
+            why = f"{size} bytes cannot be in a slot" if self._window else "no window is open"
+            raise WeightsError(FailureCode.BAD_STREAM, f"{self._what}: {why}")
+        slot = self._window.slot(self._number)[:size]
+        self._number += 1
+        return slot
 
 
 def _check_header(
@@ -197,3 +233,11 @@ async def _next(stream: AsyncIterator[bytes], what: str, timeout_s: float | None
         raise WeightsError(FailureCode.STALLED, f"no chunk of {what} for {timeout_s:.0f} s") from None
     except ValueError as error:
         raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
+
+
+async def _in_time(answer: Awaitable[T], what: str) -> T:
+    try:
+        async with asyncio.timeout(CHUNK_TIMEOUT_S):
+            return await answer
+    except TimeoutError:
+        raise WeightsError(FailureCode.STALLED, f"no receipt of {what} for {CHUNK_TIMEOUT_S:.0f} s") from None

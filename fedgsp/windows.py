@@ -7,7 +7,6 @@ import functools
 import mmap
 import os
 import re
-import sys
 import weakref
 from collections import deque
 from pathlib import Path
@@ -21,10 +20,13 @@ SLOTS, SLOT_BYTES = 2, 4 << 20
 WINDOW_BYTES = SLOTS * SLOT_BYTES
 #: Smaller models are through a socket before a window is open.
 LEAST_BYTES = 1 << 20
-#: Windows that are kept for the next models: getting their pages costs more than a copy.
+#: Windows of a process, at the most: whoever asks for models must not use up its memory and descriptors.
+MOST = 8
+#: Those that are kept for the next models: getting their pages costs more than a copy.
 _SPARE = 2
 _NAME = re.compile(r"([1-9][0-9]{0,9})/([0-9]{1,9})/([0-9a-f]{32})", re.ASCII)
 
+_made: weakref.WeakSet[Window] = weakref.WeakSet()
 _spare: deque[Window] = deque(maxlen=_SPARE)
 _allowed = True
 
@@ -54,11 +56,17 @@ def machine() -> str:
 
 
 def lend() -> Window | None:
-    """A window to send a model through; None if the system gives none."""
+    """A window to send a model through; None if there are too many, or the system gives none."""
+    if _spare:
+        return _spare.pop()
+    if len(_made) >= MOST:
+        return None
     try:
-        return _spare.pop() if _spare else _made()
+        window = _make()
     except OSError:
         return None
+    _made.add(window)
+    return window
 
 
 def give_back(window: Window) -> None:
@@ -74,13 +82,14 @@ def drop_spare() -> None:
 def opened(name: str) -> Window:
     """Another process's window, to be read; raises OSError if there is none of that name, or it cannot be had."""
     parts = _NAME.fullmatch(name)
-    if parts is None:
-        raise OSError(f"{name[:60]!r} names no window")
+    if parts is None or not machine():
+        raise OSError(f"{name[:60]!r} names no window of this machine")
     process, number, token = parts.groups()
     path = f"/proc/{process}/fd/{number}"
-    if not os.readlink(path).startswith(f"/memfd:{_file(token)}"):  # before it is opened: to open a pipe may wait
+    if os.readlink(path) != f"/memfd:{_file(token)} (deleted)":
         raise OSError(f"{path} is not window {token}")
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # It may be something else by now, and to open a pipe may wait forever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         # Whoever could shrink it later could end this process by that.
         if os.fstat(descriptor).st_size != WINDOW_BYTES or ~fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _seals():
@@ -90,11 +99,11 @@ def opened(name: str) -> Window:
         os.close(descriptor)
 
 
-def _made() -> Window:
+def _make() -> Window:
     token = os.urandom(16).hex()
     descriptor = os.memfd_create(_file(token), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(descriptor, WINDOW_BYTES)
+        os.posix_fallocate(descriptor, 0, WINDOW_BYTES)  # else to write might end the process where memory is short
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals())
         window = Window(mmap.mmap(descriptor, WINDOW_BYTES), f"{os.getpid()}/{descriptor}/{token}")
     except BaseException:
@@ -118,7 +127,7 @@ def _machine() -> str:
 
     A network of one's own counts as another machine: whoever puts something between the two wants it seen.
     """
-    if not sys.platform.startswith("linux"):
+    if not (hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")):  # not everywhere, even on Linux
         return ""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -126,3 +135,6 @@ def _machine() -> str:
     except OSError:
         return ""
     return xxh3_128("|".join([boot, str(os.getuid()), *spaces]).encode()).hexdigest()
+
+
+os.register_at_fork(after_in_child=drop_spare)  # they are the parent's

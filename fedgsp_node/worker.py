@@ -46,7 +46,6 @@ from fedgsp_node.slot import Slot
 from fedgsp_node.updates import reveal
 
 #: Hands a model to the manager that asked for it.
-#: Of a model, to a manager on this machine, if it is named.
 Uploader = Callable[[str, Weights, str], Awaitable[None]]
 
 

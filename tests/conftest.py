@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ import psutil
 import pytest
 from hypothesis import settings
 from support.processes import end_those_left
+
+from fedgsp import windows
 
 #: Processes started by a test inherit it, and so say whose they are even when their parent is gone.
 MARK = "FEDGSP_STARTED_BY_TEST"
@@ -30,6 +33,15 @@ def _no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     left = end_those_left([process for pid in set(psutil.pids()) - before for process in _ours(pid, mark)])
     if left:
         pytest.fail(f"processes left behind, now ended: {left}", pytrace=False)
+
+
+@pytest.fixture
+def no_window_spare() -> Iterator[None]:
+    """No window is kept for a next model, nor any left of calls that ended badly."""
+    windows.drop_spare()
+    gc.collect()
+    yield
+    windows.drop_spare()
 
 
 def _ours(pid: int, mark: str) -> list[psutil.Process]:

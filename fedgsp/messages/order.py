@@ -125,7 +125,7 @@ class Initialise:
 
 @dataclass(frozen=True, slots=True)
 class SendUp:
-    """Upload a model to the manager, which is on this machine; one of an earlier round is there, or lost."""
+    """Upload a model to the manager, whose machine is named; one of an earlier round is there, or lost."""
 
     model_id: str
     earlier: bool = False

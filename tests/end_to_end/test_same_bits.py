@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster import nodes, play, settings
 from support.reference import Reference, State, assert_same_bits
 
 from fedgsp import windows
+from fedgsp_node import attachment
 from fedgsp_node.tasks import load_task
 
 EIGHT = range(8)
@@ -49,10 +51,16 @@ async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
 async def test_models_through_memory_have_the_same_bits_as_through_sockets(
     tmp_path: Path, expected: list[State], relay: str, hand_over: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lent = []
-    made = windows.lend
+    lent, receivers = [], set()
+    made, sent = windows.lend, attachment.upload
+
+    async def upload(*arguments: Any) -> None:
+        receivers.add(arguments[-1])
+        await sent(*arguments)
+
     monkeypatch.setattr(windows, "LEAST_BYTES", 1)  # here and not in the managers, which so send through sockets
     monkeypatch.setattr(windows, "lend", lambda: lent.append(made()) or lent[-1])
+    monkeypatch.setattr(attachment, "upload", upload)
     hosts = [dataclasses.replace(node, hand_over=hand_over) for node in nodes(*LAYOUTS["mixed up"])]
     try:
         run = await play(settings(tmp_path / "run", relay=relay, hand_over=hand_over), hosts)
@@ -60,6 +68,7 @@ async def test_models_through_memory_have_the_same_bits_as_through_sockets(
         windows.choose("auto")
     assert_same_bits(run.model(2), expected[1])
     assert bool(lent) == (hand_over == "auto" and bool(windows.machine()))
+    assert receivers == {windows.machine() if hand_over == "auto" else ""}  # what the managers say of themselves
 
 
 async def test_nodes_that_cannot_be_dialled_relay_by_way_of_the_manager(tmp_path: Path, expected: list[State]) -> None:
