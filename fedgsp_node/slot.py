@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,8 +15,8 @@ T = TypeVar("T")
 
 #: What a batch may take once its order was called off. After that the thread itself still runs one call at a time.
 STOP_TIMEOUT_S = 5.0
-#: Giving memory back takes a millisecond; short orders keep it, until there was as much work as makes that nothing.
-WORK_BEFORE_REST_S = 0.1
+#: Without work for so long, it gives its memory back. The next order would have to ask for all of it again.
+REST_AFTER_S = 2.0
 
 
 class Slot:
@@ -29,7 +28,7 @@ class Slot:
         self._current: Control | None = None
         self._past = 0
         self._wanted = 0
-        self._worked_s = 0.0  # since memory was given back
+        self._rest: asyncio.TimerHandle | None = None
 
     @property
     def mark(self) -> int:
@@ -39,18 +38,18 @@ class Slot:
     async def run(self, call: Callable[[Control], T]) -> T:
         """Runs a call in the slot's thread; when the caller is cancelled, the call is stopped and waited for."""
         self._wanted += 1
+        self._do_not_rest()
         try:
             async with self._free:
                 return await self._run(call)
         finally:
             self._wanted -= 1
-            if not self._wanted and self._worked_s > WORK_BEFORE_REST_S:
-                self._worked_s = 0.0
-                memory.at_rest()
+            if not self._wanted:
+                self._do_not_rest()
+                self._rest = asyncio.get_running_loop().call_later(REST_AFTER_S, memory.at_rest)
 
     async def _run(self, call: Callable[[Control], T]) -> T:
         memory.at_work()
-        begin = time.monotonic()
         control = Control()
         running = asyncio.get_running_loop().run_in_executor(self._thread, call, control)
         self._current = control
@@ -61,7 +60,6 @@ class Slot:
             await _ended(running)
             raise
         finally:
-            self._worked_s += time.monotonic() - begin
             self._past += control.mark
             self._current = None
 
@@ -69,7 +67,13 @@ class Slot:
         """Asks a call that still runs to stop; code of a task that never returns is left to `lifecycle.leave`."""
         if self._current is not None:
             self._current.stop.set()
+        self._do_not_rest()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _do_not_rest(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
 
 
 async def _ended(running: asyncio.Future[Any]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from support.scripted import let_others_run
 
+from fedgsp import memory
 from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control, StoppedError
 
@@ -167,3 +168,29 @@ async def test_closing_stops_the_call() -> None:
     assert batches.left.is_set()
     with pytest.raises(RuntimeError):
         await slot.run(quick("too late"))
+
+
+async def test_memory_is_given_back_once_there_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    rested = asyncio.Event()
+    monkeypatch.setattr(memory, "at_rest", rested.set)
+    monkeypatch.setattr("fedgsp_node.slot.REST_AFTER_S", 0.0)
+    one = Slot()
+    await one.run(lambda _: None)
+    assert not rested.is_set()
+    await rested.wait()
+    one.close()
+
+
+async def test_memory_stays_while_there_is_more_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each order would have to ask for all of it again."""
+    monkeypatch.setattr("fedgsp_node.slot.REST_AFTER_S", 3600.0)
+    one = Slot()
+    await one.run(lambda _: None)
+    first = one._rest
+    await one.run(lambda _: None)
+    assert first is not None
+    assert first.cancelled()
+    assert one._rest is not None
+    last = one._rest
+    one.close()
+    assert last.cancelled()
