@@ -18,7 +18,7 @@ from fedgsp.model_streams import chunks_of, received
 from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
-from fedgsp.windows import machine
+from fedgsp.windows import is_here, machine
 
 #: Longest wait for a promised model; its chain is watched, and cancelled, by the manager long before.
 PROMISE_TIMEOUT_S = 24 * 3600.0
@@ -77,9 +77,8 @@ class ModelServicer:
             weights = await self._store.get(request.model_id)
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.NOT_FOUND, str(error))
-        here = request.machine and request.machine == machine()
         try:
-            async for chunk in chunks_of(request.model_id, weights, receipt if here else None):
+            async for chunk in chunks_of(request.model_id, weights, receipt if is_here(request.machine) else None):
                 yield chunk
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.ABORTED, str(error), stream)
@@ -175,9 +174,8 @@ async def upload(
             raise WeightsError(FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent what is no receipt")
         return not answer.refused
 
-    here = receiver and receiver == machine()
     try:
-        async for message in chunks_of(model_id, weights, receipt if here else None):
+        async for message in chunks_of(model_id, weights, receipt if is_here(receiver) else None):
             await _write(call, message)
             on_chunk()
         await call.done_writing()

@@ -55,6 +55,11 @@ def machine() -> str:
     return _machine() if _allowed else ""
 
 
+def is_here(peer: str) -> bool:
+    """Whether a peer of this machine, as it says, can be offered a window."""
+    return bool(peer) and peer == machine()
+
+
 def lend() -> Window | None:
     """A window to send a model through; None if there are too many, or the system gives none."""
     if _spare:
