@@ -80,7 +80,7 @@ class Worker:
         """The order's result; raises OrderError or WeightsError with the reason if there is none."""
         match order.work:
             case Train():
-                return await self._train(order, order.work)
+                return await self._train(order, order.work, upload)
             case Evaluate():
                 return await self._evaluate(order, order.work)
             case Discriminate():
@@ -116,7 +116,7 @@ class Worker:
             raise OrderError(Failure(FailureCode.NO_SUCH_MODEL, f"this node has model {work.model_id!r} no more"))
         await upload(work.model_id, await self._store.get(work.model_id), work.machine)
 
-    async def _train(self, order: Order, work: Train) -> Trained:
+    async def _train(self, order: Order, work: Train, upload: Uploader) -> Trained:
         try:
             if work.start is None or work.settings is None or order.key is None:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
@@ -150,6 +150,10 @@ class Worker:
         keeps = not work.trial and (work.start.personal or learned.personal is not None)
         samples = self._clients.train_samples(order.client)
         result = await self._publish(work.produces, trained)
+        if work.bring:
+            await upload(work.produces, trained, "")
+            if not work.retain:
+                self._store.release([work.produces])
         return dataclasses.replace(
             result,
             samples=samples,

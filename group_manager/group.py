@@ -84,6 +84,7 @@ class Group:
         self._direct: dict[str, tuple[Member, Source]] = {}
         self._carrying: dict[str, asyncio.Task[None]] = {}
         self._carried: set[str] = set()  # models that this process asked for
+        self._brought: set[str] = set()  # models that their makers bring, and then forget
         self._made: set[str] = set()  # models that it made itself
         self._handed: set[str] = set()  # models that stay here until the top server forgets them
         self._kept_starts: set[tuple[str, str]] = set()  # (node, model id) of starts that nodes keep for a while
@@ -108,6 +109,8 @@ class Group:
             self._makers[produces] = ticket
         if isinstance(work, Train) and work.reveal is not None:
             self._makers[update_of(produces)] = ticket
+        if isinstance(work, Train) and work.bring:
+            self._brought.add(produces)
         return ticket
 
     async def outcome(self, ticket: Ticket, in_turn: bool = True) -> Outcome:
@@ -182,7 +185,7 @@ class Group:
     def _release_at_nodes(self, model_ids: list[str]) -> None:
         for model_id in model_ids:
             maker = self._makers.pop(model_id, None)
-            if maker is not None:
+            if maker is not None and model_id not in self._brought:
                 self._tell_release(maker.node, (model_id,))
 
     def _submit(self, node: str, order: Order) -> Ticket:
@@ -249,6 +252,11 @@ class Group:
         if reader is not None and holder is not None:
             reason = f"node {holder.name} could not be reached at {holder.address}: by way of the manager"
             self.rerouted(reader, reason)
+
+    def came(self, model_id: str) -> None:
+        """A member has finished: what it brought is counted."""
+        if model_id in self._brought and model_id in self._store:
+            self._count_relayed(self._store.held(model_id))
 
     async def collect(self, model_id: str, expected: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
         """A finished model, brought to this manager; a failure if it is not one of these tensors, if there are any."""
@@ -327,7 +335,9 @@ class Group:
             raise WeightsError(outcome.code, outcome.detail)
         if model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"node {node} did not send model {model_id!r}, but said so")
-        weights = self._store.held(model_id)
+        self._count_relayed(self._store.held(model_id))
+
+    def _count_relayed(self, weights: Weights) -> None:
         self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
 
     def can_provide(self, model_id: str) -> bool:
@@ -336,8 +346,9 @@ class Group:
         return model_id in self._makers or model_id in self._earlier or (start is not None and model_id == start.id)
 
     def carries(self, model_id: str) -> bool:
-        """Whether this process has asked for a model, and waits for it."""
-        return model_id in self._carrying
+        """Whether this process waits for a model: it has asked for it, or its maker brings it."""
+        maker = self._makers.get(model_id) if model_id in self._brought else None
+        return model_id in self._carrying or (maker is not None and not maker.outcome.done())
 
     def close(self, result_id: str) -> None:
         """Calls off what is still on its way; all forget the group's models, but for its result, kept here."""
@@ -350,7 +361,7 @@ class Group:
             self._tell_release(node, (model_id,))
         for task in self._carrying.values():
             task.cancel()
-        self._store.release((self._carried | self._made) - self._handed - {result_id})
+        self._store.release((self._carried | self._brought | self._made) - self._handed - {result_id})
 
     # --- what the top server hears
 

@@ -60,7 +60,8 @@ class Reveal:
 class Train:
     """Train from `start`, keep the result as `produces`.
 
-    A retained result is the client's own model; a trial leaves the client's head as it was.
+    A retained result is the client's own model; a trial leaves the client's head as it was. To bring the result is to
+    upload it before the report, and to keep it no longer unless it is retained.
     """
 
     start: Start | None
@@ -69,6 +70,7 @@ class Train:
     reveal: Reveal | None = None
     retain: bool = False
     trial: bool = False
+    bring: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,12 +165,15 @@ class Train(_message.Message):
     REVEAL_FIELD_NUMBER: _builtins.int
     RETAIN_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
+    BRING_FIELD_NUMBER: _builtins.int
     produces: _builtins.str
     """the id under which the result is kept"""
     retain: _builtins.bool
     """the result is the client's own model, kept until a later one of its is in use"""
     trial: _builtins.bool
     """only what it reveals matters: the client's head stays as it was"""
+    bring: _builtins.bool
+    """the result is uploaded at once, and kept no longer unless it is retained"""
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
@@ -188,10 +191,11 @@ class Train(_message.Message):
         reveal: Global___Reveal | None = ...,
         retain: _builtins.bool = ...,
         trial: _builtins.bool = ...,
+        bring: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reveal", b"reveal", "settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bring", b"bring", "produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,7 +21,7 @@ async def run(group: Group) -> GroupResult | Failure:
         return Failure(FailureCode.BAD_ORDER, str(error))
     norms = Norms(group) if request.most_update_ratio else None
     try:
-        async for position, member, model_id, outcome in train_all(group, intake.retain):
+        async for position, member, model_id, outcome in train_all(group, intake.retain, brought=True):
             model = None
             if isinstance(outcome, Trained) and member.weight > 0:
                 collected = await _collect(group, norms, model_id)

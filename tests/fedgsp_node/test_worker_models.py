@@ -28,7 +28,7 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.seeds import derive
-from fedgsp.weights import Weights, without_head
+from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients
 from fedgsp_node.personal import HEAD
 from fedgsp_node.training.control import Control
@@ -249,3 +249,22 @@ async def test_what_is_handed_on_is_rounded_and_what_is_revealed_or_kept_is_not(
         assert kept.digest == rounded(trained).digest == result.ref.digest
     async with node(state_dir=tmp_path) as again:
         assert (await again.store.get("a")).digest == kept.digest
+
+
+@pytest.mark.parametrize("retain", [False, True])
+async def test_a_brought_result_is_uploaded_before_the_report_and_kept_only_if_retained(retain: bool) -> None:
+    async with node() as n:
+        result = await n.do(Train(Start("start", HERE), "end", SETTINGS, retain=retain, bring=True))
+        assert result.ref == n.uploads["end"].ref("end")
+        assert ("end" in n.store) == retain
+
+
+async def test_a_result_that_cannot_be_brought_is_the_orders_failure() -> None:
+    async with node() as n:
+        unreachable = Failure(FailureCode.UNREACHABLE, "the manager is gone")
+
+        async def fail(*_: object) -> None:
+            raise WeightsError(unreachable.code, unreachable.detail)
+
+        order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", SETTINGS, bring=True))
+        assert await why_not(n.worker.carry_out(order, fail)) == unreachable

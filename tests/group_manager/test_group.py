@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from support.faults import Faults
 from support.scene import MANAGER, Scene, hosted, scene
 from support.scripted import let_others_run, model
 
-from fedgsp.messages import Cancel, GroupEvent, Initialise, Release
+from fedgsp.messages import Cancel, GroupEvent, Initialise, Release, Train, TrainingSettings
 from group_manager.group import Group
 
 MEMBERS = hosted(n1=[0])
@@ -58,3 +59,21 @@ async def test_a_model_that_is_here_already_is_not_asked_for() -> None:
         play.store.put("here", model(2.0))
         assert await group_of(play, []).collect("here") is await play.store.get("here")
         assert silent.outbox.empty()
+
+
+async def test_what_is_brought_may_come_until_its_maker_has_reported() -> None:
+    async with scene(Faults().hold(0, until=1)) as play:
+        await play.attach(MEMBERS)
+        group = group_of(play, [])
+        training = TrainingSettings("sgd", 1, 1, 0.1, 0)
+        order = Train(group.start_of(MEMBERS[0], keep=False), "made", training, bring=True)
+        ticket = group.submit(MEMBERS[0], group.key("train", 0), order)
+        await play.holding.wait()
+        assert group.carries("made")
+        assert not group.carries("another")
+        play.answered[1].set()
+        await ticket.outcome
+        assert not group.carries("made")
+        assert "made" in play.store
+        group.close("")
+        assert len(play.store) == 0

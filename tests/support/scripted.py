@@ -181,7 +181,7 @@ class ScriptedNode:
     async def _carry_out(self, session: Session, key: OrderKey, order: Order) -> tuple[Result | None, Weights | None]:
         client, scene = order.client, self._scene
         match order.work:
-            case Train(Start() as start, produces, _, reveal):
+            case Train(Start() as start, produces, _, reveal, retain, _, bring):
                 weights, source, size = await self._fetch(start)
                 await self._go_wrong(session, key, client)
                 await let_others_run()  # training takes longer than hearing of it
@@ -195,7 +195,9 @@ class ScriptedNode:
                 samples = scene.samples_of(client)
                 steps = self.steps.get(client, 0.0)
                 trained = Trained(made.ref(produces), samples, source=source, bytes=size, update=update, steps=steps)
-                return trained, made
+                if bring:
+                    await self._upload(produces, made)
+                return trained, made if retain or not bring else None
             case Evaluate(Start() as start, _, compared_with, only_compare=only_compare):
                 weights, source, size = await self._fetch(start)
                 await self._go_wrong(session, key, client)
@@ -220,17 +222,7 @@ class ScriptedNode:
             case SendUp(model_id, earlier):
                 if earlier and model_id not in self.store:
                     raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {model_id!r} no more")
-                weights = await self.store.get(model_id)
-                fault = scene.faults.take("collect", self.name)
-                if fault is not None and fault.what == "silent":
-                    await let_others_run()  # now the manager waits for this order, and its stall clock runs
-                    scene.clock.advance(3600)
-                    await asyncio.Event().wait()
-                elif fault is not None:
-                    await self._suffer(fault)
-                    raise asyncio.CancelledError
-                check_finite(weights)  # as whoever takes an upload does
-                scene.store.put(model_id, weights)
+                await self._upload(model_id, await self.store.get(model_id))
             case Release(model_ids):
                 self.store.release(model_ids)
             case Recall(prefix, model_ids):
@@ -240,6 +232,19 @@ class ScriptedNode:
             case _:
                 raise AssertionError(f"unknown work {order.work}")
         return None, None
+
+    async def _upload(self, model_id: str, weights: Weights) -> None:
+        scene = self._scene
+        fault = scene.faults.take("collect", self.name)
+        if fault is not None and fault.what == "silent":
+            await let_others_run()  # now the manager waits for this order, and its stall clock runs
+            scene.clock.advance(3600)
+            await asyncio.Event().wait()
+        elif fault is not None:
+            await self._suffer(fault)
+            raise asyncio.CancelledError
+        check_finite(weights)  # as whoever takes an upload does
+        scene.store.put(model_id, weights)
 
     async def _go_wrong(self, session: Session, key: OrderKey, client: int) -> None:
         fault = self._scene.faults.take("order", client)

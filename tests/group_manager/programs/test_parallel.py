@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from support.faults import Faults
-from support.scene import START, hosted, scene, step
+from support.scene import START, Scene, hosted, scene, step
 from support.scripted import model, value_of
 
+from fedgsp import windows
 from fedgsp.messages import (
     Cancel,
     Failure,
@@ -20,10 +21,15 @@ from fedgsp.messages import (
     ModelRef,
     Part,
     RelayMode,
+    Release,
+    SendUp,
     SourceKind,
     Train,
 )
+from group_manager.programs import window
 from group_manager.programs.window import AHEAD_PER_NODE
+
+pytestmark = pytest.mark.usefixtures("_both_ways")
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 SAMPLES = {0: 7, 1: 13, 2: 3, 3: 29, 4: 1, 5: 11, 6: 5, 7: 2}
@@ -208,3 +214,36 @@ async def test_a_group_may_start_from_the_mean_of_its_members_models() -> None:
         total = sum(SAMPLES[client] * np.float64(step(client, 7.0)) for client in range(6))
         assert value_of(await play.store.get(outcome.ref.id)) == total / sum(SAMPLES[client] for client in range(6))
         assert [len(store) for store in (play.store, play.nodes["n1"].store, play.nodes["n2"].store)] == [1, 0, 1]
+
+
+def brings(play: Scene) -> dict[int, bool]:
+    """Whether each client was to bring its model."""
+    orders = [order for node in play.nodes.values() for order in node.orders]
+    return {order.client: order.work.bring for order in orders if isinstance(order.work, Train)}
+
+
+async def test_what_is_brought_is_neither_asked_for_nor_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", 8 * 2 * AHEAD_PER_NODE)
+    async with scene(samples=SAMPLES) as play:
+        members = [dataclasses.replace(member, weight=member.weight * (member.client != 2)) for member in TWO_NODES]
+        outcome = await play.run(members, "parallel")
+        assert brings(play) == {client: client != 2 for client in range(6)}  # 2 is not weighed
+        asked = [order.work for node in play.nodes.values() for order in node.orders if isinstance(order.work, SendUp)]
+        assert asked == []
+        released = [
+            o.work.model_ids for node in play.nodes.values() for o in node.orders if isinstance(o.work, Release)
+        ]
+        assert sorted({model_id for ids in released for model_id in ids}) == ["run/1/0/parallel/2.0", "start"]
+        assert isinstance(outcome, GroupResult)
+        assert outcome.bytes_relayed == 8 * 2 + 8 * 5  # the start to both nodes, five models from them
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_one", "most"), [(8, 8 * 2 * AHEAD_PER_NODE - 1), (windows.LEAST_BYTES, 1 << 40)], ids=["many", "large"]
+)
+async def test_what_is_much_is_asked_for(bytes_of_one: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", most)
+    async with scene(samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel", max_model_bytes=bytes_of_one)
+        assert not any(brings(play).values())
+        assert await play.result(outcome) == mean(range(6))

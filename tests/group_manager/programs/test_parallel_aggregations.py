@@ -23,6 +23,8 @@ from fedgsp.messages import (
     Trained,
 )
 
+pytestmark = pytest.mark.usefixtures("_both_ways")
+
 TWO = hosted(n1=[0], n2=[1])
 SIX = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 TARGETS = (0.0, 4.0)
