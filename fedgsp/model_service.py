@@ -86,7 +86,7 @@ class ModelServicer:
     async def Upload(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
     ) -> None:
-        """Takes a model that this process asked for."""
+        """Takes a model that this process waits for."""
 
         async def send_receipt(taken: bool) -> None:
             await context.write(model_pb2.Receipt(refused=not taken))
@@ -104,7 +104,10 @@ class ModelServicer:
             if not self._may_upload(ref.id):  # whoever asked has gone meanwhile: nobody would ever release it
                 raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
         except WeightsError as error:
-            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error), aiter(requests))
+            # A link that is slow, or a wait that is over, is no fault of the model's.
+            blameless = error.failure.code in (FailureCode.STALLED, FailureCode.CANCELLED)
+            code = grpc.StatusCode.ABORTED if blameless else grpc.StatusCode.INVALID_ARGUMENT
+            await refuse(context, code, str(error), aiter(requests))
         self._store.put(ref.id, weights)
 
 

@@ -45,7 +45,7 @@ from fedgsp_node.own_models import OwnModels
 from fedgsp_node.slot import Slot
 from fedgsp_node.updates import reveal
 
-#: Hands a model to the manager that asked for it.
+#: Hands a model to the manager that waits for it: id, weights, and the machine that it is on if known.
 Uploader = Callable[[str, Weights, str], Awaitable[None]]
 
 
@@ -151,9 +151,11 @@ class Worker:
         samples = self._clients.train_samples(order.client)
         result = await self._publish(work.produces, trained)
         if work.bring:
-            await upload(work.produces, trained, "")
-            if not work.retain:
-                self._store.release([work.produces])
+            try:
+                await upload(work.produces, trained, "")
+            finally:
+                if not work.retain:
+                    self._store.release([work.produces])
         return dataclasses.replace(
             result,
             samples=samples,

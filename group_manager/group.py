@@ -253,10 +253,23 @@ class Group:
             reason = f"node {holder.name} could not be reached at {holder.address}: by way of the manager"
             self.rerouted(reader, reason)
 
-    def came(self, model_id: str) -> None:
-        """A member has finished: what it brought is counted."""
-        if model_id in self._brought and model_id in self._store:
-            self._count_relayed(self._store.held(model_id))
+    def arrived(self, model_id: str, trained: Trained) -> Trained | Failure:
+        """A member's report, and its model is counted; a failure if it was to bring that, and none or another came."""
+        if model_id not in self._brought:
+            return trained
+        if model_id not in self._store:
+            return Failure(FailureCode.BAD_STREAM, f"model {model_id!r} did not come, though it was reported")
+        weights = self._store.held(model_id)
+        if trained.ref != weights.ref(model_id):
+            # No offence of its maker's: anybody who knows the id may have sent it.
+            return Failure(FailureCode.NO_SUCH_MODEL, f"what came as model {model_id!r} is not what was reported")
+        self._count_relayed(weights)
+        return trained
+
+    def give_up(self, model_id: str) -> None:
+        """Forgets what came of a member's model, and takes no more of it."""
+        self._brought.discard(model_id)
+        self._store.release([model_id])
 
     async def collect(self, model_id: str, expected: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
         """A finished model, brought to this manager; a failure if it is not one of these tensors, if there are any."""
@@ -341,9 +354,10 @@ class Group:
         self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
 
     def can_provide(self, model_id: str) -> bool:
-        """Whether this group knows where a model is."""
+        """Whether this group knows where a model is, and has to ask for it."""
         start = self.request.start
-        return model_id in self._makers or model_id in self._earlier or (start is not None and model_id == start.id)
+        made = model_id in self._makers and model_id not in self._brought
+        return made or model_id in self._earlier or (start is not None and model_id == start.id)
 
     def carries(self, model_id: str) -> bool:
         """Whether this process waits for a model: it has asked for it, or its maker brings it."""

@@ -109,7 +109,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group here knows of model {model_id!r}")
 
     def expected(self, model_id: str) -> bool:
-        """Whether an upload of this id was asked for."""
+        """Whether an upload of this id is waited for."""
         return any(group.carries(model_id) for group in self._groups)
 
     async def RunGroup(  # noqa: N802

@@ -21,12 +21,13 @@ async def run(group: Group) -> GroupResult | Failure:
         return Failure(FailureCode.BAD_ORDER, str(error))
     norms = Norms(group) if request.most_update_ratio else None
     try:
-        async for position, member, model_id, outcome in train_all(group, intake.retain, brought=True):
+        async for position, member, model_id, outcome in train_all(group, intake.retain, bring=True):
             model = None
             if isinstance(outcome, Trained) and member.weight > 0:
                 collected = await _collect(group, norms, model_id)
                 if isinstance(collected, Failure):
                     outcome = collected
+                    group.give_up(model_id)
                 else:
                     model = collected
             length = norms.last if norms is not None and model is not None else 0.0
@@ -98,6 +99,7 @@ class _Intake:
                 await asyncio.to_thread(self.aggregation.fold, model, member.weight, trained.steps)
             except ValueError as error:
                 self._skip(member, Failure(FailureCode.WRONG_SHAPES, str(error)))
+                group.give_up(model_id)
                 return
             self.samples += trained.samples
         group.done(member, position, await group.with_update(trained), length)

@@ -17,11 +17,11 @@ MOST_BROUGHT_BYTES = 64 << 20
 
 
 async def train_all(
-    group: Group, retain: bool = False, trial: bool = False, brought: bool = False
+    group: Group, retain: bool = False, trial: bool = False, bring: bool = False
 ) -> AsyncIterator[tuple[int, Member, str, Trained | Failure]]:
     """Every member trains from its start; yields (position, member, model id, outcome) in the order of the members.
 
-    `brought`: who is weighed brings its model here, if models are small; one that is worth a window is asked for.
+    To `bring`: whoever is weighed brings its model here, if models are small; those worth a window are asked for.
     """
     request = group.request
     members_of = Counter(member.node for member in request.members)
@@ -29,7 +29,7 @@ async def train_all(
     prefix = f"{request.run_id}/{request.round}/{request.group}/{request.program}"
     ahead = AHEAD_PER_NODE * len(members_of)
     most = request.max_model_bytes
-    brought = brought and most < windows.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
+    small = most < windows.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
     waiting = deque(enumerate(request.members))
     window: deque[tuple[int, Member, str, Ticket]] = deque()
     if request.attempt and request.program == "parallel" and not retain:
@@ -40,15 +40,17 @@ async def train_all(
             position, member = waiting.popleft()
             model_id = f"{prefix}/{position}.{request.attempt}"
             start = group.start_of(member, keep=members_of[member.node] > 1)  # one alone may train it in place
-            bring = brought and member.weight > 0
-            work = Train(start, model_id, request.training, request.reveal, retain, trial, bring)
+            brings = bring and small and member.weight > 0
+            work = Train(start, model_id, request.training, request.reveal, retain, trial, brings)
             ticket = group.submit(member, group.key(request.program, position, request.attempt), work)
             window.append((position, member, model_id, ticket))
         position, member, model_id, ticket = window.popleft()
         outcome = await group.outcome(ticket, in_turn=False)
         if isinstance(outcome, Trained):
-            group.came(model_id)
+            outcome = group.arrived(model_id, outcome)
         else:
             group.cancel(ticket)
             outcome = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
+        if isinstance(outcome, Failure):
+            group.give_up(model_id)
         yield position, member, model_id, outcome

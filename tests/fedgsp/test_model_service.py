@@ -185,7 +185,7 @@ async def test_an_uploader_that_says_nothing_is_given_up(
             yield chunk
         await asyncio.Event().wait()
 
-    told, store = await answer_to_upload(say())
+    told, store = await answer_to_upload(say(), grpc.StatusCode.ABORTED)
     assert told.startswith("stalled: no chunk of")
     assert len(store) == 0
 
@@ -207,7 +207,8 @@ async def test_a_process_that_asks_for_nothing_takes_nothing() -> None:
 async def test_an_upload_that_comes_too_late_is_not_kept() -> None:
     """Nobody would ever release what was asked for by a group that has ended."""
     asked = iter([True, False])
-    told, store = await answer_to_upload([header(), data(BYTES), digest()], may_upload=lambda _: next(asked))
+    chunks = [header(), data(BYTES), digest()]
+    told, store = await answer_to_upload(chunks, grpc.StatusCode.ABORTED, may_upload=lambda _: next(asked))
     assert told == "cancelled: model 'm' is not wanted any more"
     assert len(store) == 0
 
@@ -313,3 +314,24 @@ async def test_a_link_that_needs_long_is_not_taken_for_a_silent_peer(monkeypatch
             assert (await fetch(channel, "down", tensors, PLENTY)).digest == (await store.get("up")).digest
     finally:
         await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (FailureCode.STALLED, FailureCode.UNREACHABLE),
+        (FailureCode.CANCELLED, FailureCode.UNREACHABLE),
+        (FailureCode.WRONG_DIGEST, FailureCode.BAD_STREAM),
+    ],
+)
+async def test_only_a_bad_model_is_called_bad(
+    why: FailureCode, told: FailureCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse_it(*_: object, **__: object) -> None:
+        raise WeightsError(why, "for that reason")
+
+    monkeypatch.setattr(model_service, "received", refuse_it)
+    async with serving_store(ModelStore(), may_upload=lambda _: True) as served:
+        failure = await refused(upload(served.channel, "m", some_weights()))
+    assert failure.code is told
+    assert "for that reason" in failure.detail

@@ -268,3 +268,16 @@ async def test_a_result_that_cannot_be_brought_is_the_orders_failure() -> None:
 
         order = Order(OrderKey(1, "train", 0, 0), 0, Train(Start("start", HERE), "end", SETTINGS, bring=True))
         assert await why_not(n.worker.carry_out(order, fail)) == unreachable
+        assert "end" not in n.store
+
+
+async def test_what_is_brought_has_no_head_and_is_rounded_where_the_result_is() -> None:
+    async with node() as n:
+        settings = dataclasses.replace(SETTINGS, bfloat16=True)
+        shared = without_head(n.clients.tensors)
+        n.store.put("without", (await n.store.get("start")).part(shared))
+        result = await n.do(Train(Start("without", HERE, personal=True), "end", settings, bring=True))
+        brought = n.uploads["end"]
+        assert brought.tensors == shared
+        assert brought.bfloat16
+        assert result.ref == brought.ref("end")

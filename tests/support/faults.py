@@ -45,6 +45,10 @@ class Faults:
         """The client's order is not answered until it is called off; no time passes."""
         return self._add(Fault(("order", client), "hold", until=-1))
 
+    def bring(self, client: int, what: str) -> Faults:
+        """The client's node brings "nothing", or "another" model, and reports as if it had brought its own."""
+        return self._add(Fault(("bring", client), what))
+
     def lose_node(self, node: str, *, before: int | None = None, after: int | None = None) -> Faults:
         """The node goes away with its models: instead of answering one client's order, or when it is answered."""
         moment = ("order", before) if before is not None else ("answered", after)

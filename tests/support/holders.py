@@ -82,13 +82,15 @@ async def answer_to(chunks: Iterable[model_pb2.Chunk], then: str = "end", **opti
 
 
 async def answer_to_upload(
-    chunks: Iterable[model_pb2.Chunk] | AsyncIterator[model_pb2.Chunk], **options: Any
+    chunks: Iterable[model_pb2.Chunk] | AsyncIterator[model_pb2.Chunk],
+    code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
+    **options: Any,
 ) -> tuple[str, ModelStore]:
-    """What the uploader of these chunks is told, and the store that refused them."""
+    """What the uploader of these chunks is told, with this code, and the store that refused them."""
     store = ModelStore()
     options = {"may_upload": lambda model_id: model_id == "m", "max_bytes": lambda: PLENTY, **options}
     async with serving_store(store, **options) as served:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await model_pb2_grpc.ModelServiceStub(served.channel).Upload(chunks).read()
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.code() is code
         return caught.value.details() or "", store

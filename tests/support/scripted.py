@@ -196,7 +196,7 @@ class ScriptedNode:
                 steps = self.steps.get(client, 0.0)
                 trained = Trained(made.ref(produces), samples, source=source, bytes=size, update=update, steps=steps)
                 if bring:
-                    await self._upload(produces, made)
+                    await self._bring(client, produces, made)
                 return trained, made if retain or not bring else None
             case Evaluate(Start() as start, _, compared_with, only_compare=only_compare):
                 weights, source, size = await self._fetch(start)
@@ -232,6 +232,14 @@ class ScriptedNode:
             case _:
                 raise AssertionError(f"unknown work {order.work}")
         return None, None
+
+    async def _bring(self, client: int, model_id: str, weights: Weights) -> None:
+        group, fault = self._scene.group, self._scene.faults.take("bring", client)
+        assert group is None or group.carries(model_id)
+        if fault is None:
+            await self._upload(model_id, weights)
+        elif fault.what == "another":
+            await self._upload(model_id, model(1e6))
 
     async def _upload(self, model_id: str, weights: Weights) -> None:
         scene = self._scene

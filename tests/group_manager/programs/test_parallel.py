@@ -225,17 +225,46 @@ def brings(play: Scene) -> dict[int, bool]:
 async def test_what_is_brought_is_neither_asked_for_nor_released(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", 8 * 2 * AHEAD_PER_NODE)
     async with scene(samples=SAMPLES) as play:
-        members = [dataclasses.replace(member, weight=member.weight * (member.client != 2)) for member in TWO_NODES]
-        outcome = await play.run(members, "parallel")
+        await play.attach(TWO_NODES)
+        request = play.request(TWO_NODES, "parallel")
+        members = tuple(dataclasses.replace(m, weight=m.weight * (m.client != 2)) for m in request.members)
+        outcome = await play.run_request(dataclasses.replace(request, members=members))
         assert brings(play) == {client: client != 2 for client in range(6)}  # 2 is not weighed
-        asked = [order.work for node in play.nodes.values() for order in node.orders if isinstance(order.work, SendUp)]
-        assert asked == []
-        released = [
-            o.work.model_ids for node in play.nodes.values() for o in node.orders if isinstance(o.work, Release)
-        ]
-        assert sorted({model_id for ids in released for model_id in ids}) == ["run/1/0/parallel/2.0", "start"]
+        works = [order.work for node in play.nodes.values() for order in node.orders]
+        assert not [work for work in works if isinstance(work, SendUp)]
+        released = {model_id for work in works if isinstance(work, Release) for model_id in work.model_ids}
+        assert released == {"run/1/0/parallel/2.0", "start"}
         assert isinstance(outcome, GroupResult)
-        assert outcome.bytes_relayed == 8 * 2 + 8 * 5  # the start to both nodes, five models from them
+        assert outcome.bytes_relayed == 8 * 6 + 8 * 5  # a start for each, as scripted nodes tell it, and five models
+
+
+@pytest.mark.parametrize(
+    ("what", "code"), [("nothing", FailureCode.BAD_STREAM), ("another", FailureCode.NO_SUCH_MODEL)]
+)
+async def test_who_does_not_bring_what_it_reports_is_skipped(
+    what: str, code: FailureCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", 8 * 2 * AHEAD_PER_NODE)
+    async with scene(Faults().bring(1, what), samples=SAMPLES) as play:
+        outcome = await play.run(TWO_NODES, "parallel")
+        failure = play.skipped[1]
+        assert failure is not None
+        assert failure.code is code
+        assert await play.result(outcome) == mean([0, 2, 3, 4, 5])
+
+
+async def test_what_is_refused_does_not_stay_until_the_end() -> None:
+    here = []
+    async with scene() as play:
+
+        def far_from_the_sixth_on(client: int, start: float) -> float:
+            here.append(len(play.store))
+            return start + (1 if client < 5 else 1000)
+
+        play.rule = far_from_the_sixth_on
+        await play.run(hosted(n1=range(30)), "parallel", most_update_ratio=2.0)
+        assert len(play.skipped) == 25
+        assert max(here) <= AHEAD_PER_NODE + 2  # and the start, and the one that is folded
 
 
 @pytest.mark.parametrize(
