@@ -8,7 +8,7 @@ from support.blobs_task import Blobs
 from torch import nn
 
 from fedgsp_node.training.control import Control, StoppedError
-from fedgsp_node.training.evaluation import BATCH_SIZE, evaluate
+from fedgsp_node.training.evaluation import BATCH_SIZE, batch_size, evaluate
 
 
 def data(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,3 +65,11 @@ def test_the_tasks_own_measure_decides_what_is_right() -> None:
 
     x, y = data(BATCH_SIZE + 1)
     assert evaluate(trained(), Strict(), x, y, Control())[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "together"),
+    [((0, 5), 256), ((9, 1, 28, 28), 256), ((9, 3, 32, 32), 85), ((9, 3, 224, 224), 32), ((9,), 256)],
+)
+def test_fewer_large_samples_are_evaluated_together(shape: tuple[int, ...], together: int) -> None:
+    assert batch_size(torch.zeros(shape)) == together
