@@ -8,29 +8,21 @@ from collections.abc import Callable, Iterable
 
 from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
-from fedgsp.encoding import rounded, wire_bytes
+from fedgsp.encoding import rounded
 from fedgsp.messages import (
     Cancel,
-    Discriminated,
-    Evaluated,
     Failure,
     FailureCode,
     GroupEvent,
     Member,
-    MemberDone,
-    MemberSkipped,
     ModelRef,
     Order,
     OrderKey,
-    PairsLeft,
     Part,
-    PartLost,
     Recall,
     Recalled,
     RelayMode,
     Release,
-    Rerouted,
-    Result,
     RunGroupRequest,
     SendUp,
     Source,
@@ -48,6 +40,7 @@ from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, check_same_tensors
 from fedgsp.windows import machine
 from group_manager.members import Members, Outcome, Ticket
+from group_manager.reports import Reports
 
 #: Longest wait for a top server that does not fetch what is handed to it.
 HAND_OVER_TIMEOUT_S = 600.0
@@ -55,7 +48,7 @@ HAND_OVER_TIMEOUT_S = 600.0
 MOST_HANDED = 4
 
 
-class Group:
+class Group(Reports):
     """One group's run. Everything a program does to the world goes through here."""
 
     def __init__(
@@ -67,12 +60,12 @@ class Group:
         me: Source,
         tell: Callable[[GroupEvent], None],
     ) -> None:
+        super().__init__(tell)
         self.request = request
         self._members = members
         self._store = store
         self._channels = channels
         self._me = me
-        self._tell = tell
         self._tickets: list[Ticket] = []
         self._makers: dict[str, Ticket] = {}  # model id -> the order that made it, or will
         parts = (*request.parts, *(member.start for member in request.members if member.start is not None))
@@ -91,8 +84,6 @@ class Group:
         self._sent_up = 0
         self._released = 0
         self._checked = 0
-        self.bytes_direct = 0
-        self.bytes_relayed = 0
 
     # --- orders
 
@@ -263,7 +254,7 @@ class Group:
         if trained.ref != weights.ref(model_id):
             # No offence of its maker's: anybody who knows the id may have sent it.
             return Failure(FailureCode.NO_SUCH_MODEL, f"what came as model {model_id!r} is not what was reported")
-        self._count_relayed(weights)
+        self.count_relayed(weights)
         return trained
 
     def give_up(self, model_id: str) -> None:
@@ -322,7 +313,7 @@ class Group:
             if isinstance(weights, Failure):
                 # Lost with its node, perhaps: the others' mean is what the group, and this client, go on from.
                 lost = weights
-                self._tell(GroupEvent(PartLost(part.client, weights)))
+                self.part_lost(part.client, weights)
                 continue
             await asyncio.to_thread(mean.fold, weights, part.weight)
             self._store.release([part.ref.id])
@@ -348,10 +339,7 @@ class Group:
             raise WeightsError(outcome.code, outcome.detail)
         if model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"node {node} did not send model {model_id!r}, but said so")
-        self._count_relayed(self._store.held(model_id))
-
-    def _count_relayed(self, weights: Weights) -> None:
-        self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
+        self.count_relayed(self._store.held(model_id))
 
     def can_provide(self, model_id: str) -> bool:
         """Whether this group knows where a model is, and has to ask for it."""
@@ -376,30 +364,3 @@ class Group:
         for task in self._carrying.values():
             task.cancel()
         self._store.release((self._carried | self._brought | self._made) - self._handed - {result_id})
-
-    # --- what the top server hears
-
-    def done(self, member: Member, position: int, result: Result, update_length: float = 0.0) -> None:
-        """A member finished."""
-        self.count(result)
-        self._tell(GroupEvent(MemberDone(member.client, position, result, update_length)))
-
-    def count(self, result: Result) -> None:
-        """Adds the bytes that a member fetched."""
-        if isinstance(result, Trained | Evaluated | Discriminated) and result.source is not None:
-            if result.source.kind is SourceKind.NODE:
-                self.bytes_direct += result.bytes
-            else:
-                self.bytes_relayed += result.bytes
-
-    def pairs_left(self, exchanges: int, left: int, pairs: int) -> None:
-        """Discriminators have come so far."""
-        self._tell(GroupEvent(PairsLeft(exchanges, left, pairs)))
-
-    def skipped(self, member: Member, failure: Failure) -> None:
-        """A member takes no part."""
-        self._tell(GroupEvent(MemberSkipped(member.client, failure)))
-
-    def rerouted(self, member: Member, reason: str) -> None:
-        """Weights went another way than declared."""
-        self._tell(GroupEvent(Rerouted(member.client, reason)))
