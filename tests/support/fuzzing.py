@@ -170,7 +170,12 @@ async def say(call: Any, messages: Iterable[bytes], ending: str) -> Any:
     return call
 
 
-REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION)
+REFUSALS = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ABORTED,
+)
 
 
 def check_refusal(error: grpc.aio.AioRpcError) -> None:
