@@ -16,15 +16,14 @@ import pytest
 from support.cluster import nodes, play, settings
 from support.reference import Reference, assert_same_bits
 
-from fedgsp.messages import Trained
 from fedgsp.weights import Weights
 from fedgsp_node import server as node_server
+from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
-from fedgsp_node.worker import Worker
 from top_server.journal import Event
 
-PUBLISH = Worker._publish
+TRAIN = Clients.train
 TakesPart = Callable[[int, int, int], bool]
 
 
@@ -56,12 +55,14 @@ async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, s
 def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], np.ndarray]) -> None:
     """What the node of client 7 hands on is not what it trained."""
 
-    async def publish(self: Worker, model_id: str, weights: Weights) -> Trained:
-        if 7 in self._clients._parts.sizes and "initial" not in model_id:
-            weights = Weights.of({name: change(array) for name, array in weights.arrays.items()}, weights.tensors)
-        return await PUBLISH(self, model_id, weights)
+    def train(self: Clients, client: int, *arguments: Any) -> Learned:
+        learned = TRAIN(self, client, *arguments)
+        if client != 7:
+            return learned
+        changed = {name: change(array) for name, array in learned.after.arrays.items()}
+        return dataclasses.replace(learned, after=Weights.of(changed, learned.after.tensors))
 
-    monkeypatch.setattr(Worker, "_publish", publish)
+    monkeypatch.setattr(Clients, "train", train)
 
 
 @pytest.mark.parametrize(("scheme", "relay"), [("fedgsp", "auto"), ("fedgsp", "manager"), ("fedavg", "auto")])

@@ -12,7 +12,7 @@ from support.gated_task import ALPHA, gated_settings, host, oracle
 from fedgsp.messages import Failure, FailureCode, ModelRef, Order, TensorSpec, Train, Trained
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Learned, OrderError
-from fedgsp_node.worker import Worker
+from fedgsp_node.worker import Uploader, Worker
 
 GOOD = Worker._reveal
 
@@ -69,10 +69,10 @@ async def test_a_client_that_could_not_train_is_alone_in_the_next_round(
     assert [len(played.partition) for played in oracle(options=together).play_hcct()[1:3]] == [1, 1]
     train = Worker._train
 
-    async def fails_once(self: Worker, order: Order, work: Train) -> Trained:
+    async def fails_once(self: Worker, order: Order, work: Train, upload: Uploader) -> Trained:
         if order.key is not None and (order.key.round, order.client) == (2, 2):
             raise OrderError(Failure(FailureCode.TASK_RAISED, "the camera broke"))
-        return await train(self, order, work)
+        return await train(self, order, work, upload)
 
     monkeypatch.setattr(Worker, "_train", fails_once)
     config = gated_settings(tmp_path, scheme="hcct", grouping_option=together, rounds=4, evaluate_every=4)
