@@ -27,7 +27,6 @@ async def run(group: Group) -> GroupResult | Failure:
                 collected = await _collect(group, norms, model_id)
                 if isinstance(collected, Failure):
                     outcome = collected
-                    group.give_up(model_id)
                 else:
                     model = collected
             length = norms.last if norms is not None and model is not None else 0.0
@@ -76,7 +75,7 @@ class _Intake:
         """Begins with a member, once the one before is done with; a model of None does not count."""
         await self.all_taken()
         if isinstance(outcome, Failure):
-            self._skip(member, outcome)
+            self._skip(member, model_id, outcome)
         else:
             self._taking = asyncio.create_task(self._take(position, member, model_id, outcome, model, length))
 
@@ -98,8 +97,7 @@ class _Intake:
             try:
                 await asyncio.to_thread(self.aggregation.fold, model, member.weight, trained.steps)
             except ValueError as error:
-                self._skip(member, Failure(FailureCode.WRONG_SHAPES, str(error)))
-                group.give_up(model_id)
+                self._skip(member, model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
                 return
             self.samples += trained.samples
         group.done(member, position, await group.with_update(trained), length)
@@ -107,8 +105,9 @@ class _Intake:
             group.leave_with_client(model_id)
         group.release([model_id])
 
-    def _skip(self, member: Member, failure: Failure) -> None:
+    def _skip(self, member: Member, model_id: str, failure: Failure) -> None:
         self.reason = failure
+        self._group.give_up(model_id)
         self._group.skipped(member, failure)
 
 

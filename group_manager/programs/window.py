@@ -51,6 +51,4 @@ async def train_all(
         else:
             group.cancel(ticket)
             outcome = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
-        if isinstance(outcome, Failure):
-            group.give_up(model_id)
         yield position, member, model_id, outcome
