@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from support.faults import Faults
-from support.scene import START, Scene, hosted, scene, step
+from support.scene import START, hosted, scene, step
 from support.scripted import model, value_of
 
-from fedgsp import windows
 from fedgsp.messages import (
     Cancel,
     Failure,
@@ -21,12 +20,9 @@ from fedgsp.messages import (
     ModelRef,
     Part,
     RelayMode,
-    Release,
-    SendUp,
     SourceKind,
     Train,
 )
-from group_manager.programs import window
 from group_manager.programs.window import AHEAD_PER_NODE
 
 pytestmark = pytest.mark.usefixtures("_both_ways")
@@ -216,43 +212,6 @@ async def test_a_group_may_start_from_the_mean_of_its_members_models() -> None:
         assert [len(store) for store in (play.store, play.nodes["n1"].store, play.nodes["n2"].store)] == [1, 0, 1]
 
 
-def brings(play: Scene) -> dict[int, bool]:
-    """Whether each client was to bring its model."""
-    orders = [order for node in play.nodes.values() for order in node.orders]
-    return {order.client: order.work.bring for order in orders if isinstance(order.work, Train)}
-
-
-async def test_what_is_brought_is_neither_asked_for_nor_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", 8 * 2 * AHEAD_PER_NODE)
-    async with scene(samples=SAMPLES) as play:
-        await play.attach(TWO_NODES)
-        request = play.request(TWO_NODES, "parallel")
-        members = tuple(dataclasses.replace(m, weight=m.weight * (m.client != 2)) for m in request.members)
-        outcome = await play.run_request(dataclasses.replace(request, members=members))
-        assert brings(play) == {client: client != 2 for client in range(6)}  # 2 is not weighed
-        works = [order.work for node in play.nodes.values() for order in node.orders]
-        assert not [work for work in works if isinstance(work, SendUp)]
-        released = {model_id for work in works if isinstance(work, Release) for model_id in work.model_ids}
-        assert released == {"run/1/0/parallel/2.0", "start"}
-        assert isinstance(outcome, GroupResult)
-        assert outcome.bytes_relayed == 8 * 6 + 8 * 5  # a start for each, as scripted nodes tell it, and five models
-
-
-@pytest.mark.parametrize(
-    ("what", "code"), [("nothing", FailureCode.BAD_STREAM), ("another", FailureCode.NO_SUCH_MODEL)]
-)
-async def test_who_does_not_bring_what_it_reports_is_skipped(
-    what: str, code: FailureCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", 8 * 2 * AHEAD_PER_NODE)
-    async with scene(Faults().bring(1, what), samples=SAMPLES) as play:
-        outcome = await play.run(TWO_NODES, "parallel")
-        failure = play.skipped[1]
-        assert failure is not None
-        assert failure.code is code
-        assert await play.result(outcome) == mean([0, 2, 3, 4, 5])
-
-
 async def test_what_is_refused_does_not_stay_until_the_end() -> None:
     here = []
     async with scene() as play:
@@ -265,14 +224,3 @@ async def test_what_is_refused_does_not_stay_until_the_end() -> None:
         await play.run(hosted(n1=range(30)), "parallel", most_update_ratio=2.0)
         assert len(play.skipped) == 25
         assert max(here) <= AHEAD_PER_NODE + 2  # and the start, and the one that is folded
-
-
-@pytest.mark.parametrize(
-    ("bytes_of_one", "most"), [(8, 8 * 2 * AHEAD_PER_NODE - 1), (windows.LEAST_BYTES, 1 << 40)], ids=["many", "large"]
-)
-async def test_what_is_much_is_asked_for(bytes_of_one: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "MOST_BROUGHT_BYTES", most)
-    async with scene(samples=SAMPLES) as play:
-        outcome = await play.run(TWO_NODES, "parallel", max_model_bytes=bytes_of_one)
-        assert not any(brings(play).values())
-        assert await play.result(outcome) == mean(range(6))
