@@ -18,3 +18,18 @@ def options(flag: str, items: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"{flag} {key} is given twice", "give it once")
         found[key] = value
     return found
+
+
+#: How a truth value may be written.
+BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two texts give an option the same value: `1e-1` is 0.1, and `yes` is true."""
+    one, other = one.strip(), other.strip()
+    if one.lower() in BOOLS and other.lower() in BOOLS:
+        return BOOLS[one.lower()] == BOOLS[other.lower()]
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other

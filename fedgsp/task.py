@@ -48,6 +48,9 @@ class Task(abc.ABC):
     #: Whether data(client) is quick and gives the same each time, so that a node need not keep what it gave.
     data_is_repeatable: bool = False
 
+    #: Names of options that may differ between the nodes of a run; paths always may.
+    local_options: tuple[str, ...] = ()
+
     @property
     @abc.abstractmethod
     def num_clients(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
+from fedgsp.options import same
 from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
 
 #: A client is left out after so many.
@@ -57,9 +58,17 @@ class Node:
 class Membership:
     """Invariant: a client id belongs to one node, and all nodes have the same task, classes and model."""
 
-    def __init__(self, run_id: str, task: str, relay: RelayMode, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        task: str,
+        relay: RelayMode,
+        recorder: Recorder,
+        task_options: Mapping[str, str] | None = None,
+    ) -> None:
         self._run_id = run_id
         self._task = task
+        self._task_options = task_options or {}  # those that the run was started with
         self._relay = relay
         self._recorder = recorder
         self._nodes: dict[str, Node] = {}
@@ -212,7 +221,8 @@ class Membership:
         if hello.peer_address and not _can_be_dialled(hello.peer_address):
             detail = f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen"
             return Failure(FailureCode.CANNOT_BE_DIALLED, detail)
-        return self._size_refusal(hello) or self._clients_refusal(hello) or self._model_refusal(hello)
+        checks = (self._size_refusal, self._clients_refusal, self._options_refusal, self._model_refusal)
+        return next((refusal for check in checks if (refusal := check(hello))), None)
 
     def _size_refusal(self, hello: Hello) -> Failure | None:
         clients, all_clients = len(hello.clients), len(self._clients) + len(hello.clients)
@@ -242,6 +252,19 @@ class Membership:
                 owner = self._clients[hosted.client][1].hello.node
                 detail = f"client {hosted.client} is already hosted by node {owner!r}: choose other --clients"
                 return Failure(FailureCode.CLIENT_TAKEN, detail)
+        return None
+
+    def _options_refusal(self, hello: Hello) -> Failure | None:
+        theirs = [("this run", self._task_options)]
+        if self._standard is not None:
+            theirs.append((f"node {self._standard.node!r}", self._standard.task_options))
+        for whose, options in theirs:
+            for key in sorted(hello.task_options.keys() & options.keys()):
+                own, other = hello.task_options[key], options[key]
+                if not same(own, other):
+                    detail = f"its task has {key}={own}, that of {whose} {key}={other}"
+                    remedy = f"give all the same --task-option, or name {key} in the task's local_options"
+                    return Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}")
         return None
 
     def _model_refusal(self, hello: Hello) -> Failure | None:

@@ -78,7 +78,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
     async with AsyncExitStack() as stack:
         channels = await stack.enter_async_context(Channels(tls, config.lost_after))
-        membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal)
+        membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal, config.task_option)
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
-PROTOCOL = 7
+PROTOCOL = 8
 #: Largest client id: as an int64, ids stand in arrays.
 MOST_CLIENT = 2**63 - 1
 #: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.
@@ -37,6 +38,8 @@ class Hello:
     tensors: tuple[TensorSpec, ...]
     peer_address: str = ""
     training_flop: int = 0
+    #: Those that all nodes of a run must have alike, defaults included.
+    task_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

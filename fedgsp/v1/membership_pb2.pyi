@@ -46,6 +46,26 @@ Global___NodeMessage: _TypeAlias = NodeMessage  # noqa: Y015
 class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TaskOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PROTOCOL_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
@@ -54,6 +74,7 @@ class Hello(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     TRAINING_FLOP_FIELD_NUMBER: _builtins.int
+    TASK_OPTIONS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     node: _builtins.str
     task: _builtins.str
@@ -68,6 +89,10 @@ class Hello(_message.Message):
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.TensorSpec]:
         """the model that the node's task makes"""
 
+    @_builtins.property
+    def task_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """those that all nodes of a run must have alike, defaults included"""
+
     def __init__(
         self,
         *,
@@ -79,10 +104,11 @@ class Hello(_message.Message):
         tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
         peer_address: _builtins.str = ...,
         training_flop: _builtins.int = ...,
+        task_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,6 +39,7 @@ class DigitDomains(Task):
 
     num_classes = 10
     data_is_repeatable = True
+    local_options = ("data",)  # paths, in one text
 
     def __init__(
         self,

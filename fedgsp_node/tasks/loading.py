@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import TaskError, UserError
 from fedgsp.task import Task
-from fedgsp_node.tasks.options import parse_options
+from fedgsp_node.tasks.options import parse_options, shared_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,23 +33,36 @@ def load_task(name: str, options: Mapping[str, str]) -> Task:
 
     Raises TaskError where the task cannot be found, built or used; a UserError of the task itself passes through.
     """
+    module, factory = _factory(name)
+    arguments = parse_options(name, factory, options)
+    task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
+    if not isinstance(task, Task):
+        raise TaskError(
+            f"task {name!r}: {getattr(factory, '__name__', name)} returned {_described(task)}, not a fedgsp.Task",
+            "return an instance of a subclass of fedgsp.Task",
+        )
+    for number in ("num_classes", "num_clients"):
+        _check_count(name, module, task, number)
+    if isinstance(task.local_options, str):
+        remedy = f"write local_options = ({task.local_options!r},)"
+        raise TaskError(f"task {name!r}: local_options is a text, not a tuple of texts", remedy)
+    return task
+
+
+def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[str, str]:
+    """The options of a loaded task that all nodes of a run must have alike, defaults included."""
+    _, factory = _factory(name)
+    return shared_options(name, factory, options, task.local_options)
+
+
+def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
     if ":" not in name and name not in BUILT_IN:
         raise TaskError(f"there is no task {name!r}", f"{_suggestion(name)}; your own is package.module:factory")
     if name not in BUILT_IN:
         _make_current_directory_importable()
     module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
     module = _import(name, module_name)
-    factory = _attribute(name, module, attribute)
-    arguments = parse_options(name, factory, options)
-    task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
-    if not isinstance(task, Task):
-        raise TaskError(
-            f"task {name!r}: {attribute} returned {_described(task)}, not a fedgsp.Task",
-            "return an instance of a subclass of fedgsp.Task",
-        )
-    for number in ("num_classes", "num_clients"):
-        _check_count(name, module, task, number)
-    return task
+    return module, _attribute(name, module, attribute)
 
 
 def _suggestion(name: str) -> str:

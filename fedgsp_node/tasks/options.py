@@ -11,16 +11,18 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import TaskError
+from fedgsp.options import BOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-_BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+#: Characters of an option's text that are compared between nodes.
+MOST_OPTION_LENGTH = 200
 
 
 def _bool(text: str) -> bool:
     try:
-        return _BOOLS[text.strip().lower()]
+        return BOOLS[text.strip().lower()]
     except KeyError:
         raise ValueError(text) from None
 
@@ -55,6 +57,27 @@ def parse_options(name: str, factory: Callable[..., object], options: Mapping[st
     if lacking:
         raise TaskError(f"task {name!r} needs the option {lacking[0]!r}", f"give --task-option {lacking[0]}=VALUE")
     return {key: _parse(name, factory, accepted.get(key, rest), key, text) for key, text in options.items()}
+
+
+def shared_options(
+    name: str, factory: Callable[..., object], options: Mapping[str, str], local: Collection[str]
+) -> dict[str, str]:
+    """What all nodes of a run must have alike, as text, defaults included: all but paths and those in `local`."""
+    parameters = inspect.signature(factory).parameters
+    defaults = {key: value.default for key, value in parameters.items() if value.kind in _BY_KEYWORD}
+    values = defaults | parse_options(name, factory, options)
+    return {
+        key: str(value)[:MOST_OPTION_LENGTH]
+        for key, value in values.items()
+        if key not in local
+        and isinstance(value, bool | int | float | str | None)
+        and not _is_path(parameters.get(key))
+    }
+
+
+def _is_path(parameter: inspect.Parameter | None) -> bool:
+    """By its annotation as written: a path that is not given is None, or a text."""
+    return parameter is not None and "Path" in str(parameter.annotation)
 
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

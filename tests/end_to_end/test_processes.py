@@ -102,12 +102,12 @@ async def test_nodes_that_do_not_fit_are_refused_with_the_remedy_and_the_run_goe
             async with (
                 node(tmp_path, address, *OPTIONS, "--clients", "3-5", name="other-task") as other_task,
                 node(tmp_path, address, *own, "--clients", "2-5", name="taken") as taken,
-                node(tmp_path, address, *own, "--task-option", "bias=no", "--clients", "3-5", name="shapes") as shapes,
+                node(tmp_path, address, *own, "--task-option", "bias=no", "--clients", "3-5", name="biased") as biased,
             ):
                 for process, said in [
                     (other_task, "start it with --task own:Flat"),
                     (taken, "client 2 is already hosted by node 'a'"),
-                    (shapes, "give all nodes the same task options"),
+                    (biased, "its task has bias=False, that of node 'a' bias=True"),
                 ]:
                     assert await process.ended(DEADLINE_S) == 5
                     assert said in process.errors

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.options import options
+from fedgsp.options import options, same
 
 
 def test_options_may_hold_any_text_after_the_first_sign() -> None:
@@ -11,3 +11,23 @@ def test_options_may_hold_any_text_after_the_first_sign() -> None:
     for wrong in (["a"], ["=a"], ["a=1", "a=2"]):
         with pytest.raises(ConfigError, match="--task-option"):
             options("--task-option", wrong)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("0.1", "1e-1", True),
+        ("4", "4.0", True),
+        ("yes", "True", True),
+        ("1", "true", True),
+        (" shards", "shards", True),
+        ("None", "None", True),
+        ("0", "1", False),
+        ("no", "on", False),
+        ("4", "5", False),
+        ("4", "four", False),
+        ("Shards", "shards", False),
+    ],
+)
+def test_values_are_the_same_however_they_are_written(one: str, other: str, alike: bool) -> None:
+    assert same(one, other) is same(other, one) is alike

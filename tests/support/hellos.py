@@ -17,6 +17,6 @@ def hello(node: str = "n0", clients: tuple[int, ...] = (0, 1), **changes: Any) -
     return dataclasses.replace(Hello(PROTOCOL, node, "digits", 10, hosted, TENSORS, "127.0.0.1:7000", 1000), **changes)
 
 
-def membership(relay: RelayMode = RelayMode.AUTO) -> tuple[Membership, Recorder]:
+def membership(relay: RelayMode = RelayMode.AUTO, **rest: Any) -> tuple[Membership, Recorder]:
     recorder = Recorder()
-    return Membership("run-1", "digits", relay, recorder), recorder
+    return Membership("run-1", "digits", relay, recorder, **rest), recorder

@@ -155,6 +155,16 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         FailureCode.WRONG_SHAPES,
         "give all nodes the same task options",
     ),
+    "another option than the first node": (
+        hello(*SECOND, task_options={"seed": "1", "alpha": "0.1"}),
+        FailureCode.WRONG_TASK,
+        "its task has seed=1, that of node 'n0' seed=0: give all the same --task-option, or name seed in",
+    ),
+    "another option than the run": (
+        hello(*SECOND, task_options={"partition": "iid"}),
+        FailureCode.WRONG_TASK,
+        "its task has partition=iid, that of this run partition=shards: give all",
+    ),
     "no model": (hello(*SECOND, tensors=()), FailureCode.WRONG_SHAPES, "has 0 tensors where 3 are expected"),
     "no port": (hello(*SECOND, peer_address="host"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
     "port 0": (hello(*SECOND, peer_address="host:0"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
@@ -164,13 +174,19 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_node_is_refused_that_has(name: str) -> None:
-    members, recorder = membership()
-    await admitted(members, hello())
+    members, recorder = membership(task_options={"partition": "shards"})
+    await admitted(members, hello(task_options={"seed": "0", "alpha": "1e-1"}))
     said, code, remedy = REFUSED[name]
     failure = await refused(members, said)
     assert failure.code is code
     assert remedy in failure.detail
     assert recorder.events[-1] == {"event": "node_refused", "node": said.node, "reason": str(failure)}
+
+
+async def test_options_are_compared_by_value_and_where_both_have_them() -> None:
+    members, _ = membership(task_options={"data": "/srv/a", "validation": "yes"})
+    await admitted(members, hello(task_options={"alpha": "0.10", "validation": "True"}))
+    await admitted(members, hello("n1", (2,), task_options={"alpha": "1e-1", "validation": "True", "seed": "4"}))
 
 
 @pytest.mark.parametrize(

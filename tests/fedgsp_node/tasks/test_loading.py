@@ -5,8 +5,9 @@ import textwrap
 import pytest
 
 from fedgsp.errors import DataError, TaskError
-from fedgsp_node.tasks import BUILT_IN, load_task
+from fedgsp_node.tasks import BUILT_IN, load_task, options_to_share
 from fedgsp_node.tasks.digits import Digits
+from fedgsp_node.tasks.options import MOST_OPTION_LENGTH
 
 GOOD = """
     from __future__ import annotations
@@ -116,6 +117,33 @@ def test_a_factory_with_open_keywords_takes_any_option(user_module):
         after,
     )
     assert load_task("open_task:make", {"a": "1", "b": "2"}).kept == {"a": 1, "b": 2}
+
+
+def test_options_that_nodes_share_have_their_defaults_and_no_paths(user_module):
+    user_module("shared_task", GOOD)
+    options = {"rate": "5e-2", "path": "a/b", "limit": "none", "bare": "x" * 300}
+    task = load_task("shared_task:Good", options)
+    shared = {"count": "1", "rate": "0.05", "flag": "False", "mode": "a", "level": "1", "limit": "None", "plain": "3"}
+    assert options_to_share("shared_task:Good", options, task) == shared | {"bare": "x" * MOST_OPTION_LENGTH}
+
+
+def test_options_that_a_task_calls_local_are_not_shared(user_module):
+    user_module("local_task", GOOD, "\n    class Local(Good):\n        local_options = ('plain', 'bare')\n")
+    shared = options_to_share("local_task:Local", {"bare": "db"}, load_task("local_task:Local", {"bare": "db"}))
+    assert list(shared) == ["count", "rate", "flag", "mode", "level", "limit"]
+
+
+def test_local_options_that_are_one_text_are_refused(user_module):
+    user_module("text_task", GOOD, "\n    class Text(Good):\n        local_options = 'bare'\n")
+    assert "write local_options = ('bare',)" in refused("text_task:Text")
+
+
+def test_files_of_digit_domains_may_differ_between_nodes():
+    shared = options_to_share(
+        "digit_domains", {"domains": "digits"}, load_task("digit_domains", {"domains": "digits"})
+    )
+    assert "data" not in shared
+    assert shared["domains"] == "digits"
 
 
 @pytest.mark.parametrize(
