@@ -21,7 +21,7 @@ from top_server.group_run import LOST, MOST_TRIES, GroupOutcome, GroupTask, Trac
 from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median
 from top_server.growth import group_count
-from top_server.latecomers import with_latecomers
+from top_server.latecomers import with_absent, with_latecomers
 from top_server.local_run import gains
 from top_server.membership import RETURN_TIMEOUT_S
 from top_server.moved import Moved
@@ -104,6 +104,7 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
         "clients_skipped": sum(len(outcome.left_out) for outcome in outcomes),
         "accuracy": evaluated.accuracy if evaluated else None,
         "loss": evaluated.loss if evaluated else None,
+        "clients_evaluated": len(evaluated.of) if evaluated else 0,
         "seconds": round(time.monotonic() - begin, 3),
         "bytes_direct": moved.direct,
         "bytes_relayed": moved.relayed,
@@ -157,7 +158,8 @@ async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
         run.first_clients.update(evidence.clients)
     arrived = run.plan is not None and (bool(evidence.newcomers) or not run.plan.names(evidence.clients))
     if run.plan is None or scheme.regroup == "always" or (scheme.regroup == "arrivals" and arrived):
-        run.plan = await run.assign(_request(run, number, wanted, evidence))
+        plan = await run.assign(_request(run, number, wanted, evidence))
+        run.plan = with_absent(plan, run.plan) if run.plan is not None and scheme.continues else plan
     elif arrived:
         run.plan, placed = with_latecomers(run.plan, evidence.clients)
         for client, group in placed.items():

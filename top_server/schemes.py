@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: Groupings that go on from the groups of the round before.
+_CONTINUING = frozenset({"fedcluster", "fedcollab", "kmeans"})
+#: Groupings that give the same clients the same groups.
+_STATIC = frozenset({"fixed", "single", "singletons"})
+
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
@@ -38,6 +43,16 @@ class Scheme:
     personal: bool = False
     #: What --grouping-option would say unless given.
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def continues(self) -> bool:
+        """Whether groups go on from those of the round before, so that clients that are away keep their place."""
+        return self.regroup == "arrivals" or self.grouping in _CONTINUING
+
+    @property
+    def lasts(self) -> bool:
+        """Whether a group stays the same group, so that who comes, or comes back, takes over what it has learned."""
+        return self.continues or self.regroup == "never" or self.grouping in _STATIC
 
 
 def _all(

@@ -101,7 +101,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    merge: str, clients: int = 4, options: Mapping[str, str] | None = None, **config: Any
+    merge: str, clients: int = 4, options: Mapping[str, str] | None = None, scheme: str = "hcct", **config: Any
 ) -> AsyncIterator[Stage]:
     """A run of so many clients on one node, before its first round."""
     journal, made = Recorder(), ModelStore()
@@ -118,7 +118,7 @@ async def stage(
         run = Run(
             "run",
             RunConfig(**config),
-            SCHEMES["hcct"],
+            SCHEMES[scheme],
             served.address,
             membership,
             cast("Any", None),

@@ -72,17 +72,28 @@ async def test_while_all_have_a_place_only_always_groups_again(regroup: str, ask
 
 
 async def test_always_tells_the_groups_of_the_round_before() -> None:
-    async with grouping("always") as (s, groups):
+    async with grouping("always", grouping="hcct") as (s, groups):
         await formed(s, 1, 0, 1, 2, 3)
         assert await formed(s, 2, 0, 2, 3) == ((0,), (2, 3))
         await formed(s, 3, 0, 1, 2, 3)
         assert [request.settled for request in groups.asked] == [(), ((0,), (2, 3)), ((0,), (2, 3))]
 
 
+@pytest.mark.parametrize("scheme", ["fedcluster", "fedcollab", "kmeans"])
+async def test_a_grouping_that_goes_on_from_its_groups_keeps_the_place_of_who_is_away(scheme: str) -> None:
+    row = SCHEMES[scheme]
+    async with grouping(row.regroup, 6, grouping=row.grouping) as (s, groups):
+        await formed(s, 1, 0, 1, 2, 3)
+        assert await formed(s, 2, 0, 2, 3, 5) == ((0, 1), (2, 3), (5,))
+        assert groups.asked[1].settled == ((0,), (2, 3))
+        assert (await formed(s, 3, 0, 1, 2, 3, 4))[:2] == ((0, 1), (2, 3))
+        assert groups.asked[2].settled == ((0, 1), (2, 3))
+
+
 async def test_arrivals_are_grouped_with_the_settled_groups_of_those_who_are_there() -> None:
     async with grouping("arrivals", 6) as (s, groups):
         await formed(s, 1, 0, 1, 2, 3)
-        assert await formed(s, 2, 0, 2, 3, 5) == ((0,), (2, 3), (5,))
+        assert await formed(s, 2, 0, 2, 3, 5) == ((0, 1), (2, 3), (5,))
         assert groups.asked[1].settled == ((0,), (2, 3))
         assert groups.asked[1].clients == (0, 2, 3, 5)
         assert s.journal.of_kind("client_placed") == []
@@ -108,11 +119,11 @@ async def test_never_leaves_newcomers_that_have_a_place_where_they_are() -> None
         assert s.journal.of_kind("client_placed") == []
 
 
-async def test_a_group_whose_members_have_all_left_is_kept_until_somebody_arrives() -> None:
+async def test_a_group_whose_members_have_all_left_is_kept() -> None:
     async with grouping("arrivals", 6) as (s, groups):
         await formed(s, 1, 0, 1, 2, 3)
         assert await formed(s, 2, 2, 3) == ((0, 1), (2, 3))
-        assert await formed(s, 3, 2, 3, 4) == ((2, 3), (4,))
+        assert await formed(s, 3, 2, 3, 4) == ((2, 3), (4,), (0, 1))
         assert groups.asked[1].settled == ((2, 3),)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, Results
 from top_server.merging.base import Merging, Starts
@@ -11,21 +11,41 @@ from top_server.models import INITIAL, Held, client_slot
 
 if TYPE_CHECKING:
     from top_server.group_run import GroupOutcome
+    from top_server.run import Run
 
 
 class ModelPerGroup(Merging):
-    """A group starts from the mean of its members' models, weighted by samples; one alone keeps its model at home."""
+    """A group starts from the mean of its members' models, weighted by samples; one alone keeps its model at home.
+
+    Where groups last (see `Scheme`), from what those of them have who trained last: a client that came late, or was
+    away or skipped for a while, would only pull it back.
+    """
 
     alone: ClassVar[Results | None] = Results.RETAINED
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        #: Client -> the last round that its model is of; for those that trained.
+        self._trained: dict[int, int] = {}
+
+    def save(self) -> dict[str, Any]:
+        """When each client trained last."""
+        return {"trained": self._trained}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        self._trained = {int(client): number for client, number in saved["trained"].items()}
+
     def start(self, group: Iterable[int]) -> Starts:
         """A model that several members share counts once, with the samples of all of them."""
+        there = {client: member for client in group if (member := self.run.membership.member(client)) is not None}
+        if self.run.scheme.lasts:
+            latest = max((self._trained.get(client, 0) for client in there), default=0)
+            there = {client: member for client, member in there.items() if self._trained.get(client, 0) == latest}
         weights: dict[ModelRef, tuple[Held, float]] = {}
-        for client in group:
-            member = self.run.membership.member(client)
-            if member is not None:
-                held = self.of(client)
-                weights[held.ref] = (held, weights.get(held.ref, (held, 0.0))[1] + member.samples)
+        for client, member in there.items():
+            held = self.of(client)
+            weights[held.ref] = (held, weights.get(held.ref, (held, 0.0))[1] + member.samples)
         return tuple(weights.values())
 
     async def take(self, round_number: int, outcome: GroupOutcome) -> Failure | None:
@@ -34,12 +54,14 @@ class ModelPerGroup(Merging):
         if outcome.task.program == "alone":
             held = {client_slot(client): model for client, model in outcome.own_models.items()}
             self.run.models.point(held)
+            self._trained.update(dict.fromkeys(outcome.own_models, round_number))
             return outcome.result if isinstance(outcome.result, Failure) and not held else None
         weights = await self.run.take(outcome)
         if isinstance(weights, Failure):
             return weights
         model_id = self.group_model_id(round_number, outcome.task.number)
         self.run.models.put(map(client_slot, sorted(outcome.took_part)), model_id, weights)
+        self._trained.update(dict.fromkeys(sorted(outcome.took_part), round_number))
         return None
 
     def note_lost(self, outcome: GroupOutcome) -> None:
@@ -54,6 +76,7 @@ class ModelPerGroup(Merging):
         for client in sorted(gone | outcome.lost):
             if self.of(client).client == client:
                 self.run.models.drop(client_slot(client))
+                self._trained.pop(client, None)
                 self.afresh.add(client)
                 self.run.journal.record("model_lost", client=client, reason="its node has it no more")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted import model
 from support.staged import START, Stage, stage
 
 from fedgsp.messages import Failure, FailureCode, ModelRef
+from top_server.merging import MERGES
 from top_server.models import INITIAL, Held
 
 
@@ -101,6 +104,38 @@ async def test_newcomers_start_from_the_model_that_they_are_given() -> None:
         s.run.models.drop("for a while")
         assert starts(s, 2, 3) == [("run/2/newcomers", None, 12 + 13)]
         assert await s.value(s.run.merging.of(2)) == 8.0
+
+
+@pytest.mark.parametrize("scheme", ["fedcollab", "fedcluster", "kmeans", "naive-gsp", "global"])
+async def test_where_groups_last_who_comes_takes_over_what_the_others_trained(scheme: str) -> None:
+    async with stage("none", scheme=scheme) as s:
+        await s.run.merging.take(1, await s.trained((0, 1, 2), 5.0))
+        assert starts(s, 0, 1, 2, 3) == [("run/1/0", None, 10 + 11 + 12)]
+        await s.run.merging.take(2, await s.trained((0, 1), 6.0, skipped={2: "its node was slow"}))
+        assert starts(s, 0, 1, 2, 3) == [("run/2/0", None, 10 + 11)]  # nor does an old model pull it back
+        assert starts(s, 2, 3) == [("run/1/0", None, 12)]
+        assert starts(s, 3) == [("run/initial", None, 13)]
+
+
+async def test_where_groups_last_a_model_that_is_lost_is_that_of_a_newcomer() -> None:
+    async with stage("none", scheme="fedcollab") as s:
+        await s.run.merging.take(1, s.alone({0: own(0), 1: own(1)}))
+        assert starts(s, 0, 1, 2) == [(own(0).id, 0, 10), (own(1).id, 1, 11)]
+        failure = Failure(FailureCode.NO_SUCH_MODEL, "no member trained")
+        own_starts = {1: s.run.merging.of(1)}
+        await s.run.merging.take(2, s.outcome("alone", failure, skipped={1: "gone"}, own_starts=own_starts))
+        assert starts(s, 0, 1, 2) == [(own(0).id, 0, 10)]
+
+
+async def test_who_trained_last_is_known_after_a_restart() -> None:
+    async with stage("none", scheme="fedcollab") as s:
+        await s.run.merging.take(1, await s.trained((0, 1), 5.0))
+        await s.run.merging.take(2, await s.trained((0,), 6.0, number=1, skipped={1: "its node was slow"}))
+        saved = json.loads(json.dumps(s.run.merging.save()))
+        before = starts(s, 0, 1, 2)
+        s.run.merging = MERGES["none"](s.run)
+        s.run.merging.restore(saved)
+        assert starts(s, 0, 1, 2) == before == [("run/2/1", None, 10)]
 
 
 async def test_clients_that_left_count_for_no_start() -> None:
