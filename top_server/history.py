@@ -23,6 +23,7 @@ KEYS = (
     "clients_skipped",
     "accuracy",
     "loss",
+    "clients_evaluated",
     "seconds",
     "bytes_direct",
     "bytes_relayed",
