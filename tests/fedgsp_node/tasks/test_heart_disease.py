@@ -1,3 +1,4 @@
+import shutil
 import sys
 from pathlib import Path
 
@@ -122,17 +123,64 @@ def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(folder):
 @pytest.mark.parametrize(
     ("edit", "what"),
     [
-        (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: path.unlink(), "is not there"),
         (lambda path: path.write_text(path.read_text()[:-20]), "cannot be read"),
         (lambda path: path.write_text("<html>\n"), "does not hold 13 features"),
         (lambda path: path.write_text(path.read_text().replace(",4.0\n", ",5.0\n", 1)), "a diagnosis of 0..4"),
+        (lambda path: path.write_text(path.read_text().replace(",0.0\n", ",1.0\n", 7)), "cannot be split"),
     ],
 )
-def test_files_that_are_missing_cut_or_of_another_kind_are_refused(folder, hospital, edit, what):
+def test_files_that_are_missing_cut_or_of_another_kind_are_refused_for_their_hospital_alone(
+    folder, hospital, edit, what
+):
     edit(folder / f"processed.{hospital}.data")
+    task, client = load(folder), HOSPITALS.index(hospital)
     with pytest.raises(DataError, match=rf"processed\.{hospital}\.data .*{what}") as caught:
-        load(folder)
+        task.data(client)
     assert caught.value.remedy
+    assert len(task.data((client + 1) % 4).train) == 32
+
+
+def same(one, other):
+    return all(
+        np.array_equal(getattr(getattr(one, part), axis), getattr(getattr(other, part), axis))
+        for part in ("train", "test")
+        for axis in ("x", "y")
+    )
+
+
+def test_a_hospital_needs_no_other_hospitals_file(folder, tmp_path):
+    everybody = load(folder)
+    for client, hospital in enumerate(HOSPITALS):
+        own = tmp_path / "own" / hospital
+        own.mkdir(parents=True)
+        shutil.copy(folder / f"processed.{hospital}.data", own)
+        task = load(own)
+        assert task.num_clients == 4
+        assert same(task.data(client), everybody.data(client))
+        other = (client + 1) % 4
+        with pytest.raises(DataError, match=f"client {other} is {HOSPITALS[other]}.*leave client {other} out of"):
+            task.data(other)
+
+
+def test_an_npz_may_hold_some_of_the_hospitals(tmp_path, arrays):
+    everybody = load(save(tmp_path / "all.npz", arrays))
+    some = {}
+    for part in ("train", "test"):
+        chosen = np.isin(arrays[f"hospital_{part}"], (1, 3))
+        some |= {name: array[chosen] for name, array in arrays.items() if name.endswith(part)}
+    task = load(save(tmp_path / "some.npz", some))
+    for client in (1, 3):
+        assert same(task.data(client), everybody.data(client))
+    with pytest.raises(DataError, match=r"client 2 is switzerland, and .*some\.npz has none of its patients"):
+        task.data(2)
+
+
+def test_a_file_is_read_once(folder):
+    task = load(folder)
+    first = task.data(0)
+    (folder / "processed.cleveland.data").unlink()
+    assert task.data(0) is first
 
 
 @pytest.mark.parametrize(
@@ -142,25 +190,25 @@ def test_files_that_are_missing_cut_or_of_another_kind_are_refused(folder, hospi
         ("y_test", np.full(40, 2)),
         ("y_train", np.zeros(119, int)),
         ("hospital_test", np.zeros(39, int)),
-        ("hospital_test", np.zeros(40, int)),
+        ("hospital_test", np.ones(40, int)),
         ("hospital_train", np.full(120, 4)),
     ],
 )
 def test_arrays_of_another_shape_or_range_are_refused(tmp_path, arrays, key, value):
     with pytest.raises(DataError, match=r"heart\.npz.*_(train|test)"):
-        load(save(tmp_path / "heart.npz", arrays | {key: value}))
+        load(save(tmp_path / "heart.npz", arrays | {key: value})).data(0)
 
 
 def test_an_npz_that_is_missing_cut_or_partial_is_refused(tmp_path, arrays):
     with pytest.raises(DataError, match=r"nowhere\.npz cannot be used"):
-        load(tmp_path / "nowhere.npz")
+        load(tmp_path / "nowhere.npz").data(0)
     path = save(tmp_path / "cut.npz", arrays)
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(DataError, match=r"cut\.npz cannot be used"):
-        load(path)
+        load(path).data(0)
     del arrays["hospital_test"]
     with pytest.raises(DataError, match="hospital_test"):
-        load(save(tmp_path / "partial.npz", arrays))
+        load(save(tmp_path / "partial.npz", arrays)).data(0)
 
 
 def test_the_real_files_and_the_real_npz_hold_the_same_patients(real_data):
