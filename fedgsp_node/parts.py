@@ -74,4 +74,20 @@ def _usable(part: Split, task: Task, client: int) -> Split:
         if y.ndim == 1 and len(y) and not 0 <= y.min() <= y.max() < task.num_classes:
             span = f"{y.min()} .. {y.max()}"
             raise TaskError(f"client {client} has labels {span}", f"number the classes 0 .. {task.num_classes - 1}")
+    if len(y) and getattr(task.loss, "__func__", None) is Task.loss:
+        _check_classes(y, client)
     return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)
+
+
+def _check_classes(y: np.ndarray, client: int) -> None:
+    """Raises TaskError for labels that cross-entropy refuses in the first batch, whatever the model gives.
+
+    Shares of classes, floats of shape (n, num_classes), pass: cross-entropy takes them.
+    """
+    if y.ndim > 1 and y.shape[1:] == (1,):
+        raise TaskError(f"client {client}'s y has shape {y.shape}", "return y.ravel(): a label per sample")
+    if y.dtype.kind == "b" or (y.dtype.kind == "f" and y.ndim == 1):
+        raise TaskError(
+            f"client {client}'s y has dtype {y.dtype}, and the task's loss, cross-entropy, takes whole numbers",
+            "return y.astype(np.int64), or give the task a loss() of its own if y are no classes",
+        )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
+import torch
 from support.blobs_task import Blobs
 
 from fedgsp.errors import TaskError
-from fedgsp.task import ClientData
+from fedgsp.task import ClientData, Split, Task
 from fedgsp_node import parts
 from fedgsp_node.parts import Parts
 
@@ -69,3 +71,67 @@ def test_data_that_are_gone_when_asked_for_again_are_the_tasks_fault(monkeypatch
     task.broken = True
     with pytest.raises(TaskError, match=r"the task's data\(0\) raised OSError: the disk is gone \(test_parts.py:"):
         found.of(0)
+
+
+class Labelled(Blobs):
+    """Client 1's labels are `y`, and of its test part `y_test`; the loss is the default one."""
+
+    loss = Task.loss
+
+    def __init__(self, y: np.ndarray, y_test: np.ndarray | None = None) -> None:
+        super().__init__()
+        self.y, self.y_test = y, y if y_test is None else y_test
+
+    def data(self, client: int) -> ClientData:
+        if client != 1:
+            return super().data(client)
+        parts = (Split(np.zeros((len(y), 4), np.float32), y) for y in (self.y, self.y_test))
+        return ClientData(*parts)
+
+
+class Measured(Labelled):
+    """Its y are no classes."""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(outputs[:, 0], targets.float())
+
+
+ZEROS = np.zeros(3, np.int64)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bool"])
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_labels_that_cross_entropy_refuses_are_refused_at_the_start(dtype: str, part: str) -> None:
+    wrong = ZEROS.astype(dtype)
+    task = Labelled(wrong) if part == "train" else Labelled(ZEROS, wrong)
+    with pytest.raises(TaskError, match=f"client 1's y has dtype {dtype}, .*cross-entropy.*astype") as caught:
+        Parts(task, range(4))
+    assert caught.value.exit_code == 3
+    with pytest.raises(RuntimeError):  # so it would in the first batch
+        task.loss(torch.zeros(3, 4), torch.from_numpy(wrong)).backward()
+
+
+def test_a_column_of_labels_is_refused_with_the_remedy() -> None:
+    with pytest.raises(TaskError, match=r"client 1's y has shape \(3, 1\); return y.ravel\(\)"):
+        Parts(Labelled(ZEROS[:, None]), range(4))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64", "int64"])
+def test_labels_of_every_whole_number_type_become_int64(dtype: str) -> None:
+    assert Parts(Labelled(ZEROS.astype(dtype)), [1]).of(1).train.y.dtype == np.int64
+
+
+def test_shares_of_classes_and_an_empty_test_part_are_taken() -> None:
+    assert Parts(Labelled(np.full((3, 4), 0.25, np.float32), np.empty(0)), [1]).sizes[1].test_samples == 0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bool"])
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_a_task_with_a_loss_of_its_own_may_have_any_numbers(dtype: str, shape: tuple[int, ...]) -> None:
+    assert Parts(Measured(np.ones(shape, dtype)), [1]).of(1).train.y.dtype == dtype
+
+
+def test_a_loss_that_is_given_to_the_task_itself_is_one_of_its_own() -> None:
+    task = Labelled(ZEROS.astype(np.float64))
+    task.loss = torch.nn.functional.mse_loss  # type: ignore[method-assign]
+    assert Parts(task, [1]).of(1).train.y.dtype == np.float64
