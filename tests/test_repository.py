@@ -116,6 +116,14 @@ def test_the_choices_of_a_scheme_exist(scheme: str) -> None:
     assert row.weighing in WEIGHINGS
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_readme_says_what_a_scheme_is_and_what_leaves_a_client(scheme: str) -> None:
+    readme = texts()[PurePath("README.md")]
+    for heading in ("Schemes", "What leaves a client"):
+        (section,) = re.findall(rf"^## {heading}\n(.*?)^## ", readme, re.MULTILINE | re.DOTALL)
+        assert f"`{scheme}`" in section
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_built_in_task_is_where_its_entry_says(name: str) -> None:
     module, _, attribute = BUILT_IN[name].partition(":")
