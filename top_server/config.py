@@ -312,13 +312,20 @@ def _check_local_nodes(config: RunConfig) -> None:
 def load(path: Path) -> RunConfig:
     """The settings of a file, of the right types but not yet checked; ConfigError names the file and the key."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: there is no such file", "check the path") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--config {path} is not TOML: {error}", "mend that place") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} cannot be read: {error}", "give a TOML file in UTF-8") from None
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> RunConfig:
+    """The same of what a file says, or is going to say."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}", "mend that place") from None
     return RunConfig(**{key: _typed(path, key, value) for key, value in document.items()})
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sweep
 
 EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "experiments"
 
@@ -23,3 +24,10 @@ def test_distances_are_measured_before_others_use_them(name: str) -> None:
     order = list(variants)
     users = [name for name, given in variants.items() if given.get("grouping_option", {}).get("distances") == file]
     assert all(order.index("distances") < order.index(user) for user in users)
+
+
+@pytest.mark.parametrize("name", sorted(experiments()))
+def test_the_settings_of_every_variant_can_be_read(name: str, tmp_path: Path) -> None:
+    document = experiments()[name]
+    for variant in document["variants"]:
+        sweep.check(sweep.settings_of(document, variant, 0, None, {}, tmp_path), tmp_path / variant)

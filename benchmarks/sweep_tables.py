@@ -1,0 +1,87 @@
+"""The tables of a sweep: what its variants come to, over their seeds, from the summaries that the runs left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def summaries(directories: list[Path]) -> dict[Path, dict[str, Any]]:
+    """Of the runs that are finished."""
+    files = {directory: directory / "summary.json" for directory in directories}
+    return {
+        directory: json.loads(file.read_text(encoding="utf-8")) for directory, file in files.items() if file.exists()
+    }
+
+
+def table(runs: dict[str, list[Path]]) -> None:
+    columns = [
+        "variant",
+        "seeds",
+        "best-round error",
+        "last-round error",
+        "std over clients",
+        "min",
+        "max",
+        "MB moved",
+    ]
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    for name, directories in runs.items():
+        found = summaries(directories)
+        if not found:
+            continue
+        told = found.values()
+        best, last = (np.array([100 * (1 - summary[key]["mean"]) for summary in told]) for key in ("best", "last"))
+        spread = np.array(
+            [[100 * s["best"]["std"], 100 * (1 - s["best"]["max"]), 100 * (1 - s["best"]["min"])] for s in told]
+        )
+        std, least, most = spread.mean(axis=0)
+        moved = np.mean([moved_bytes(directory) for directory in found]) / 1e6
+        figures = [cell(best), cell(last), f"{std:.2f}", f"{least:.2f}", f"{most:.2f}", f"{moved:,.1f}"]
+        print("| " + " | ".join([name, str(len(found)), *figures]) + " |")
+
+
+def gains(runs: dict[str, list[Path]]) -> None:
+    print("| variant | seeds | accuracy | IPR | RSD | partition of the first seed |\n|" + "---|" * 6)
+    for name, directories in runs.items():
+        found = summaries(directories)
+        if not found:
+            continue
+        last = [summary["last"] for summary in found.values()]
+        figures = [
+            cell(100 * np.array([one[key] for one in last])) if all(key in one for one in last) else "-"
+            for key in ("mean", "ipr", "rsd")
+        ]
+        lines = (next(iter(found)) / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        groups = json.loads(lines[-1])["partition"]
+        partition = f"{len(groups)}: " + " ".join(sorted((str(len(group)) for group in groups), key=int))
+        print("| " + " | ".join([name, str(len(found)), *figures, partition]) + " |")
+
+
+def per_client(runs: dict[str, list[Path]]) -> None:
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for name, directories in runs.items():
+        for directory in summaries(directories):
+            lines = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+            last = json.loads(lines[-1])
+            figures = {"accuracy": last["accuracy_per_client"], **last.get("metrics_per_client", {})}
+            for figure, values in figures.items():
+                found.setdefault(figure, {}).setdefault(name, []).append(values)
+    for figure, by_name in found.items():
+        clients = sorted({int(client) for runs in by_name.values() for values in runs for client in values})
+        print(f"\n| {figure} of client | " + " | ".join(map(str, clients)) + " |\n|" + "---|" * (len(clients) + 1))
+        for name, values in by_name.items():
+            known = [[run[str(client)] for run in values if str(client) in run] for client in clients]
+            print(f"| {name} | " + " | ".join(cell(100 * np.array(one)) if one else "-" for one in known) + " |")
+
+
+def cell(values: np.ndarray) -> str:
+    return f"{values.mean():.2f} +- {values.std(ddof=1):.2f}" if len(values) > 1 else f"{values.mean():.2f}"
+
+
+def moved_bytes(directory: Path) -> int:
+    lines = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return sum(row["bytes_direct"] + row["bytes_relayed"] for row in map(json.loads, lines))

@@ -1,0 +1,175 @@
+"""A sweep: which runs it plays and refuses, and what it says of those that fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sweep
+import tomli_w
+
+from fedgsp.errors import ConfigError
+from top_server.config import dump, parse
+
+RUN = {"scheme": "hcct", "task": "digits", "rounds": 2, "clients": 2, "local_nodes": 1}
+
+
+def experiment(folder: Path, variants: dict[str, Any], **run: Any) -> Path:
+    path = folder / "experiment.toml"
+    path.write_text(tomli_w.dumps({"seeds": [0], "run": {**RUN, **run}, "variants": variants}), encoding="utf-8")
+    return path
+
+
+def finished(directory: Path, settings: dict[str, Any], mean: float = 0.5, **last: float) -> Path:
+    """As a run of these settings leaves it."""
+    directory.mkdir(parents=True)
+    (directory / "config.toml").write_text(dump(parse(tomli_w.dumps(settings), directory)), encoding="utf-8")
+    spread = {"mean": mean, "std": 0.0, "min": mean, "max": mean}
+    (directory / "summary.json").write_text(json.dumps({"best": spread, "last": {**spread, **last}}))
+    row = {"bytes_direct": 0, "bytes_relayed": 0, "partition": [[0], [1]]}
+    (directory / "history.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    return directory
+
+
+class Played:
+    """In place of the processes of runs: notes their command and the settings that they are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *failing: str) -> None:
+        self.settings: dict[str, dict[str, Any]] = {}
+        self._failing = failing
+        monkeypatch.setattr(subprocess, "run", self._run)
+
+    def _run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        config, directory = (Path(command[command.index(name) + 1]) for name in ("--config", "--run-dir"))
+        if directory.name in self._failing:
+            return subprocess.CompletedProcess(command, 6)
+        self.settings[directory.name] = tomllib.loads(config.read_text(encoding="utf-8"))
+        finished(directory, self.settings[directory.name])
+        return subprocess.CompletedProcess(command, 0)
+
+
+def swept(monkeypatch: pytest.MonkeyPatch, *words: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["sweep.py", *map(str, words)])
+    sweep.main()
+
+
+def test_variants_with_a_dot_in_their_names_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Played(monkeypatch)
+    variants = {f"0.5-alpha{alpha}": {"grouping_option": {"alpha": alpha}} for alpha in ("1", "10")}
+    swept(monkeypatch, experiment(tmp_path, variants), "--out", tmp_path / "out")
+    for alpha in ("1", "10"):
+        config = tmp_path / "out" / f"0.5-alpha{alpha}-0.toml"
+        assert tomllib.loads(config.read_text(encoding="utf-8"))["grouping_option"] == {"alpha": alpha}
+        assert config.with_name(f"0.5-alpha{alpha}-0.log").exists()
+
+
+def test_when_runs_fail_the_others_go_on_and_the_failed_are_named_with_their_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = Played(monkeypatch, "0.5-0", "b-1")
+    with pytest.raises(SystemExit) as caught:
+        swept(
+            monkeypatch,
+            experiment(tmp_path, {"0.5": {}, "b": {}}),
+            "--out",
+            tmp_path,
+            "--seeds",
+            "0,1",
+        )
+    assert list(played.settings) == ["b-0", "0.5-1"]
+    # text as the code of a SystemExit goes to stderr, with exit code 1
+    assert str(caught.value) == (
+        "2 runs failed, and are not in the table:\n"
+        f"  0.5-0: see {tmp_path / '0.5-0.log'}\n  b-1: see {tmp_path / 'b-1.log'}"
+    )
+    assert "| b | 1 | 50.00 | 50.00 |" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = experiment(tmp_path, {"a": {}}, local_run="{out}/local-{seed}", task_option={"clients": "2"})
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    swept_first = Played(monkeypatch)
+    swept(monkeypatch, path, "--out", out, "--task-option", "data=here/digits.npz")
+    assert list(swept_first.settings) == ["a-0"]
+    out.rename(moved)
+    # files may lie elsewhere, and the processes be others
+    path = experiment(
+        tmp_path,
+        {"a": {}},
+        local_run="{out}/local-{seed}",
+        task_option={"clients": 2},
+        local_nodes=2,
+        listen="127.0.0.1:0",
+    )
+    again = Played(monkeypatch)
+    swept(monkeypatch, path, "--out", moved, "--task-option", "data=there/digits.npz")
+    assert again.settings == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "what"),
+    [
+        ({}, ["--rounds", "3"], "--rounds 2, and 3 is asked for"),
+        (
+            {},
+            ["--task-option", "data=other.npz"],
+            "--task-option {'seed': '0'}, and {'seed': '0', 'data': 'other.npz'}",
+        ),
+        ({"learning_rate": 1}, [], "--learning-rate 0.01, and 1.0 is asked for"),
+        ({"training": "ditto"}, [], "--training None, and ditto is asked for"),
+        ({"clients": 3}, [], "--clients 2, and 3 is asked for"),
+        ({"wire_dtype": "bfloat16"}, [], "--wire-dtype exact, and bfloat16 is asked for"),
+        ({"local_run": "{out}/fast-{seed}"}, [], "--local-run None, and"),
+    ],
+)
+def test_a_run_that_was_finished_with_other_settings_is_refused_before_any_is_played(
+    changes: dict[str, Any], words: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Played(monkeypatch)
+    swept(monkeypatch, experiment(tmp_path, {"old": {}}), "--out", tmp_path)
+    again = Played(monkeypatch)
+    with pytest.raises(SystemExit, match=r"sweep\.py: .*old-0 was run with") as caught:
+        swept(monkeypatch, experiment(tmp_path, {"new": {}, "old": changes}), "--out", tmp_path, *words)
+    assert what in str(caught.value)
+    assert str(caught.value).endswith("remove that directory, ask for what it has, or give another --out")
+    assert again.settings == {}
+    # what is there is told all the same
+    swept(monkeypatch, experiment(tmp_path, {"old": changes}), "--out", tmp_path, *words, "--table")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "what"),
+    [
+        (None, [], "cannot be read"),
+        ("not TOML", [], "cannot be read"),
+        ("seeds = [0]\n[variants.a]", [], "has no `run`, so it is no experiment"),
+        ("seeds = [0]\n[run]\ncolour = 1\n[variants.a]", [], "there is no setting 'colour'"),
+        ("seeds = [0]\n[run]\n[variants.a]", ["--variants", "b"], "there is no variant 'b'; there are: a"),
+        ("seeds = [0]\n[run]\n[variants.a]", ["--task-option", "data"], "--task-option 'data' is not an option"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    text: str | None, words: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "experiment.toml").write_text(text, encoding="utf-8")
+    played = Played(monkeypatch)
+    with pytest.raises(SystemExit) as caught:
+        swept(monkeypatch, tmp_path / "experiment.toml", "--out", tmp_path / "out", *words)
+    assert what in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert played.settings == {}
+
+
+def test_a_run_whose_settings_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    finished(tmp_path / "a", RUN)
+    (tmp_path / "a" / "config.toml").write_text("colour = 1")
+    with pytest.raises(ConfigError, match="there is no setting 'colour'"):
+        sweep.check(RUN, tmp_path / "a")
