@@ -8,7 +8,8 @@ run again. --task-option and --rounds go to every run. If runs fail the others g
 
 The table gives test error in %, over the clients: the mean over seeds (and +- its standard deviation, ddof 1) of the
 mean over clients, once with each client's best round, as HCCT's authors report, and once after the last round. With
---gains it gives what FedCollab's authors report: accuracy after the last round, IPR and RSD, all in %.
+--gains it gives what FedCollab's authors report: accuracy after the last round, IPR and RSD, all in %. --picture draws
+the two figures of the table that say most: the mean over seeds as a bar, each seed as a dot.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tomllib
 from pathlib import Path, PurePath
 from typing import Any
 
+import sweep_picture
 import sweep_tables
 import tomli_w
 
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--per-client", action="store_true", help="also each client's last figures, mean over seeds")
     parser.add_argument("--gains", action="store_true", help="accuracy and gains over training alone, not errors")
     parser.add_argument("--table", action="store_true", help="only print the table of what is there")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the table; needs the extra `plots`")
     arguments = parser.parse_args()
     try:
         failed = sweep(arguments)
@@ -57,7 +60,9 @@ def main() -> None:
 
 
 def sweep(arguments: argparse.Namespace) -> list[Path]:
-    """Plays what is not there yet, prints; returns the directories of the runs that failed."""
+    """Plays what is not there yet, prints and draws; returns the directories of the runs that failed."""
+    if arguments.picture:
+        sweep_picture.check(arguments.picture)
     experiment = read_experiment(arguments.experiment)
     known = experiment["variants"]
     names = arguments.variants.split(",") if arguments.variants else list(known)
@@ -79,6 +84,8 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
     (sweep_tables.gains if arguments.gains else sweep_tables.table)(runs)
     if arguments.per_client:
         sweep_tables.per_client(runs)
+    if arguments.picture:
+        sweep_picture.draw(runs, arguments.gains, arguments.picture)
     return failed
 
 

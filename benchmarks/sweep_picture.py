@@ -1,0 +1,90 @@
+"""The picture of a sweep: the two figures of its table that say most, a bar per variant and a dot per seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sweep_tables import summaries
+
+from fedgsp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What is drawn with --gains and without: title -> part of the summary, its figure, whether 1 minus that is drawn.
+_GAINS = {
+    "accuracy after the last round, %": ("last", "mean", False),
+    "IPR: clients better off than alone, %": ("last", "ipr", False),
+}
+_ERRORS = {
+    "error in each client's best round, %": ("best", "mean", True),
+    "error after the last round, %": ("last", "mean", True),
+}
+
+#: Of a panel: variant -> a value per seed; none where no run tells it.
+Marks = dict[str, list[float]]
+
+
+def check(out: Path) -> None:
+    """Raises ConfigError if no picture can be written there: it is wanted after hours of runs."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ImportError:
+        raise ConfigError("--picture needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
+    ending = out.suffix.removeprefix(".")
+    if ending not in FigureCanvasAgg.get_supported_filetypes() or not out.parent.is_dir():
+        raise ConfigError(
+            f"--picture {out} cannot be written", "name a file such as sweep.png, in a folder that is there"
+        )
+
+
+def draw(runs: dict[str, list[Path]], gains: bool, out: Path) -> None:
+    """Writes the picture of what is there; raises ConfigError if that is nothing."""
+    panels = marks(runs, gains)
+    if not any(values for panel in panels.values() for values in panel.values()):
+        raise ConfigError(f"there is nothing to draw in --picture {out}", "no run is finished")
+    try:
+        figure_of(panels).savefig(out, dpi=120)
+    except OSError as error:
+        raise ConfigError(f"--picture {out} cannot be written: {error}", "name a file such as sweep.png") from None
+
+
+def marks(runs: dict[str, list[Path]], gains: bool) -> dict[str, Marks]:
+    """What is drawn, by panel; variants of which no run is finished are left out, as in the table."""
+    found = {name: told for name, directories in runs.items() if (told := summaries(directories).values())}
+    return {
+        title: {
+            name: [100 * (1 - s[part][figure] if error else s[part][figure]) for s in told if figure in s[part]]
+            for name, told in found.items()
+        }
+        for title, (part, figure, error) in (_GAINS if gains else _ERRORS).items()
+    }
+
+
+def figure_of(panels: dict[str, Marks]) -> Figure:
+    """A panel beside the other, variants from the top down; bars begin at 0, and their means stand in numbers."""
+    from matplotlib.figure import Figure
+
+    names = list(next(iter(panels.values())))
+    figure = Figure(figsize=(5.5 * len(panels), 1.2 + 0.28 * len(names)), layout="constrained")
+    for axes, (title, values) in zip(
+        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
+    ):
+        means = [float(np.mean(values[name])) if values[name] else np.nan for name in names]
+        axes.barh(names, means, color="#a5c8e4", height=0.7)
+        rows = [row for row, name in enumerate(names) for _ in values[name]]
+        axes.scatter([value for name in names for value in values[name]], rows, s=12, color="#1b4965", zorder=3)
+        for row, mean in enumerate(means):
+            # At the edge, where no dot is.
+            shown = "-" if np.isnan(mean) else f"{mean:.1f}"
+            axes.annotate(shown, (1.01, row), xycoords=axes.get_yaxis_transform(), va="center", fontsize=8)
+        axes.set_xlim(left=0)
+        axes.margins(y=0.01)
+        axes.set_title(title, fontsize=10)
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.invert_yaxis()  # that of all, as they share it
+    return figure
