@@ -6,12 +6,16 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedgsp.errors import ConfigError
-from top_server.config import RunConfig, flag, load
+from fedgsp.messages import HostedClient
+from top_server.config import FIELDS, PROCESSES, RunConfig, flag, load
+from top_server.journal import Journal
 from top_server.run_directory import RunDirectory, check_free, claim
+from top_server.schemes import SCHEMES
 
 #: Settings that must be the same for two runs to be compared.
 SAME = (
@@ -23,12 +27,18 @@ SAME = (
     "batch_size",
     "learning_rate",
     "learning_rate_decay",
+    "wire_dtype",
 )
+#: Settings by which nobody might be alone, or train in another way than the scheme says; they are left to it.
+LEFT_TO_SCHEME = ("grouping", "program", "training", "training_option", "aggregation", "merge")
+
+_ANOTHER = "give another directory: a local run is made where there is none"
 
 
 def settings(config: RunConfig) -> RunConfig:
     """Those of the local run that goes with a run."""
-    same = {name: getattr(config, name) for name in SAME}
+    processes = [name for name, field in FIELDS.items() if field.metadata["panel"] == PROCESSES]
+    same = {name: getattr(config, name) for name in {*SAME, *processes}}
     return RunConfig(scheme="independent", run_dir=config.local_run, evaluate_every=config.evaluate_every, **same)
 
 
@@ -46,12 +56,11 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
         found, wanted = load(directory.config), settings(config)
     except ConfigError as error:
         raise ConfigError(f"--local-run {directory.path} holds no run: {error.what}", error.remedy) from None
-    for name in ("scheme", *SAME):
-        if getattr(found, name) != getattr(wanted, name):
+    for name in ("scheme", *SAME, *LEFT_TO_SCHEME):
+        has, needs = _value(found, name), _value(wanted, name)
+        if has != needs:
             raise ConfigError(
-                f"--local-run {directory.path} was made with {flag(name)} {getattr(found, name)},"
-                f" this run needs {getattr(wanted, name)}",
-                "give another directory: a local run is made where there is none",
+                f"--local-run {directory.path} was made with {flag(name)} {has}, this run needs {needs}", _ANOTHER
             )
     try:
         last = json.loads(directory.summary.read_text(encoding="utf-8"))["last"]
@@ -64,15 +73,40 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
         ) from None
 
 
+def _value(config: RunConfig, name: str) -> Any:
+    """A setting, or what the scheme has in its place; schemes are compared before, so this one is there."""
+    value = getattr(config, name)
+    return getattr(SCHEMES[config.scheme], name) if value is None else value
+
+
+def tell_left_out(
+    config: RunConfig, hosted: Mapping[int, HostedClient], alone: Mapping[int, float], journal: Journal
+) -> None:
+    """Records whose gains will not be told; raises ConfigError if that is everybody's.
+
+    Clients without test samples are in neither run.
+    """
+    here = {client for client, member in hosted.items() if member.test_samples}
+    if not here & alone.keys():
+        raise ConfigError(f"--local-run {config.local_run} tells nothing of any client of this run", _ANOTHER)
+    for left_out, reason in (
+        (here - alone.keys(), "the local run does not tell what they reach alone"),
+        (alone.keys() - here, "the local run has them, this run does not"),
+    ):
+        if left_out:
+            journal.record("gains_not_told", clients=sorted(left_out), reason=reason)
+
+
 def gains(reached: Mapping[int, float], alone: Mapping[int, float]) -> tuple[float, float] | None:
     """IPR, the share of clients that are strictly better off than alone, and RSD, the deviation of their gains.
 
-    The deviation is that of the population (FedCollab, section 5.5). None unless both are of the same clients: figures
-    over some of them would not compare with those of other rounds.
+    Over the clients that are in both; None if there are none. The deviation is that of the population (FedCollab,
+    section 5.5).
     """
-    if not reached or reached.keys() != alone.keys():
+    both = reached.keys() & alone.keys()
+    if not both:
         return None
-    differences = np.array([reached[client] - alone[client] for client in alone])
+    differences = np.array([reached[client] - alone[client] for client in sorted(both)])
     return float((differences > 0).mean()), float(differences.std())
 
 

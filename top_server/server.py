@@ -9,7 +9,7 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             alone = None
             if config.local_run is not None:
                 alone = local_run.recorded(config) or await _play_alone(config, new_run, run_id, journal)
-                _check_compared(config, membership, alone)
+                local_run.tell_left_out(config, membership.clients, alone, journal)
             run = new_run(config, scheme, run_id, journal)
             run.alone = alone
             row = await _play(run, directory, resumed)
@@ -253,16 +253,6 @@ def check_head(scheme: Scheme, membership: Membership) -> None:
     if scheme.personal and not 0 < heads < len(membership.tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
-
-
-def _check_compared(config: RunConfig, membership: Membership, alone: Mapping[int, float]) -> None:
-    """Clients without test samples are in neither run."""
-    lacking = [c for c, hosted in membership.clients.items() if hosted.test_samples and c not in alone]
-    if lacking:
-        raise ConfigError(
-            f"--local-run {config.local_run} tells nothing of client {lacking[0]}",
-            "give another directory: a local run is made where there is none",
-        )
 
 
 def _check_manager_ports(config: RunConfig, scheme: Scheme, clients: int) -> None:

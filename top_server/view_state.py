@@ -264,6 +264,7 @@ _LINES: dict[str, str] = {
     "not_compared": "round {round}: the data of client {client} are not compared with the others': {reason}",
     "distances_found": "round {round}: told the data of {hosted} clients apart in {seconds} s, {bytes}",
     "local_run_started": "every client trains alone for {rounds} rounds first, recorded in {directory}",
+    "gains_not_told": "gains over training alone are not told of clients {clients}: {reason}",
     "local_round_finished": "alone: round {round} of {rounds}, accuracy {accuracy}, {seconds} s",
     "update_missing": "the update of client {client} is missing: {reason}",
     "model_lost": "the model of client {client} is lost: {reason}",

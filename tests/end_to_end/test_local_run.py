@@ -14,7 +14,7 @@ from support.gated_task import gated_settings, host, oracle
 from support.managers_here import managers_here
 from support.reference_groups import assert_equals
 
-from fedgsp.errors import ConfigError, UserError
+from fedgsp.errors import ConfigError
 from top_server import cli, local_run
 from top_server.config import RunConfig, dump, load
 from top_server.history import read_lines
@@ -52,7 +52,7 @@ def by_definition(reached: dict[str, float], alone: dict[str, float]) -> tuple[f
 
 
 async def test_the_local_run_that_is_made_has_the_bits_of_one_that_is_played_for_itself(tmp_path: Path) -> None:
-    run = await played(configured(tmp_path, "run", tmp_path / "alone"))
+    run = await played(configured(tmp_path, "run", tmp_path / "alone", stall_timeout=17.0))
     (started,) = run.of_kind("local_run_started")
     assert started == {**started, "directory": str(tmp_path / "alone"), "rounds": 3}
     assert [event["round"] for event in run.of_kind("local_round_finished")] == [1, 2, 3]
@@ -63,7 +63,8 @@ async def test_the_local_run_that_is_made_has_the_bits_of_one_that_is_played_for
     assert contents(tmp_path / "alone" / "models").keys() == contents(separate.directory.models).keys()
     # what is compared is not changed by the comparison
     assert_equals(run, oracle(rounds=3, learning_rate=RATE).play_global())
-    assert load(RunDirectory(tmp_path / "alone").config).scheme == "independent"
+    recorded_settings = load(RunDirectory(tmp_path / "alone").config)
+    assert (recorded_settings.scheme, recorded_settings.stall_timeout) == ("independent", 17.0)
 
 
 async def test_ipr_and_rsd_are_told_wherever_clients_are_evaluated(tmp_path: Path) -> None:
@@ -99,12 +100,27 @@ async def test_a_run_of_scheme_independent_is_a_local_run_too(tmp_path: Path) ->
     assert (run.rows[-1]["ipr"], run.rows[-1]["rsd"]) == pytest.approx(by_definition(reached, told), abs=1e-12)
 
 
-async def test_a_local_run_that_lacks_a_client_is_refused(tmp_path: Path) -> None:
-    await play(configured(tmp_path, "alone", scheme="independent", min_clients=3), [host("n0", 0, 1, 2)])
-    with pytest.raises(ExceptionGroup) as caught:
-        await played(configured(tmp_path, "run", tmp_path / "alone"))
-    # said by the top server, or by the first node that it tells so
-    assert caught.group_contains(UserError, match="tells nothing of client 3; give another directory")
+async def test_clients_of_one_run_only_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    halves = [host("n0", 0, 1, 2)], [host("n1", 2, 3, 4)]
+    await play(configured(tmp_path, "alone", scheme="independent", min_clients=3), halves[0])
+    alone = recorded(tmp_path / "alone").rows[-1]["accuracy_per_client"]
+    both = await played(configured(tmp_path, "all", tmp_path / "alone"))
+    other = await play(configured(tmp_path, "other", tmp_path / "alone", min_clients=3), halves[1])
+    for run, common, told in (both, "012", [[3, 4, 5]]), (other, "2", [[3, 4], [0, 1]]):
+        assert [event["clients"] for event in run.of_kind("gains_not_told")] == told
+        for row in run.rows:
+            expected = by_definition(row["accuracy_per_client"], {client: alone[client] for client in common})
+            assert (row["ipr"], row["rsd"]) == pytest.approx(expected, abs=1e-12)
+
+
+async def test_a_client_that_was_silent_as_the_local_run_ended_is_left_out(tmp_path: Path, alone: Path) -> None:
+    summary = {"last": {"round": 3, "per_client": dict.fromkeys("12345", 0.25)}}
+    RunDirectory(alone).summary.write_text(json.dumps(summary), encoding="utf-8")
+    run = await played(configured(tmp_path, "run", alone))
+    assert [event["clients"] for event in run.of_kind("gains_not_told")] == [[0]]
+    for row in run.rows:
+        expected = by_definition(row["accuracy_per_client"], summary["last"]["per_client"])
+        assert (row["ipr"], row["rsd"]) == pytest.approx(expected, abs=1e-12)
 
 
 # Refusals, by the command before it takes a directory, and by the run itself
@@ -137,6 +153,7 @@ def refused(config: RunConfig, path: Path, *flags: str) -> ConfigError:
         (["--seed", "7"], "--seed 0, this run needs 7"),
         (["--rounds", "4"], "--rounds 3, this run needs 4"),
         (["--learning-rate", "0.25"], "--learning-rate 0.5, this run needs 0.25"),
+        (["--wire-dtype", "bfloat16"], "--wire-dtype exact, this run needs bfloat16"),
         (["--task", "digits"], "--task support.gated_task:GatedBlobs, this run needs digits"),
         (["--task-option", "clients=5"], "--task-option {'clients': '6'}, this run needs {'clients': '5'}"),
     ],

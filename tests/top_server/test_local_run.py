@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.hellos import hello, membership
+from support.recorder import Recorder
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import HostedClient
 from top_server.config import FIELDS, RunConfig, flag
-from top_server.local_run import SAME, check, gains, recorded, settings
+from top_server.local_run import SAME, check, gains, recorded, settings, tell_left_out
 from top_server.run_directory import RunDirectory, prepare
-from top_server.server import _check_compared as check_compared
 from top_server.summary import summarise
 
 #: Another value for each setting that must be the same.
@@ -31,6 +30,18 @@ OTHERS: dict[str, Any] = {
     "batch_size": 6,
     "learning_rate": 0.02,
     "learning_rate_decay": 0.9,
+    "wire_dtype": "bfloat16",
+}
+#: Settings of processes, which the nodes and managers of both runs are told alike.
+PROCESS: dict[str, Any] = {
+    "local_nodes": 2,
+    "clients": 8,
+    "stall_timeout": 7.0,
+    "join_timeout": 8.0,
+    "lost_after": 9.0,
+    "update_norm_limit": 3.0,
+    "relay": "manager",
+    "hand_over": "network",
 }
 
 
@@ -52,9 +63,15 @@ def ended(run: RunConfig, *accuracies: dict[int, float], **changes: Any) -> RunD
 
 
 def test_a_local_run_has_the_settings_of_the_run_that_can_be_compared(tmp_path: Path) -> None:
-    run = config(tmp_path, **OTHERS, evaluate_every=3, training="fedprox", training_option={"mu": "1"}, local_nodes=2)
+    own = {
+        "training": "fedprox",
+        "training_option": {"mu": "1"},
+        "grouping_option": {"c": "5"},
+        "aggregation": "median",
+    }
+    run = config(tmp_path, **OTHERS, **PROCESS, **own, evaluate_every=3)
     alone = settings(run)
-    assert alone == RunConfig(scheme="independent", run_dir=tmp_path / "alone", evaluate_every=3, **OTHERS)
+    assert alone == RunConfig(scheme="independent", run_dir=tmp_path / "alone", evaluate_every=3, **OTHERS, **PROCESS)
     assert set(OTHERS) == set(SAME) <= set(FIELDS)
 
 
@@ -77,6 +94,7 @@ def test_a_run_that_differs_in_other_ways_may_use_it_again(tmp_path: Path) -> No
     run = config(tmp_path)
     ended(run, {0: 0.5})
     others = {"scheme": "ditto", "evaluate_every": 7, "aggregation": "fednova", "run_dir": tmp_path / "x"}
+    others |= {"relay": "direct", "stall_timeout": 1.0}
     assert recorded(dataclasses.replace(run, **others)) == {0: 0.5}
 
 
@@ -96,6 +114,34 @@ def test_a_run_of_another_scheme_is_no_local_run(tmp_path: Path) -> None:
     ended(run, {0: 0.5}, scheme="fedavg")
     with pytest.raises(ConfigError, match="was made with --scheme fedavg, this run needs independent"):
         recorded(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "scheme_has"),
+    [
+        ("grouping", "single", "singletons"),
+        ("program", "relay", "parallel"),
+        ("training", "fedprox", "sgd"),
+        ("training_option", {"mu": "1"}, {}),
+        ("aggregation", "median", "mean"),
+        ("merge", "weighted-mean", "none"),
+    ],
+)
+def test_one_in_which_nobody_was_alone_or_trained_in_another_way_is_refused(
+    name: str, value: Any, scheme_has: Any, tmp_path: Path
+) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.5}, **{name: value})
+    with pytest.raises(ConfigError) as caught:
+        recorded(run)
+    assert f"was made with {flag(name)} {value}, this run needs {scheme_has}" in caught.value.what
+    assert caught.value.remedy == "give another directory: a local run is made where there is none"
+
+
+def test_what_a_scheme_would_choose_may_be_said(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    ended(run, {0: 0.5}, grouping="singletons", training="sgd", aggregation="mean")
+    assert recorded(run) == {0: 0.5}
 
 
 @pytest.mark.parametrize(
@@ -217,17 +263,12 @@ def test_gains_are_those_of_the_worked_example() -> None:
     assert found == (0.5, pytest.approx(0.0559017, abs=1e-7))
 
 
-def test_there_are_no_figures_unless_both_runs_have_the_same_clients() -> None:
+def test_gains_are_those_of_the_clients_that_are_in_both_runs() -> None:
     assert gains({0: 0.5, 1: 0.9}, {1: 0.8, 0: 0.6}) == (0.5, pytest.approx(0.1))
-    for reached, alone in [
-        ({0: 0.5, 1: 0.9}, {1: 0.8}),
-        ({1: 0.8}, {0: 0.5, 1: 0.9}),
-        ({0: 0.5, 1: 0.9}, {1: 0.8, 2: 0.1}),
-        ({0: 0.5}, {1: 0.8}),
-        ({}, {0: 0.5}),
-        ({0: 0.5}, {}),
-        ({}, {}),
-    ]:
+    assert gains({0: 0.5, 1: 0.9, 7: 1.0}, {1: 0.8, 0: 0.6, 2: 0.1}) == (0.5, pytest.approx(0.1))
+    for reached, alone in ({0: 0.5, 1: 0.9}, {1: 0.8}), ({1: 0.9}, {0: 0.5, 1: 0.8}):
+        assert gains(reached, alone) == (1, 0)
+    for reached, alone in ({0: 0.5}, {1: 0.8}), ({}, {0: 0.5}), ({0: 0.5}, {}), ({}, {}):
         assert gains(reached, alone) is None
 
 
@@ -248,12 +289,36 @@ def test_better_is_strictly_better(accuracies: dict[int, tuple[int, int]]) -> No
 # --- who is in it
 
 
-async def test_a_local_run_that_tells_nothing_of_a_client_with_test_samples_is_refused(tmp_path: Path) -> None:
-    run, (members, _) = config(tmp_path), membership()
-    await members.admit(hello("n0", (0, 4)))
-    await members.admit(dataclasses.replace(hello("n1"), clients=(HostedClient(7, 10, 0),)))
-    for alone in ({0: 0.5, 4: 0.5}, {0: 0.5, 4: 0.0, 7: 0.5, 9: 0.5}):
-        check_compared(run, members, alone)
-    for alone in ({0: 0.5}, {}):
-        with pytest.raises(ConfigError, match=r"--local-run .*alone tells nothing of client [04]; give another"):
-            check_compared(run, members, alone)
+HOSTED = {client: HostedClient(client, 10, tested) for client, tested in ((0, 5), (4, 5), (7, 0))}
+
+
+@pytest.mark.parametrize(
+    ("alone", "told"),
+    [
+        ({0: 0.5, 4: 0.5}, []),
+        ({0: 0.5}, [([4], "the local run does not tell what they reach alone")]),
+        ({0: 0.5, 4: 0.0, 9: 0.5}, [([9], "the local run has them, this run does not")]),
+        (
+            {4: 0.5, 9: 0.5, 8: 0.5},
+            [
+                ([0], "the local run does not tell what they reach alone"),
+                ([8, 9], "the local run has them, this run does not"),
+            ],
+        ),
+    ],
+)
+def test_whose_gains_are_not_told_is_said_once(
+    alone: dict[int, float], told: list[tuple[list[int], str]], tmp_path: Path
+) -> None:
+    journal = Recorder()
+    tell_left_out(config(tmp_path), HOSTED, alone, journal)
+    assert [(event["clients"], event["reason"]) for event in journal.of_kind("gains_not_told")] == told
+    assert len(journal.events) == len(told)
+
+
+@pytest.mark.parametrize("alone", [{9: 0.5}, {7: 0.5}])
+def test_a_local_run_of_other_clients_altogether_is_refused(alone: dict[int, float], tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--local-run .*alone tells nothing of any client of this run; give another"
+    ):
+        tell_left_out(config(tmp_path), HOSTED, alone, Recorder())
