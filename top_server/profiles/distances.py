@@ -45,6 +45,15 @@ class DistanceOptions(NamedTuple):
     file: str
 
 
+class Recorded(NamedTuple):
+    """What a file of distances tells."""
+
+    #: Both ways for every pair.
+    known: dict[tuple[int, int], float]
+    #: Training samples of each client as it was measured; empty if the file does not tell.
+    sizes: dict[int, int]
+
+
 class Distances(Profile):
     """Measured once for every pair of clients, when the later of the two comes; recorded in the run directory."""
 
@@ -69,8 +78,10 @@ class Distances(Profile):
         self._sizes: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._seconds, self._bytes = 0.0, 0
+        self._recorded = Recorded({}, {})
         if self._chosen.file:
-            self._known = read_file(Path(self._chosen.file))
+            self._recorded = read_file(Path(self._chosen.file))
+            self._known = dict(self._recorded.known)
             self._met = {client for pair in self._known for client in pair}
 
     @classmethod
@@ -119,6 +130,7 @@ class Distances(Profile):
         """
         hosted = self.run.membership.clients
         clients = tuple(hosted)
+        self._check_sizes(round_number, {client: hosted[client].train_samples for client in clients})
         new = tuple(client for client in clients if client not in self._met)
         if new:
             await self._measure(round_number, clients, new)
@@ -127,6 +139,21 @@ class Distances(Profile):
             self._record()
         newcomers = new if round_number > 1 else ()
         return Evidence(clients, matrices={"distances": self._matrix(clients)}, newcomers=newcomers)
+
+    def _check_sizes(self, round_number: int, sizes: Mapping[int, int]) -> None:
+        """Distances of other data than clients have now are refused; of a client that comes later, measured anew."""
+        for client in sorted((sizes.keys() & self._recorded.sizes.keys()) - self._sizes.keys()):
+            before, now = self._recorded.sizes[client], sizes[client]
+            if before == now:
+                continue
+            if round_number == 1:
+                raise ConfigError(
+                    f"option distances: {self._chosen.file} is of other data: client {client} had {before} training"
+                    f" samples, and has {now}",
+                    "give the distances.json of a run with the same task options, or leave the option out",
+                )
+            self._met.discard(client)
+            self._known = {pair: distance for pair, distance in self._known.items() if client not in pair}
 
     async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
         run, begin = self.run, time.monotonic()
@@ -230,8 +257,8 @@ def _bytes_moved(outcome: GroupOutcome) -> int:
     return result.bytes_direct + result.bytes_relayed if isinstance(result, GroupResult) else 0
 
 
-def read_file(path: Path) -> dict[tuple[int, int], float]:
-    """Distances that a run recorded, both ways for every pair; raises ConfigError."""
+def read_file(path: Path) -> Recorded:
+    """Distances that a run recorded; raises ConfigError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         clients, matrix = document["clients"], np.array(document["distances"], np.float64)  # NaN for null
@@ -243,10 +270,14 @@ def read_file(path: Path) -> dict[tuple[int, int], float]:
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
         if (np.abs(matrix) > 1).any() or not np.array_equal(matrix, matrix.T, equal_nan=True):
             raise ValueError("distances must be symmetric, and from -1 to 1")
+        sizes = document.get("sizes", [])
+        if not isinstance(sizes, list) or len(sizes) not in (0, len(clients)) or {*map(type, sizes)} - {int}:
+            raise ValueError("sizes must be a list of numbers of samples")
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
         ) from None
     rows = list(enumerate(clients))
     known = {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
-    return {pair: distance for pair, distance in known.items() if not math.isnan(distance)}
+    known = {pair: distance for pair, distance in known.items() if not math.isnan(distance)}
+    return Recorded(known, dict(zip(clients, sizes, strict=False)))

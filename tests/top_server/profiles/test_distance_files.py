@@ -92,11 +92,46 @@ async def test_pairs_that_a_file_does_not_tell_are_not_known_and_its_clients_not
 ) -> None:
     path = tmp_path / "kept.json"
     path.write_text(json.dumps({"clients": [0, 1, 2], "distances": [[0, 0.5, 0.5], [0.5, 0, None], [0.5, None, 0]]}))
-    assert read_file(path) == {(0, 1): 0.5, (1, 0): 0.5, (0, 2): 0.5, (2, 0): 0.5}
+    assert read_file(path) == ({(0, 1): 0.5, (1, 0): 0.5, (0, 2): 0.5, (2, 0): 0.5}, {})
     async with measuring(monkeypatch, tmp_path, clients=3, distances=str(path)) as (surveys, profile):
         expected = np.array([[0, 0.5, 0.5], [0.5, 0, np.nan], [0.5, np.nan, 0]])
         assert same(await profile.gather(1), expected)
         assert surveys.asked == []
+
+
+async def test_distances_of_clients_that_had_other_sizes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text(json.dumps({**GOOD, "sizes": [10, 12]}))
+    async with measuring(monkeypatch, tmp_path, clients=2, distances=str(path)) as (surveys, profile):
+        with pytest.raises(ConfigError) as caught:
+            await profile.gather(1)
+        assert surveys.asked == []
+    assert caught.value.what == (
+        f"option distances: {path} is of other data: client 1 had 12 training samples, and has 11"
+    )
+    assert "give the distances.json of a run with the same task options" in caught.value.remedy
+
+
+async def test_a_client_that_comes_later_with_another_size_is_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept.json"
+    far = (np.ones((3, 3)) - np.eye(3)).tolist()
+    path.write_text(json.dumps({"clients": [0, 1, 7], "distances": far, "sizes": [10, 11, 39]}))
+    async with measuring(monkeypatch, tmp_path, clients=2, distances=str(path)) as (surveys, profile):
+        await profile.gather(1)
+        await surveys.join("late", c7=40)
+        evidence = await profile.gather(2)
+        expected = matrix((0, 1, 7))
+        expected[0, 1] = expected[1, 0] = 1
+        assert same(evidence, expected)
+        assert evidence.newcomers == (7,)
+        assert [task.clients for task in surveys.asked] == [(0, 1, 7)]
+        assert same(await profile.gather(3), expected)
+        assert len(surveys.asked) == 1
+        assert json.loads((tmp_path / "distances.json").read_text())["sizes"] == [10, 11, 40]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +152,7 @@ async def test_pairs_that_a_file_does_not_tell_are_not_known_and_its_clients_not
             json.dumps({**GOOD, "clients": clients})
             for clients in (None, 3, [0], [0, 1, 2], ["a", "b"], [[0], [1]], [None, 1], [{}, 1])
         ),
+        *(json.dumps({**GOOD, "sizes": sizes}) for sizes in (None, 3, [10], [10, "many"], [10, None], [10, 11, 12])),
         *(
             json.dumps({**GOOD, "distances": distances})
             for distances in (
