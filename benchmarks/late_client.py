@@ -3,20 +3,29 @@
 All clients but one begin; when round `--at` is over a node with the last one starts. Only its own discriminators are
 trained, it joins the coalition that lowers the objective, and the others' coalitions stay. Prints what it joined, what
 that cost, and its accuracy; draws the accuracy of the late client and of the others by round.
+
+Settings are those of the experiment's table `run`, but scheme fedcollab, evaluated every 5 rounds, and without a local
+run. A run that is finished in DIR is not played again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from arrivals import play
+from sweep import beside, filled, merged, read_experiment
+
+from fedgsp.errors import ConfigError, RunError, UserError
+from fedgsp.options import options
+
+#: Settings of an experiment that say how a sweep plays it.
+_OF_A_SWEEP = ("clients", "local_nodes", "local_run")
 
 
 def main() -> None:
@@ -31,53 +40,50 @@ def main() -> None:
     parser.add_argument("--grouping-option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--after-arrivals", default="all", choices=("all", "joined"))
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    directory = arguments.out / f"late-{arguments.late}-{arguments.seed}"
-    if not (directory / "summary.json").exists():
-        play(arguments, tomllib.loads(arguments.experiment.read_text(encoding="utf-8"))["run"], directory)
-    tell(arguments, directory)
-
-
-def play(arguments: argparse.Namespace, run: dict[str, Any], directory: Path) -> None:
-    clients = int(run["clients"])
-    task = ["--task", run["task"]]
-    for name, value in {**run["task_option"], "seed": arguments.seed}.items():
-        task += ["--task-option", f"{name}={value}"]
-    task += [text for option in arguments.task_option for text in ("--task-option", option)]
-    settings = ["--scheme", "fedcollab", "--rounds", str(arguments.rounds), "--evaluate-every", "5"]
-    settings += ["--batch-size", str(run["batch_size"]), "--learning-rate", str(run["learning_rate"])]
-    settings += ["--seed", str(arguments.seed), "--listen", "127.0.0.1:0", "--json"]
-    settings += ["--after-arrivals", arguments.after_arrivals]
-    settings += ["--min-clients", str(clients - 1), "--run-dir", str(directory)]
-    settings += [text for option in arguments.grouping_option for text in ("--grouping-option", option)]
-    command = [sys.executable, "-m", "top_server", *settings, *task]
-    early = [client for client in range(clients) if client != arguments.late]
-    nodes: list[subprocess.Popen[bytes]] = []
-    address = ""
-
-    def start(hosted: list[int]) -> None:
-        node = [sys.executable, "-m", "fedgsp_node", "start", "--top-server", address, *task]
-        node += ["--clients", ",".join(map(str, hosted)), "--peer-listen", "127.0.0.1:0"]
-        nodes.append(subprocess.Popen(node, stderr=subprocess.DEVNULL))
-
+    directory = arguments.out / f"late-{arguments.late}-at-{arguments.at}-{arguments.seed}"
     try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top_server:
-            assert top_server.stdout is not None
-            for line in top_server.stdout:
-                event = json.loads(line) if line.startswith("{") else {"event": ""}
-                if event["event"] == "listening":
-                    address = event["address"]
-                    start(early[::2])
-                    start(early[1::2])
-                elif event["event"] == "round_finished" and event["round"] == arguments.at:
-                    start([arguments.late])
-        if top_server.returncode:
-            sys.exit(f"the top server ended with code {top_server.returncode}")
-    finally:
-        for node in nodes:
-            node.terminate()
-        for node in nodes:
-            node.wait()
+        run = read_experiment(arguments.experiment)["run"]
+        early = others(run, arguments)
+
+        def coming(event: dict[str, Any]) -> list[list[int]]:
+            if event["event"] == "listening":
+                return [half for half in (early[::2], early[1::2]) if half]
+            late = event["event"] == "round_finished" and event["round"] == arguments.at
+            return [[arguments.late]] if late else []
+
+        play(settings_of(run, arguments), directory, coming)
+        tell(arguments, directory)
+    except UserError as error:
+        sys.exit(f"late_client.py: {error}")
+
+
+def others(run: dict[str, Any], arguments: argparse.Namespace) -> list[int]:
+    """The clients that are there from the beginning."""
+    clients = range(run.get("clients", 0))
+    if arguments.late not in clients or len(clients) < 2:
+        raise ConfigError(
+            f"--late is {arguments.late}, and the experiment has {len(clients)} clients", "name one of two or more"
+        )
+    if not 1 <= arguments.at < arguments.rounds:
+        raise ConfigError(f"--at is {arguments.at}", f"name a round before the last, which is {arguments.rounds}")
+    return [client for client in clients if client != arguments.late]
+
+
+def settings_of(run: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    changes = {
+        "scheme": "fedcollab",
+        "rounds": arguments.rounds,
+        "evaluate_every": 5,
+        "after_arrivals": arguments.after_arrivals,
+        "seed": arguments.seed,
+        "task_option": {"seed": str(arguments.seed), **options("--task-option", arguments.task_option)},
+        "grouping_option": options("--grouping-option", arguments.grouping_option),
+        "listen": "127.0.0.1:0",
+        "min_clients": run["clients"] - 1,
+    }
+    kept = {name: value for name, value in run.items() if name not in _OF_A_SWEEP}
+    found: dict[str, Any] = filled(merged(kept, changes), seed=arguments.seed, out=arguments.out.resolve())
+    return found
 
 
 def tell(arguments: argparse.Namespace, directory: Path) -> None:
@@ -87,14 +93,20 @@ def tell(arguments: argparse.Namespace, directory: Path) -> None:
         if event["event"] == "distances_found":
             print(f"round {event['round']}: {event['seconds']} s and {event['bytes'] / 1e6:,.1f} MB for distances")
     late = str(arguments.late)
-    joined = next(row for row in rows if any(arguments.late in group for group in row["partition"]))
-    group = next(group for group in joined["partition"] if arguments.late in group)
-    print(f"client {late} joined in round {joined['round']}: {group}")
     told = [row for row in rows if row.get("accuracy_per_client")]
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     mine = [
         (row["round"], 100 * row["accuracy_per_client"][late]) for row in told if late in row["accuracy_per_client"]
     ]
+    joined = next((row for row in rows if any(arguments.late in group for group in row["partition"])), None)
+    if joined is None or not mine:
+        raise RunError(
+            f"client {late} never joined, or was never evaluated: its node started after round {arguments.at} of"
+            f" {rows[-1]['round']}",
+            f"give more --rounds, or see the last of {beside(directory, '.node-*.log')}",
+        )
+    group = next(group for group in joined["partition"] if arguments.late in group)
+    print(f"client {late} joined in round {joined['round']}: {group}")
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     others = [100 * np.mean([a for c, a in row["accuracy_per_client"].items() if c != late]) for row in told]
     axes.plot([row["round"] for row in told], others, label="mean of the others")
     axes.plot(*zip(*mine, strict=True), marker=".", label=f"client {late}, which came late")

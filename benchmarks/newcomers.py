@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from arrivals import Coming, play
+
+from fedgsp.errors import UserError
 
 FIRST, MOST = 10, 20
 
@@ -28,12 +31,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--alpha", default="1")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    try:
+        compare(arguments)
+    except UserError as error:
+        sys.exit(f"newcomers.py: {error}")
+
+
+def compare(arguments: argparse.Namespace) -> None:
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     for new in map(int, arguments.new.split(",")):
-        directory = arguments.out / f"new-{new}-{arguments.seed}"
-        if not (directory / "summary.json").exists():
-            play(arguments, new, directory)
+        directory = arguments.out / f"new-{new}-every-{arguments.every}-{arguments.seed}"
+        play(settings_of(arguments), directory, coming(arguments, new))
         rows = [json.loads(line) for line in (directory / "history.jsonl").read_text().splitlines()]
         told = [row for row in rows if "accuracy_per_client" in row]
         everyone = [100 * (1 - np.mean(list(row["accuracy_per_client"].values()))) for row in told]
@@ -55,39 +63,42 @@ def main() -> None:
     figure.savefig(arguments.out / "newcomers.png", dpi=120)
 
 
-def play(arguments: argparse.Namespace, new: int, directory: Path) -> None:
-    options = ["--task-option", f"data={arguments.data}", "--task-option", f"clients={MOST}"]
-    options += ["--task-option", "train_share=0.5", "--task-option", f"seed={arguments.seed}", "--task", "cifar10"]
-    settings = ["--scheme", "hcct", "--grouping-option", f"alpha={arguments.alpha}", "--rounds", str(arguments.rounds)]
-    settings += ["--batch-size", "64", "--learning-rate", "0.1", "--learning-rate-decay", "0.995", "--min-nodes", "2"]
-    settings += ["--evaluate-every", "5", "--seed", str(arguments.seed), "--listen", "127.0.0.1:0", "--json"]
-    command = [sys.executable, "-m", "top_server", *settings, *options, "--run-dir", str(directory)]
-    nodes: list[subprocess.Popen[bytes]] = []
-    address, hosted = "", FIRST
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    task = {"data": str(arguments.data), "clients": str(MOST), "train_share": "0.5", "seed": str(arguments.seed)}
+    return {
+        "scheme": "hcct",
+        "grouping_option": {"alpha": arguments.alpha},
+        "rounds": arguments.rounds,
+        "batch_size": 64,
+        "learning_rate": 0.1,
+        "learning_rate_decay": 0.995,
+        "evaluate_every": 5,
+        "seed": arguments.seed,
+        "task": "cifar10",
+        "task_option": task,
+        "listen": "127.0.0.1:0",
+        "min_nodes": 2,
+    }
 
-    def start(first: int, last: int) -> None:
-        node = [sys.executable, "-m", "fedgsp_node", "start", "--top-server", address, *options]
-        node += ["--clients", f"{first}-{last}", "--peer-listen", "127.0.0.1:0"]
-        nodes.append(subprocess.Popen(node, stderr=subprocess.DEVNULL))
 
-    try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top_server:
-            assert top_server.stdout is not None
-            for line in top_server.stdout:
-                event = json.loads(line)
-                if event["event"] == "listening":
-                    address = event["address"]
-                    start(0, FIRST // 2 - 1)
-                    start(FIRST // 2, FIRST - 1)
-                if event["event"] == "round_finished" and event["round"] % arguments.every == 0:
-                    coming = min(new, MOST - hosted)
-                    if coming and event["round"] < arguments.rounds:
-                        start(hosted, hosted + coming - 1)
-                        hosted += coming
-    finally:
-        for process in nodes:
-            process.terminate()
-            process.wait()
+def coming(arguments: argparse.Namespace, new: int) -> Coming:
+    """Half of the first ten on each of two nodes, then a node at a time."""
+    hosted = FIRST
+
+    def of(event: dict[str, Any]) -> list[range]:
+        nonlocal hosted
+        if event["event"] == "listening":
+            return [range(FIRST // 2), range(FIRST // 2, FIRST)]
+        if (
+            event["event"] != "round_finished"
+            or event["round"] % arguments.every
+            or event["round"] == arguments.rounds
+        ):
+            return []
+        first, hosted = hosted, min(hosted + new, MOST)
+        return [range(first, hosted)] if hosted > first else []
+
+    return of
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tomllib
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 import sweep
 import tomli_w
+from support.finished_runs import finished
 
 from fedgsp.errors import ConfigError
-from top_server.config import dump, parse
 
 RUN = {"scheme": "hcct", "task": "digits", "rounds": 2, "clients": 2, "local_nodes": 1}
 
@@ -23,17 +22,6 @@ def experiment(folder: Path, variants: dict[str, Any], **run: Any) -> Path:
     path = folder / "experiment.toml"
     path.write_text(tomli_w.dumps({"seeds": [0], "run": {**RUN, **run}, "variants": variants}), encoding="utf-8")
     return path
-
-
-def finished(directory: Path, settings: dict[str, Any], mean: float = 0.5, **last: float) -> Path:
-    """As a run of these settings leaves it."""
-    directory.mkdir(parents=True)
-    (directory / "config.toml").write_text(dump(parse(tomli_w.dumps(settings), directory)), encoding="utf-8")
-    spread = {"mean": mean, "std": 0.0, "min": mean, "max": mean}
-    (directory / "summary.json").write_text(json.dumps({"best": spread, "last": {**spread, **last}}))
-    row = {"bytes_direct": 0, "bytes_relayed": 0, "partition": [[0], [1]]}
-    (directory / "history.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    return directory
 
 
 class Played:

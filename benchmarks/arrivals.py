@@ -1,0 +1,57 @@
+"""Plays a run on this machine to which nodes come while it goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from sweep import beside, check
+
+from fedgsp.errors import RunError
+from top_server.config import parse
+
+#: Of an event: the nodes that start then, each by the clients that it hosts.
+Coming = Callable[[dict[str, Any]], Iterable[Iterable[int]]]
+
+
+def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
+    """Unless it is finished there; one that was cut off is played again. Raises UserError if it fails."""
+    check(settings, directory)
+    if (directory / "summary.json").exists():
+        return
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    file = beside(directory, ".toml")
+    file.write_text(tomli_w.dumps(settings), encoding="utf-8")
+    config = parse(file.read_text(encoding="utf-8"), file)
+    options = [text for key, value in config.task_option.items() for text in ("--task-option", f"{key}={value}")]
+    command = [sys.executable, "-m", "top_server", "--config", str(file), "--run-dir", str(directory), "--json"]
+    nodes: list[subprocess.Popen[bytes]] = []
+    address = ""
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top_server:
+            assert top_server.stdout is not None
+            for event in map(json.loads, top_server.stdout):
+                address = event["address"] if event["event"] == "listening" else address
+                for clients in coming(event):
+                    node = [sys.executable, "-m", "fedgsp_node", "start", "--top-server", address]
+                    node += ["--task", config.task, *options, "--clients", ",".join(map(str, clients))]
+                    node += ["--peer-listen", "127.0.0.1:0", *config.peer_flags]
+                    with beside(directory, f".node-{len(nodes)}.log").open("w") as log:
+                        nodes.append(subprocess.Popen(node, stdout=log, stderr=subprocess.STDOUT))
+    finally:
+        for process in nodes:
+            process.terminate()
+        for process in nodes:
+            process.wait()
+    if top_server.returncode:
+        raise RunError(
+            f"the top server of {directory} ended with code {top_server.returncode}",
+            f"it says why above, the nodes in {beside(directory, '.node-*.log')}",
+        )
