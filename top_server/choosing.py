@@ -19,7 +19,9 @@ from top_server.trimming import TRIM_OPTIONS, TRIMMED, read_trim
 
 #: What a choice needs of another: column, value, other column, its values. What is not here goes with everything.
 _NEEDS = (
-    ("merge", "clusters", "grouping", ("ifca", "fesem")),
+    ("merge", "clusters", "grouping", ("ifca",)),
+    ("merge", "centres", "grouping", ("fesem",)),
+    ("merge", "centres", "aggregation", ("mean",)),
     ("merge", "soft-clusters", "grouping", ("singletons",)),
     ("merge", "soft-clusters", "profile", ("losses",)),
     ("grouping", "ifca", "profile", ("losses",)),

@@ -96,6 +96,6 @@ SCHEMES: dict[str, Scheme] = {
     "ditto": _all("none", "single", "weighted-mean", training="ditto"),
     # clusters split when their members' updates disagree, by nearest model, or once by what clients learn alone
     "fedcluster": _all("updates", "fedcluster", "none", weighing="uniform"),
-    "fesem": _all("model-distances", "fesem", "clusters", weighing="uniform"),
+    "fesem": _all("model-distances", "fesem", "centres", weighing="uniform"),
     "kmeans": _all("prior-models", "kmeans", "none", regroup="arrivals"),
 }

@@ -28,7 +28,8 @@ SCHEMES = {
     "kmeans": {"grouping_option": {"prior_epochs": "1"}},
     "ifca": {},
     "flsc": {},
-    "fesem": {},
+    # at lower rates nobody changes clusters, and no start is made of members' models
+    "fesem": {"learning_rate": 0.8, "grouping_option": {"models": "3"}},
     "fedcollab": {"grouping_option": QUICK},
 }
 

@@ -78,7 +78,7 @@ class CoalitionReference(GroupReference):
         return self.play_coalitions(clusters)
 
     def play_fesem(self, models: int) -> list[Played]:
-        """Clusters by the nearest model; the first choice is drawn."""
+        """Clusters by the nearest model, trained from the mean of the members' own; the first choice is drawn."""
         clients, clusters = sorted(self.clients), self._clusters(models)
         rng = stream(self.seed, "model-distances", 1)
         chosen = dict(zip(clients, rng.integers(models, size=len(clients)).tolist(), strict=True))
@@ -90,7 +90,9 @@ class CoalitionReference(GroupReference):
             groups = []
             for cluster in sorted(set(chosen.values())):
                 group = [client for client in clients if chosen[client] == cluster]
-                own.update({client: self.learn(clusters[cluster], client, number).state for client in group})
+                known = [own[client] for client in group if client in own]
+                start = weighted_mean(known, [1] * len(known)) if known else clusters[cluster]
+                own.update({client: self.learn(start, client, number).state for client in group})
                 clusters[cluster] = weighted_mean([own[client] for client in group], [1] * len(group))
                 groups.append(group)
             rounds.append(self.served(groups, {c: clusters[chosen[c]] for c in clients}, number))

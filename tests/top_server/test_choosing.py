@@ -69,14 +69,12 @@ def test_an_option_given_replaces_that_of_the_row() -> None:
 
 
 @pytest.mark.parametrize("merge", ["clusters", "soft-clusters"])
-@pytest.mark.parametrize(
-    "scheme", [name for name, row in SCHEMES.items() if row.profile != "losses" and name != "fesem"]
-)
+@pytest.mark.parametrize("scheme", [name for name, row in SCHEMES.items() if row.profile != "losses"])
 def test_clusters_need_a_scheme_whose_clients_tell_losses(scheme: str, merge: str) -> None:
     error = refused(scheme=scheme, merge=merge)
     assert error.what.startswith(f"merge {merge} ")
     assert scheme in error.what
-    assert error.remedy == {"clusters": "use scheme ifca or fesem", "soft-clusters": "use scheme flsc"}[merge]
+    assert error.remedy == {"clusters": "use scheme ifca", "soft-clusters": "use scheme flsc"}[merge]
 
 
 def test_single_choices_may_be_replaced() -> None:

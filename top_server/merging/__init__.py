@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedgsp.aggregation import Mean
 from fedgsp.robust import Median
 from top_server.merging.base import Merging
-from top_server.merging.clusters import Clusters
+from top_server.merging.clusters import Centres, Clusters
 from top_server.merging.model_per_group import ModelPerGroup
 from top_server.merging.one_model import OneModel, TrimmedModel
 from top_server.merging.soft_clusters import SoftClusters
@@ -27,6 +27,7 @@ MERGES: dict[str, Callable[[Run], Merging]] = {
     TRIMMED: TrimmedModel,
     "none": ModelPerGroup,
     "clusters": Clusters,
+    "centres": Centres,
     "soft-clusters": SoftClusters,
 }
 

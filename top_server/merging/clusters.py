@@ -1,4 +1,4 @@
-"""A model per cluster, kept whether anybody chose it or not (IFCA, section 4)."""
+"""A model per cluster, kept whether anybody chose it or not (IFCA, section 4; FeSEM, section 6)."""
 
 from __future__ import annotations
 
@@ -52,3 +52,43 @@ class Clusters(Merging):
     def of(self, client: int) -> Held:
         """The model of the cluster that it chose last."""
         return self.run.models[cluster_slot(self._chosen.get(client, 0))]
+
+
+class Centres(Clusters):
+    """The same, but a group starts from the plain mean of what its members trained last: from its centre.
+
+    A member without a model of its own counts in no centre; where nobody has one, the cluster's model is the start.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        #: Cluster -> the ids of the members' models that its own model is the mean of.
+        self._behind: dict[int, list[str]] = {}
+
+    def save(self) -> dict[str, Any]:
+        """The choices, and what the clusters' models are the means of."""
+        return {**super().save(), "behind": self._behind}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        super().restore(saved)
+        self._behind = {int(cluster): ids for cluster, ids in saved["behind"].items()}
+
+    def start(self, group: Iterable[int]) -> Starts:
+        """The members' own models, which stay with them; none travels if their mean is the cluster's model."""
+        members = tuple(group)
+        local = self.run.local_models
+        own = [local[client] for client in members if client in local and self.run.membership.member(client)]
+        if not own or [held.ref.id for held in own] == self._behind.get(self._chosen[members[0]]):
+            return super().start(members)
+        return tuple((held, 1.0) for held in own)
+
+    async def take(self, round_number: int, outcome: GroupOutcome) -> Failure | None:
+        """The mean of what the members trained is the cluster's model."""
+        failure = await super().take(round_number, outcome)
+        if failure is None:
+            trained = outcome.own_models
+            self._behind[self._chosen[outcome.task.clients[0]]] = [
+                trained[client].ref.id for client in sorted(trained)
+            ]
+        return failure

@@ -43,4 +43,6 @@ class ModelDistances(Profile):
         for row, client in enumerate(clients):
             if all(client in column for column in columns):
                 costs[row] = [column[client] for column in columns]
+            else:
+                run.local_models.pop(client, None)  # lost, or not to be had: it counts in no centre either
         return Evidence(clients, matrices={"costs": costs}, retain=True)

@@ -1,13 +1,18 @@
-"""A model per cluster; clients choose by loss (IFCA)."""
+"""A model per cluster; clients choose by loss (IFCA), or by how near it is (FeSEM)."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from support.scripted import model
 from support.staged import Stage, stage
 
+from fedgsp.messages import ModelRef, Trained
 from top_server.evidence import Evidence
-from top_server.models import cluster_slot
+from top_server.models import Held, cluster_slot
 
 
 def losses(*rows: tuple[float, ...]) -> Evidence:
@@ -41,3 +46,65 @@ async def test_a_client_that_did_not_answer_keeps_the_cluster_it_chose_last() ->
         await s.run.merging.begin(1, losses((1, 2), (2, 1)))
         await s.run.merging.begin(2, losses((2, 1)))
         assert [await s.value(s.run.merging.of(client)) for client in range(2)] == [3.0, 3.0]
+
+
+# --- FeSEM: centres of what the members trained last
+
+
+def trained_last(s: Stage, *clients: int) -> dict[int, Held]:
+    """Models that stayed with these clients."""
+    local = {client: Held(model(0.0).ref(f"of {client}"), client) for client in clients}
+    s.run.local_models.update(local)
+    return local
+
+
+async def test_a_centre_is_the_plain_mean_of_its_members_own_models() -> None:
+    async with stage("centres") as s:
+        with_clusters(s, 1.0, 4.0)
+        local = trained_last(s, 0, 1, 2, 3)
+        # own models at (0, 0), (0.2, 0), (5, 5) and (5.2, 5), centres at (1, 1) and (4, 4): as published
+        own, centres = np.array([(0, 0), (0.2, 0), (5, 5), (5.2, 5)]), np.array([(1, 1), (4, 4)])
+        await s.run.merging.begin(2, losses(*((own[:, None] - centres) ** 2).sum(axis=2)))
+        for group, centre in (((0, 1), (0.1, 0)), ((2, 3), (5.1, 5))):
+            starts = s.run.merging.start(group)
+            assert starts == tuple((local[client], 1.0) for client in group)
+            assert own[list(group)].mean(axis=0) == pytest.approx(centre)
+
+
+async def test_members_without_a_model_of_their_own_or_that_are_away_count_in_no_centre() -> None:
+    async with stage("centres", clients=3) as s:
+        with_clusters(s, 1.0, 4.0)
+        await s.run.merging.begin(2, losses((0, 1), (0, 1), (0, 1)))
+        assert s.run.merging.start((0, 1, 2)) == ((s.run.models[cluster_slot(0)], 1.0),)  # nobody has one
+        local = trained_last(s, 1, 3)
+        assert s.run.merging.start((0, 1, 2, 3)) == ((local[1], 1.0),)
+
+
+async def test_no_model_travels_for_a_centre_that_the_top_server_has() -> None:
+    async with stage("centres") as s:
+        with_clusters(s, 1.0, 4.0)
+        await s.run.merging.begin(1, losses((0, 1), (0, 1), (1, 0), (1, 0)))
+        for group in ((0, 1), (2, 3)):
+            outcome = await s.trained(group, 7.0, number=group[0])
+            assert await s.run.merging.take(1, outcome) is None
+            s.run.local_models.update(outcome.own_models)
+        s.run.merging.restore(json.loads(json.dumps(s.run.merging.save())))  # as after a resume
+        assert s.run.merging.start((0, 1)) == ((s.run.models[cluster_slot(0)], 1.0),)
+        await s.run.merging.begin(2, losses((0, 1), (1, 0), (1, 0), (1, 0)))  # client 1 moves
+        local = s.run.local_models
+        assert s.run.merging.start((0,)) == ((local[0], 1.0),)
+        assert s.run.merging.start((1, 2, 3)) == tuple((local[client], 1.0) for client in (1, 2, 3))
+
+
+async def test_members_that_come_back_with_other_models_make_another_centre() -> None:
+    async with stage("centres") as s:
+        with_clusters(s, 1.0, 4.0)
+        for number, costs in enumerate([(0, 1), (1, 0)], 1):
+            await s.run.merging.begin(number, losses(costs, costs))
+            outcome = await s.trained((0, 1), 7.0)
+            done = [replace(one, result=Trained(ModelRef(f"{number}/{one.client}"), 9)) for one in outcome.done]
+            outcome = replace(outcome, done=tuple(done))
+            assert await s.run.merging.take(number, outcome) is None
+            s.run.local_models.update(outcome.own_models)
+        await s.run.merging.begin(3, losses((0, 1), (0, 1)))
+        assert s.run.merging.start((0, 1)) == tuple((s.run.local_models[client], 1.0) for client in (0, 1))

@@ -92,6 +92,7 @@ async def test_one_whose_model_is_gone_draws_like_one_that_never_had_any(monkeyp
         assert costs[[1, 3]].tolist() == [[4, 1, 0], [49, 36, 25]]
         for client in (0, 2, 4):
             assert sorted(costs[client].tolist()) == [0, 1, 1]
+        assert set(surveys.stage.run.local_models) == {1, 3}  # it counts in no centre
 
 
 async def test_who_is_not_there_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
