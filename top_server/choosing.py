@@ -10,7 +10,7 @@ import numpy as np
 from fedgsp.errors import ConfigError
 from fedgsp.local_training import SMALLEST_BATCH, training_options
 from top_server.config import FIELDS, RunConfig, flag
-from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping import COUNTED, GROUPINGS, GroupingRequest
 from top_server.merging import MERGE_OPTIONS
 from top_server.merging.soft_clusters import SoftClusters
 from top_server.profiles import PROFILES
@@ -69,9 +69,11 @@ def choose(config: RunConfig) -> Scheme:
 
 def _check_growth(config: RunConfig, scheme: Scheme) -> None:
     """Settings that say nothing where everybody trains in every round are mistakes; so is a rate that vanishes."""
+    counted = scheme.grouping in COUNTED or scheme.grouping not in GROUPINGS
+    read = {"alpha": counted and scheme.growth != "constant", "beta": counted, "growth": counted}
     if scheme.sampling == "none":
         for name in ("alpha", "beta", "growth", "sampling_rate"):
-            if getattr(config, name) != FIELDS[name].default:
+            if getattr(config, name) != FIELDS[name].default and not read.get(name):
                 remedy = "give --grouping-option alpha=..." if name == "alpha" else "leave it out"
                 raise ConfigError(
                     f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups", remedy

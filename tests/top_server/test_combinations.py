@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,24 @@ def test_the_growths_alpha_is_not_taken_for_that_of_hcct() -> None:
         choose(RunConfig(scheme="hcct", alpha=100.0))
     assert caught.value.remedy == "give --grouping-option alpha=..."
     assert choose(RunConfig(scheme="fedgsp", alpha=100.0)).growth == "log"
+
+
+@pytest.mark.parametrize("grouping", ["random", "grpc://127.0.0.1:9"])
+def test_who_makes_as_many_groups_as_are_wanted_may_be_told_how_many(grouping: str) -> None:
+    config = RunConfig(scheme="global", grouping=grouping, beta=2)
+    assert choose(config).grouping == grouping
+    assert choose(replace(config, growth="log", alpha=3.0)).growth == "log"
+    with pytest.raises(ConfigError, match="--alpha says nothing in scheme global"):
+        choose(replace(config, alpha=3.0))  # the number is constant
+    with pytest.raises(ConfigError, match="--sampling-rate says nothing in scheme global"):
+        choose(replace(config, sampling_rate=0.5))
+
+
+@pytest.mark.parametrize("name", ["beta", "growth"])
+@pytest.mark.parametrize("grouping", [None, "singletons", "fixed"])
+def test_who_makes_other_groups_is_not_told_how_many(grouping: str | None, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{name} says nothing in scheme global, which grows no groups"):
+        choose(RunConfig(scheme="global", grouping=grouping, **{name: {"beta": 2, "growth": "log"}[name]}))
 
 
 def test_a_learning_rate_that_vanishes_is_refused() -> None:

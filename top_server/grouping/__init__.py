@@ -20,7 +20,7 @@ from top_server.grouping.singletons import singletons
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GROUPINGS", "GroupingRequest", "Plan"]
+__all__ = ["COUNTED", "GROUPINGS", "GroupingRequest", "Plan"]
 
 GROUPINGS: dict[str, Callable[[GroupingRequest], Plan]] = {
     "fedcluster": fedcluster,
@@ -36,3 +36,6 @@ GROUPINGS: dict[str, Callable[[GroupingRequest], Plan]] = {
     "single": single_group,
     "singletons": singletons,
 }
+
+#: Those that make as many groups as are wanted; a grouping service may.
+COUNTED = ("icg", "random")
