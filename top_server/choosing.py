@@ -36,6 +36,13 @@ _NEEDS = (
     ("aggregation", "median", "program", ("parallel",)),
     ("aggregation", TRIMMED, "program", ("parallel",)),
     ("profile", "model-distances", "program", ("parallel",)),
+    ("weighing", "fedfa", "program", ("parallel",)),
+    ("weighing", "maxfl", "program", ("parallel",)),
+    # Else the models that clients choose among are never trained.
+    ("grouping", "ifca", "merge", ("clusters",)),
+    ("grouping", "fesem", "merge", ("centres",)),
+    ("profile", "losses", "merge", ("clusters", "soft-clusters")),
+    ("profile", "model-distances", "merge", ("centres",)),
 )
 
 
@@ -55,11 +62,14 @@ def choose(config: RunConfig) -> Scheme:
                 for name, row in SCHEMES.items()
                 if getattr(row, column) == value and getattr(row, other) in needed
             ]
+            if config.scheme in fitting:
+                remedy = f"leave out {flag(other)}"
+            elif fitting:
+                remedy = f"use scheme {' or '.join(fitting)}"
+            else:
+                remedy = f"give {flag(other)} {' or '.join(needed)}"
             needs = f"{column} {value} needs {other} {' or '.join(needed)}"
-            raise ConfigError(
-                f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}",
-                f"use scheme {' or '.join(fitting)}" if fitting else f"give {flag(other)} {' or '.join(needed)}",
-            )
+            raise ConfigError(f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}", remedy)
     _check_growth(config, scheme)
     _check_arrivals(config, scheme)
     _check_options(config, scheme)

@@ -157,6 +157,8 @@ def test_what_does_not_fit_is_refused_with_schemes_that_it_fits() -> None:
     assert len(told) > 10
     for what, remedy in told:
         column, value = what.split(" ")
+        if remedy in ("leave out --grouping", "leave out --merge"):
+            continue  # every row goes by itself
         assert remedy.startswith("use scheme ")
         for scheme in remedy.removeprefix("use scheme ").split(" or "):
             assert verdict(scheme=scheme, **{column: value}) is None, what

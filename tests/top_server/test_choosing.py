@@ -180,4 +180,4 @@ def test_steps_that_overshoot_but_come_nearer_go(training: str, rate: float, giv
 def test_distances_of_models_need_clients_that_train_in_parallel(program: str) -> None:
     error = refused(scheme="fesem", program=program)
     assert error.what == f"profile model-distances needs program parallel, and scheme fesem has {program}"
-    assert error.remedy == "use scheme fesem"
+    assert error.remedy == "leave out --program"

@@ -16,9 +16,8 @@ from top_server.config import RunConfig
     ("settings", "what"),
     [
         ({"scheme": "ifca", "merge": "soft-clusters"}, "merge soft-clusters needs grouping singletons"),
-        ({"scheme": "flsc", "grouping": "single"}, "merge soft-clusters needs grouping singletons"),
         ({"scheme": "flsc", "merge": "clusters"}, "merge clusters needs grouping ifca"),
-        ({"scheme": "ifca", "grouping": "random"}, "merge clusters needs grouping ifca"),
+        ({"scheme": "fesem", "merge": "clusters"}, "merge clusters needs grouping ifca"),
         ({"scheme": "fedgsp", "grouping": "hcct"}, "grouping hcct needs profile updates"),
         ({"scheme": "hcct", "grouping": "icg"}, "grouping icg needs profile histograms"),
     ],
@@ -27,6 +26,35 @@ def test_parts_that_need_others_are_refused(settings: dict[str, Any], what: str)
     with pytest.raises(ConfigError, match=what) as caught:
         choose(RunConfig(**settings))
     assert caught.value.remedy.startswith("use scheme ")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "choice", "value", "what"),
+    [
+        ("flsc", "grouping", "single", "merge soft-clusters needs grouping singletons"),
+        ("ifca", "grouping", "random", "merge clusters needs grouping ifca"),
+        ("fesem", "aggregation", "median", "merge centres needs aggregation mean"),
+        # members of a chain are not weighed
+        ("fedfa", "program", "relay", "weighing fedfa needs program parallel"),
+        ("maxfl", "program", "relay", "weighing maxfl needs program parallel"),
+        # nobody would train the models that clients choose among
+        ("ifca", "merge", "none", "grouping ifca needs merge clusters"),
+        ("ifca", "merge", "weighted-mean", "grouping ifca needs merge clusters"),
+        ("fesem", "merge", "none", "grouping fesem needs merge centres"),
+        ("flsc", "merge", "none", "profile losses needs merge clusters or soft-clusters"),
+    ],
+)
+def test_a_choice_that_the_scheme_does_not_go_with_is_to_be_left_out(
+    scheme: str, choice: str, value: str, what: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose(RunConfig(scheme=scheme, **{choice: value}))
+    assert caught.value.what == f"{what}, and scheme {scheme} has {value}"
+    assert caught.value.remedy == f"leave out --{choice}"
+
+
+def test_groups_may_be_chosen_by_loss_where_the_models_are_trained() -> None:
+    assert choose(RunConfig(scheme="flsc", grouping="ifca", merge="clusters")).merge == "clusters"
 
 
 @pytest.mark.parametrize(
