@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -149,6 +149,12 @@ def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:
     found = {part: {name: merged[name] for name in merged if name in names} for part, names in readers.items()}
     taken = {name for names in readers.values() for name in names}
     return {**found, "grouping": {name: value for name, value in merged.items() if name not in taken}}
+
+
+def absent(given: Mapping[str, str], clients: Collection[int]) -> list[int]:
+    """Clients that options such as alpha.3 are for, and that are not there: misspelt, or they come late."""
+    named = {int(client) for _, dot, client in (name.rpartition(".") for name in given) if dot and client.isdecimal()}
+    return sorted(named - set(clients))
 
 
 def _readers(scheme: Scheme) -> dict[str, tuple[str, ...]]:

@@ -27,7 +27,7 @@ from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
 from top_server import grouping_service, local_nodes, local_run, rounds, state
 from top_server.checkpoint import Checkpoints
-from top_server.choosing import choose, options
+from top_server.choosing import absent, choose, options
 from top_server.config import RunConfig
 from top_server.group_run import GroupTask
 from top_server.grouping import GROUPINGS
@@ -120,6 +120,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 local_run.tell_left_out(config, membership.clients, alone, journal)
             run = new_run(config, scheme, run_id, journal)
             run.alone = alone
+            if away := absent(run.options["grouping"], membership.clients):
+                logger.warning("--grouping-option is for clients that are not there: %s", ", ".join(map(str, away)))
             row = await _play(run, directory, resumed)
             finished, reason = True, "the run is finished"
         except UserError as error:

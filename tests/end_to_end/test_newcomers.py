@@ -50,10 +50,19 @@ async def test_late_clients_of_independent_start_from_the_initial_model(tmp_path
     assert_final_models(run, models)
 
 
-@pytest.mark.parametrize("scheme", ["maxfl", "maxfl-hcct", "ifca", "flsc", "hcct-p"])
+@pytest.mark.parametrize("scheme", ["maxfl", "maxfl-hcct", "ifca", "flsc", "hcct-p", "fesem"])
 async def test_every_scheme_takes_in_late_clients(tmp_path: Path, scheme: str) -> None:
     run = await play_with_newcomers(tmp_path, scheme=scheme)
     assert [row["clients_trained"] for row in run.rows] == [4, 4, 6, 6]
     assert sorted(client for group in run.rows[3]["partition"] for client in group) == [0, 1, 2, 3, 4, 5]
     assert run.rows[3]["accuracy_per_client"].keys() == {"0", "1", "2", "3", "4", "5"}
     assert not run.of_kind("client_skipped")
+
+
+async def test_options_for_clients_that_are_not_there_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**ALPHA, "alpha.1": "5", "alpha.4": "5", "alpha.99": "5"}
+    await play_with_newcomers(tmp_path, grouping_option=options, scheme="hcct")
+    told = [record.getMessage() for record in caplog.records if "--grouping-option" in record.getMessage()]
+    assert told == ["--grouping-option is for clients that are not there: 4, 99"]

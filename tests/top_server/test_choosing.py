@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedgsp.errors import ConfigError
-from top_server.choosing import choose, options
+from top_server.choosing import absent, choose, options
 from top_server.config import RunConfig
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGE_OPTIONS, MERGES
@@ -134,6 +134,12 @@ def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
     config = RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:9", grouping_option={"colour": "red"})
     assert choose(config).grouping == "grpc://127.0.0.1:9"
     assert options(config, choose(config))["grouping"] == {"colour": "red"}
+
+
+def test_clients_that_options_name_are_known_by_their_ids() -> None:
+    given = {"alpha": "1", "alpha.3": "2", "alpha.12": "2", "eps.x": "1", "7": "1"}
+    assert absent(given, {0, 3}) == [12]
+    assert absent(given, {3, 12}) == []
 
 
 # --- training with which nobody would learn
