@@ -24,6 +24,7 @@ from top_server.growth import group_count
 from top_server.latecomers import with_absent, with_latecomers
 from top_server.local_run import gains
 from top_server.membership import RETURN_TIMEOUT_S
+from top_server.merging.one_model import OneModel
 from top_server.moved import Moved
 from top_server.run import Run
 from top_server.sampling import sample
@@ -113,8 +114,8 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
         "t_comm_s": costs.t_comm_s(),
         "d_comm_bytes": costs.d_comm_bytes(),
     }
-    if run.scheme.sampling == "none":
-        # Nobody is drawn: who trains with whom, and how well each is served, is the result.
+    if run.scheme.sampling == "none" or not isinstance(run.merging, OneModel):
+        # Nobody is drawn, or models differ: who trains with whom, and how well each is served, is the result.
         row["partition"] = [list(group) for group in teams.plan.groups]
         if evaluated is not None:
             row["accuracy_per_client"] = evaluated.per_client
