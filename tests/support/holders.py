@@ -55,7 +55,8 @@ class Says(model_pb2_grpc.ModelServiceServicer):
         self.said = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def Fetch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def Fetch(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        await anext(requests)  # a call that ends before it is asked breaks the asking
         for chunk in self.chunks:
             yield chunk
         self.said.set()
