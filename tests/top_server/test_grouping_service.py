@@ -59,9 +59,10 @@ class Answers(grouping_pb2_grpc.GroupingServiceServicer):
 
     async def Assign(self, requests: Any, context: Any) -> grouping_pb2.AssignResponse:  # noqa: N802
         self.asked.set()
+        # To the end: if a call ends while it is asked, gRPC's client makes an internal error of what the server said.
+        self.parts = [part async for part in requests]
         if self.misbehave is not None:
             await self.misbehave(context)
-        self.parts = [part async for part in requests]
         return grouping_pb2.AssignResponse(groups=[grouping_pb2.ClientGroup(clients=g) for g in self.groups])
 
 
