@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-from sweep import beside, check
+from sweep import begun, beside, check
 
 from fedgsp.errors import RunError
-from top_server.config import parse
+from top_server.config import load
 
 #: Of an event: the nodes that start then, each by the clients that it hosts.
 Coming = Callable[[dict[str, Any]], Iterable[Iterable[int]]]
@@ -25,13 +23,9 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
     check(settings, directory)
     if (directory / "summary.json").exists():
         return
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    file = beside(directory, ".toml")
-    file.write_text(tomli_w.dumps(settings), encoding="utf-8")
-    config = parse(file.read_text(encoding="utf-8"), file)
+    command = [*begun(settings, directory), "--json"]
+    config = load(beside(directory, ".toml"))
     options = [text for key, value in config.task_option.items() for text in ("--task-option", f"{key}={value}")]
-    command = [sys.executable, "-m", "top_server", "--config", str(file), "--run-dir", str(directory), "--json"]
     nodes: list[subprocess.Popen[bytes]] = []
     address = ""
     try:

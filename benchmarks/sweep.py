@@ -164,16 +164,21 @@ def file_names(paths: str) -> list[str]:
     return [PurePath(path).name for path in paths.split(",")]
 
 
-def run(settings: dict[str, Any], directory: Path) -> bool:
-    """Whether the run is finished now."""
-    if (directory / "summary.json").exists():
-        return True
+def begun(settings: dict[str, Any], directory: Path) -> list[str]:
+    """The command that plays a run in `directory`, from which what was cut off is removed; settings lie beside it."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
     config = beside(directory, ".toml")
     config.write_text(tomli_w.dumps(settings), encoding="utf-8")
+    return [sys.executable, "-m", "top_server", "--config", str(config), "--run-dir", str(directory)]
+
+
+def run(settings: dict[str, Any], directory: Path) -> bool:
+    """Whether the run is finished now."""
+    if (directory / "summary.json").exists():
+        return True
     begin = time.monotonic()
-    command = [sys.executable, "-m", "top_server", "--config", str(config), "--run-dir", str(directory)]
+    command = begun(settings, directory)
     with beside(directory, ".log").open("w") as log:
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     print(f"{directory.name}: exit {code}, {time.monotonic() - begin:.0f} s", flush=True)

@@ -11,6 +11,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.local_training import SMALLEST_BATCH, training_options
 from top_server.config import FIELDS, RunConfig, flag
 from top_server.grouping import COUNTED, GROUPINGS, GroupingRequest
+from top_server.grouping.options import client_of
 from top_server.merging import MERGE_OPTIONS
 from top_server.merging.soft_clusters import SoftClusters
 from top_server.profiles import PROFILES
@@ -153,8 +154,8 @@ def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:
 
 def absent(given: Mapping[str, str], clients: Collection[int]) -> list[int]:
     """Clients that options such as alpha.3 are for, and that are not there: misspelt, or they come late."""
-    named = {int(client) for _, dot, client in (name.rpartition(".") for name in given) if dot and client.isdecimal()}
-    return sorted(named - set(clients))
+    named = {client for name in given if (client := client_of(name)) is not None}
+    return sorted(named.difference(clients))
 
 
 def _readers(scheme: Scheme) -> dict[str, tuple[str, ...]]:

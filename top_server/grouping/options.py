@@ -90,7 +90,13 @@ class Options:
 
 def _generic(name: str) -> str:
     """`alpha.ID` for `alpha.7`; a name without a client stays what it is, and `alpha.ID` itself is nobody's."""
-    head, dot, client = name.rpartition(".")
+    head, dot, _ = name.rpartition(".")
     if not dot:
         return name
-    return f"{head}.ID" if client.isdecimal() and client == str(int(client)) else ""
+    return f"{head}.ID" if client_of(name) is not None else ""
+
+
+def client_of(name: str) -> int | None:
+    """The client that an option such as `alpha.7` is for; None for one of all clients."""
+    _, dot, client = name.rpartition(".")
+    return int(client) if dot and client.isdecimal() and client == str(int(client)) else None

@@ -61,7 +61,7 @@ class ModelPerGroup(Merging):
             return weights
         model_id = self.group_model_id(round_number, outcome.task.number)
         self.run.models.put(map(client_slot, sorted(outcome.took_part)), model_id, weights)
-        self._trained.update(dict.fromkeys(sorted(outcome.took_part), round_number))
+        self._trained.update(dict.fromkeys(outcome.took_part, round_number))
         return None
 
     def note_lost(self, outcome: GroupOutcome) -> None:

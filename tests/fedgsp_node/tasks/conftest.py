@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,17 @@ def cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / "cache"
     monkeypatch.setenv("FEDGSP_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def examples(monkeypatch):
+    """The folder of the examples, which the test starts in; what it imports from there is forgotten."""
+    folder = Path(__file__).parents[3] / "examples"
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield folder
+    for path in folder.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture

@@ -1,21 +1,14 @@
 import ast
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from fedgsp_node.tasks import load_task
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-
 
 @pytest.fixture
-def clinics(monkeypatch):
-    monkeypatch.chdir(EXAMPLES)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield load_task("breast_cancer:Clinics", {"clinics": "6"})
-    del sys.modules["breast_cancer"]
+def clinics(examples):
+    return load_task("breast_cancer:Clinics", {"clinics": "6"})
 
 
 def test_the_example_gives_six_clinics_all_patients_once(clinics):
@@ -37,7 +30,7 @@ def test_the_model_of_the_example_takes_its_data(clinics):
     assert clinics.loss(outputs, torch.from_numpy(train.y)).isfinite()
 
 
-def test_the_task_of_the_example_takes_thirty_lines_at_most():
-    tree = ast.parse((EXAMPLES / "breast_cancer.py").read_text())
+def test_the_task_of_the_example_takes_thirty_lines_at_most(examples):
+    tree = ast.parse((examples / "breast_cancer.py").read_text())
     task = next(node for node in tree.body if isinstance(node, ast.ClassDef))
     assert task.end_lineno - task.lineno < 30

@@ -1,6 +1,4 @@
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,17 +7,10 @@ import torch
 from fedgsp.errors import DataError
 from fedgsp_node.tasks import load_task
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+pytestmark = pytest.mark.usefixtures("examples")
+
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 CHOL, CA = 4, 11
-
-
-@pytest.fixture(autouse=True)
-def examples(monkeypatch):
-    monkeypatch.chdir(EXAMPLES)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    sys.modules.pop("heart_disease", None)
 
 
 def load(data, **options):

@@ -1,6 +1,4 @@
 import ast
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,16 +8,9 @@ from fedgsp.errors import DataError
 from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import load_task
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+pytestmark = pytest.mark.usefixtures("examples")
+
 NAMES = ",".join([*(f"value{number}" for number in range(10)), "diagnosis"])
-
-
-@pytest.fixture(autouse=True)
-def examples(monkeypatch):
-    monkeypatch.chdir(EXAMPLES)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    sys.modules.pop("hospital_csv", None)
 
 
 @pytest.fixture
@@ -65,7 +56,7 @@ def test_a_file_of_another_kind_is_refused(folder, line, what):
         load(folder).data(2)
 
 
-def test_the_task_is_short():
-    tree = ast.parse((EXAMPLES / "hospital_csv.py").read_text())
+def test_the_task_is_short(examples):
+    tree = ast.parse((examples / "hospital_csv.py").read_text())
     task = next(node for node in tree.body if isinstance(node, ast.ClassDef))
     assert task.end_lineno - task.lineno < 25
