@@ -74,6 +74,7 @@ async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[group
             ],
             newcomers=request.newcomers,
             settled=[grouping_pb2.ClientGroup(clients=group) for group in request.settled],
+            learning_rate=request.learning_rate,
         )
     )
     for name, matrix in matrices.items():
@@ -134,6 +135,7 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
         options=dict(question.options),
         newcomers=tuple(question.newcomers),
         settled=tuple(tuple(group.clients) for group in question.settled),
+        learning_rate=question.learning_rate if question.HasField("learning_rate") else 1.0,
     )
     return question.grouping, request
 

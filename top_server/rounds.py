@@ -216,6 +216,7 @@ def _request(run: Run, number: int, wanted: int, evidence: Evidence) -> Grouping
         options=run.options["grouping"],
         newcomers=evidence.newcomers,
         settled=run.plan.among(set(evidence.clients) - set(evidence.newcomers)) if run.plan is not None else (),
+        learning_rate=run.config.learning_rate_in(number - 1),
     )
 
 

@@ -80,10 +80,13 @@ class AssignQuestion(_message.Message):
     MATRICES_FIELD_NUMBER: _builtins.int
     NEWCOMERS_FIELD_NUMBER: _builtins.int
     SETTLED_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
     grouping: _builtins.str
     round: _builtins.int
     groups: _builtins.int
     seed: _builtins.int
+    learning_rate: _builtins.float
+    """what the updates behind matrix "gram" were divided by; 1 if not said"""
     @_builtins.property
     def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -115,12 +118,15 @@ class AssignQuestion(_message.Message):
         matrices: _abc.Iterable[Global___MatrixSpec] | None = ...,
         newcomers: _abc.Iterable[_builtins.int] | None = ...,
         settled: _abc.Iterable[Global___ClientGroup] | None = ...,
+        learning_rate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "grouping", b"grouping", "groups", b"groups", "matrices", b"matrices", "newcomers", b"newcomers", "options", b"options", "round", b"round", "seed", b"seed", "settled", b"settled", "sizes", b"sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "clients", b"clients", "grouping", b"grouping", "groups", b"groups", "learning_rate", b"learning_rate", "matrices", b"matrices", "newcomers", b"newcomers", "options", b"options", "round", b"round", "seed", b"seed", "settled", b"settled", "sizes", b"sizes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
 
 Global___AssignQuestion: _TypeAlias = AssignQuestion  # noqa: Y015
 

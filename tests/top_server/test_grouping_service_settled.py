@@ -66,6 +66,16 @@ async def test_groupings_that_go_on_from_settled_groups_do_so_over_the_wire(name
         assert plan.groups == ((10, 12), (11, 13, 14))
 
 
+@pytest.mark.parametrize(("rate", "splits"), [(1.0, True), (0.01, False)])
+async def test_what_updates_were_divided_by_goes_over_the_wire(rate: float, splits: bool) -> None:
+    updates = np.array([(2.0, 0), (2, 0), (2, 0), (-2, 0), (-3, 0)])
+    gram = {"gram": updates @ updates.T}
+    asked = request((CLIENTS,), matrices=gram, options={"min_round": "0"}, learning_rate=rate)
+    async with serving(registered) as served:
+        plan = await assign(served.channel, served.address, "fedcluster", asked)
+    assert plan.groups == GROUPINGS["fedcluster"](asked).groups == (((10, 11, 12), (13, 14)) if splits else (CLIENTS,))
+
+
 @pytest.mark.parametrize("settled", [[[10, 99]], [[10], [10]], [[10, 10]], [[]], [[10], []]])
 async def test_settled_groups_that_cannot_be_are_refused(settled: list[list[int]]) -> None:
     question = grouping_pb2.AssignQuestion(

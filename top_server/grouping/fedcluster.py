@@ -23,7 +23,7 @@ _FEWEST_TO_SPLIT = 3
 
 def fedcluster(request: GroupingRequest) -> Plan:
     """The groups of the round before, each split in two where it should be, from matrix `gram`: the inner products of
-    the clients' updates g = (w_start - w_after) / lr in that round.
+    the clients' updates g = (w_start - w_after) / lr in that round. Lengths are those of the steps w_start - w_after.
 
     Options: a group of 3 or more splits if the length of its mean update is below `eps1` (0.4) and that of its longest
     above `eps2` (1.6), from the round after `min_round` (20) on, and if its halves are further apart than `gamma_max`
@@ -38,7 +38,8 @@ def fedcluster(request: GroupingRequest) -> Plan:
     groups = _before(request)
     if request.round - 1 > min_round:
         gram, known = products(request, "fedcluster", "updates")
-        groups = [half for group in groups for half in _halves(group, gram, known, (eps1, eps2, gamma_max))]
+        limits = (eps1 / request.learning_rate, eps2 / request.learning_rate, gamma_max)
+        groups = [half for group in groups for half in _halves(group, gram, known, limits)]
     return Plan.from_rows(sorted(groups, key=min), request)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ class GroupingRequest:
     newcomers: tuple[int, ...] = ()
     #: The groups of the round before, of those clients that are still there.
     settled: tuple[tuple[int, ...], ...] = ()
+    #: What the updates behind matrix `gram` were divided by: the step size of the round before.
+    learning_rate: float = 1.0
 
     def __post_init__(self) -> None:
         count = len(self.clients)
@@ -55,6 +58,8 @@ class GroupingRequest:
         for name, matrix in self.matrices.items():
             if matrix.ndim != 2 or len(matrix) != count:
                 raise ValueError(f"matrix {name!r} has shape {matrix.shape} for {count} clients")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"a learning rate of {self.learning_rate}")
         if strangers := set(self.newcomers) - set(self.clients):
             raise ValueError(f"newcomers that are not among the clients: {_listed(strangers)}")
         settled = [client for group in self.settled for client in group]

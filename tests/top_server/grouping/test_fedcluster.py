@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +84,13 @@ def test_the_norms_are_those_of_the_demo_unless_given() -> None:
         asked = request(factor * FOUR, ALL)
         default = GroupingRequest(22, 1, 0, asked.clients, asked.sizes, matrices=asked.matrices, settled=ALL)
         assert (len(fedcluster(default).groups) == 2) == splits, factor
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 2.0])
+def test_lengths_are_of_steps_whatever_the_updates_were_divided_by(rate: float) -> None:
+    for factor, splits in [(0.89, False), (0.91, True), (11.3, True), (11.4, False)]:
+        asked = dataclasses.replace(request(factor / rate * FOUR, ALL), learning_rate=rate)
+        assert (len(fedcluster(asked).groups) == 2) == splits, factor
 
 
 def test_the_separation_must_be_above_gamma_max() -> None:

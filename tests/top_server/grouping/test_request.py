@@ -46,6 +46,8 @@ def test_a_plan_that_does_not_fit_the_request_is_refused(plan: Plan, message: st
         ({"histograms": np.ones((2, 4))}, "must be counts"),
         ({"histograms": np.full((2, 4), -1)}, "must be counts"),
         ({"matrices": {"cosine": np.ones((3, 2))}}, r"'cosine' has shape \(3, 2\)"),
+        ({"learning_rate": 0.0}, "a learning rate of 0.0"),
+        ({"learning_rate": float("nan")}, "a learning rate of nan"),
         ({"newcomers": (3,)}, "newcomers that are not among the clients: 3"),
     ],
 )
