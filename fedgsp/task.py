@@ -47,6 +47,8 @@ class Task(abc.ABC):
     head: tuple[str, ...] = ()
     #: Whether data(client) is quick and gives the same each time, so that a node need not keep what it gave.
     data_is_repeatable: bool = False
+    #: Whether an epoch leaves out its last batch where that is short, unless it is the only one.
+    drop_last: bool = False
 
     #: Names of options that may differ between the nodes of a run; paths always may.
     local_options: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedgsp.errors import DataError
+from fedgsp.seeds import derive
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.dealing import SplitName, Usual, deal
 from fedgsp_node.tasks.decoded import decoded_split
@@ -25,6 +26,7 @@ _SIDE = 32
 _RECORD = 1 + 3 * _SIDE * _SIDE
 _MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 _DEVIATION = np.array([0.2023, 0.1994, 0.2010], np.float32)
+_BLACK = -_MEAN / _DEVIATION
 _BATCH_FORM = f"a batch of CIFAR-10's binary version, records of {_RECORD} bytes"
 _FORM = (
     "the folder of data_batch_1.bin .. data_batch_5.bin and test_batch.bin,"
@@ -53,9 +55,12 @@ class Cifar10(Task):
         train_share: float | None = None,
         model: Literal["hcct", "fedcollab"] = "hcct",
         augment: bool | None = None,
+        augment_test: bool = False,
         seed: int = 0,
     ) -> None:
         self._model = model
+        self._augment_test = augment_test
+        self._seed = seed
         self._augment = model == "hcct" if augment is None else augment
         numbers = {
             **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
@@ -75,12 +80,17 @@ class Cifar10(Task):
     def model(self) -> nn.Module:
         """HCCT's CNN (1,126,950 parameters) or FedCollab's (122,570); the first layer is what crops and flips."""
         # In its place when there is nothing to augment, so that the layers keep their names.
-        first = CropAndFlip(-_MEAN / _DEVIATION) if self._augment else nn.Identity()
+        first = CropAndFlip(_BLACK) if self._augment else nn.Identity()
         return nn.Sequential(first, *_MODELS[self._model]())
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 3, 32, 32), mean 0 and deviation 1 by channel; labels as int64."""
-        return self._dealt.client(client, _normalised)
+        dealt = self._dealt.client(client, _normalised)
+        if not self._augment_test:
+            return dealt
+        generator = torch.Generator().manual_seed(derive(self._seed, "augmented-test", client))
+        x = cropped_and_flipped(torch.from_numpy(dealt.test.x), _BLACK, generator=generator)
+        return ClientData(dealt.train, Split(x.numpy(), dealt.test.y))
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Brightness gradients and colours by cell, shape (n, 252): an encoder with nothing to train or download."""
@@ -129,30 +139,37 @@ _MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
 
 
 class CropAndFlip(nn.Module):
-    """While training: a random crop of the image with 4 pixels of black around it, mirrored every other time."""
+    """While training, what `cropped_and_flipped` makes of the images, drawn from torch's global generator."""
 
-    def __init__(self, black: NDArray[np.float32], margin: int = 4) -> None:
+    def __init__(self, black: NDArray[np.float32]) -> None:
         super().__init__()
-        self._black = torch.from_numpy(black)[:, None, None]  # no buffer: it must not travel
-        self._margin = margin
+        self._black = black  # no buffer: it must not travel
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` of shape (n, channels, height, width); draws from torch's global generator."""
-        if not self.training:
-            return x
-        margin, (count, channels, height, width) = self._margin, x.shape
-        padded = self._black.expand(count, channels, height + 2 * margin, width + 2 * margin).clone()
-        padded[:, :, margin:-margin, margin:-margin] = x
-        down, right = torch.randint(2 * margin + 1, (2, count, 1))
-        columns = torch.arange(width).expand(count, width)
-        columns = torch.where(torch.rand(count, 1) < 0.5, columns.flip(1), columns) + right
-        rows = torch.arange(height) + down
-        return padded[
-            torch.arange(count)[:, None, None, None],
-            torch.arange(channels)[None, :, None, None],
-            rows[:, None, :, None],
-            columns[:, None, None, :],
-        ]
+        """`x` of shape (n, channels, height, width)."""
+        return cropped_and_flipped(x, self._black) if self.training else x
+
+
+def cropped_and_flipped(
+    x: torch.Tensor, black: NDArray[np.float32], margin: int = 4, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Of each image (n, channels, height, width) a random crop with `margin` pixels of black (channels,) around it,
+    mirrored every other time.
+    """
+    count, channels, height, width = x.shape
+    padded = torch.from_numpy(black)[:, None, None].repeat(count, 1, height + 2 * margin, width + 2 * margin)
+    padded[:, :, margin:-margin, margin:-margin] = x
+    down, right = torch.randint(2 * margin + 1, (2, count, 1), generator=generator)
+    columns = torch.arange(width).expand(count, width)
+    mirrored = torch.rand(count, 1, generator=generator) < 0.5
+    columns = torch.where(mirrored, columns.flip(1), columns) + right
+    rows = torch.arange(height) + down
+    return padded[
+        torch.arange(count)[:, None, None, None],
+        torch.arange(channels)[None, :, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
 
 
 def _normalised(images: NDArray[Any]) -> NDArray[np.float32]:

@@ -50,9 +50,11 @@ class DigitDomains(Task):
         test_samples: int | None = 500,
         blend: str = "digits",
         width: float = 1.0,
+        drop_last: bool = True,
         validation: bool = False,
         seed: int = 0,
     ) -> None:
+        self.drop_last = drop_last
         for name, number in (("clients_per_domain", clients_per_domain), ("samples", samples)):
             if number < 1:
                 raise TaskError(f"{name} is {number}", "give a whole number above 0")

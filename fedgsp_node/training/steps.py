@@ -136,11 +136,26 @@ def descent(work: LocalWork) -> Iterator[Descent]:
 
 
 def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The data in an order of its own every epoch; the short last batch is kept."""
+    """The data in an order of its own every epoch, all but what `_left_over` leaves out."""
+    size = work.settings.batch_size
+    count = len(work.x) - _left_over(work, size)
     for _ in range(epochs):
-        order = torch.from_numpy(work.rng.permutation(len(work.x)))
-        for rows in torch.split(order, work.settings.batch_size):
+        order = torch.from_numpy(work.rng.permutation(len(work.x)))[:count]
+        for rows in torch.split(order, size):
             yield work.x[rows], work.y[rows]
+
+
+def _left_over(work: LocalWork, size: int) -> int:
+    """Samples of the short last batch, if the task drops it, or if it is one sample that batch norm would refuse."""
+    short = len(work.x) % size
+    if len(work.x) <= size:
+        return 0
+    return short if work.task.drop_last or (short == 1 and _normalises(work.module)) else 0
+
+
+def _normalises(module: nn.Module) -> bool:
+    """Whether some layer takes mean and variance over the samples of a batch."""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 
 
 def copy(tensors: Iterable[torch.Tensor], into: Iterable[torch.Tensor]) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from fedgsp.errors import DataError, TaskError
 from fedgsp_node.tasks import load_task
-from fedgsp_node.tasks.cifar10 import Cifar10, CropAndFlip
+from fedgsp_node.tasks.cifar10 import Cifar10, CropAndFlip, cropped_and_flipped
 
 MEAN = np.array([0.4914, 0.4822, 0.4465]).reshape(3, 1, 1)
 DEVIATION = np.array([0.2023, 0.1994, 0.2010]).reshape(3, 1, 1)
@@ -84,6 +84,17 @@ def test_the_model_has_1126950_parameters_and_no_buffers(cifar_npz, augment):
     assert model(torch.from_numpy(test.x)).shape == (len(test), 10)
 
 
+def test_a_quarter_of_the_dense_units_are_dropped_while_training(cifar_npz):
+    model = Cifar10(cifar_npz, augment=False).model()
+    *layers, head = model
+    assert isinstance(head, torch.nn.Linear)
+    x = torch.ones(50, 3, 32, 32)
+    with torch.no_grad():
+        trained = (torch.nn.Sequential(*layers).train()(x) > 0).sum()
+        live = (torch.nn.Sequential(*layers).eval()(x) > 0).sum()
+    assert 0.72 < trained / live < 0.78
+
+
 def test_fedcollabs_model_has_122570_parameters_and_augments_only_if_asked(cifar_npz):
     task = Cifar10(cifar_npz, model="fedcollab")
     model = task.model()
@@ -125,7 +136,7 @@ def test_augmented_images_are_crops_of_the_padded_image_or_its_mirror_image():
         for flip in (False, True)
         for crop in [padded[:, top : top + 6, left : left + 5]]
     }
-    augmented = CropAndFlip(black, margin=2)(image.expand(2000, 2, 6, 5))
+    augmented = cropped_and_flipped(image.expand(2000, 2, 6, 5), black, margin=2)
     times = dict.fromkeys(allowed.values(), 0)
     for one in augmented:
         times[allowed[one.contiguous().numpy().tobytes()]] += 1
@@ -139,6 +150,16 @@ def test_only_training_images_are_augmented_and_only_if_asked(cifar_npz):
         first, x = task.model()[0], torch.from_numpy(task.data(0).train.x)
         assert torch.equal(first.eval()(x), x)
         assert torch.equal(first.train()(x), x) is not augment
+
+
+def test_test_images_are_augmented_once_if_the_release_is_to_be_matched(cifar_npz):
+    plain, matched, again = (Cifar10(cifar_npz, augment_test=on).data(0) for on in (False, True, True))
+    assert np.array_equal(matched.train.x, plain.train.x)
+    assert np.array_equal(matched.test.y, plain.test.y)
+    assert np.array_equal(matched.test.x, again.test.x)
+    moved = [not np.array_equal(one, other) for one, other in zip(matched.test.x, plain.test.x, strict=True)]
+    assert sum(moved) > len(moved) / 2
+    assert not np.array_equal(Cifar10(cifar_npz, augment_test=True, seed=1).data(0).test.x, matched.test.x)
 
 
 def test_augmentation_follows_the_seed_of_torch(cifar_npz):

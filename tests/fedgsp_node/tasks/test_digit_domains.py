@@ -5,8 +5,11 @@ import pytest
 import torch
 
 from fedgsp.errors import DataError, TaskError
+from fedgsp.messages import TrainingSettings
+from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.digit_domains import DigitDomains
+from fedgsp_node.training.control import Control
 
 
 @pytest.fixture
@@ -198,6 +201,13 @@ def test_every_domain_follows_its_seed(digit_folder):
         assert np.array_equal(one.train.x, two.train.x)
         assert np.array_equal(one.test.x, two.test.x)
         assert not np.array_equal(one.train.x, three.train.x)
+
+
+@pytest.mark.parametrize(("drop_last", "steps"), [(True, 10), (False, 15)])
+def test_185_samples_are_ten_steps_of_64_in_five_epochs(drop_last, steps):
+    clients = Clients(DigitDomains(domains="digits", width=0.02, drop_last=drop_last), [0])
+    how = TrainingSettings("sgd", 5, 64, 0.1, seed=0)
+    assert clients.train(0, clients.initial_weights(0), how, 1, Control()).steps == steps
 
 
 def test_the_model_has_14219210_parameters_and_5637_buffer_entries():

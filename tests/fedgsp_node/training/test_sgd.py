@@ -38,6 +38,29 @@ def by_torch(module: nn.Module, x: torch.Tensor, y: torch.Tensor, how: TrainingS
     return sum(losses) / len(losses)
 
 
+class DropsLast(CrossEntropy):
+    drop_last = True
+
+
+@pytest.mark.parametrize(
+    ("task", "make", "count", "steps"),
+    [
+        (CrossEntropy, mlp, 21, 5),
+        (DropsLast, mlp, 21, 4),
+        (DropsLast, mlp, 23, 4),
+        (DropsLast, mlp, 20, 4),
+        (DropsLast, mlp, 3, 1),  # the only one stays
+        (CrossEntropy, norm_and_dropout, 22, 5),
+        (CrossEntropy, norm_and_dropout, 21, 4),  # batch norm takes no mean over a single sample
+    ],
+)
+def test_a_short_last_batch_is_dropped_if_the_task_or_batch_norm_wants_it(
+    task: type[CrossEntropy], make: Callable[[], nn.Module], count: int, steps: int
+) -> None:
+    work, _ = local_work(make(), task(), samples(count), settings(3, 5))
+    assert sgd.train(work).steps == 3 * steps
+
+
 @pytest.mark.parametrize("make", MODELS)
 @pytest.mark.parametrize(("count", "how"), [(20, settings()), (23, settings(3, 4)), (7, settings(2, 100, 0.3))])
 def test_small_models_get_the_bits_of_torchs_own_optimiser(
