@@ -10,12 +10,16 @@ from fedgsp.errors import ConfigError
 #: Algorithm -> its options and their defaults: whole numbers of at least 1, other numbers of at least 0.
 TRAININGS: dict[str, dict[str, int | float]] = {
     "sgd": {},
+    "own-head": {},
     "fedprox": {"mu": 0.1},
     "finetune": {"steps": 2},
     "per-fedavg": {"steps": 1},
     "pfedme": {"lambda": 1.0, "personal_steps": 5, "personal_rate": 0.1},
     "ditto": {"lambda": 1.0},
 }
+
+#: Those whose clients keep a head, with which they are evaluated, beside the one that they share.
+KEEPS_HEAD = frozenset({"own-head"})
 
 _MOST = 2**31 - 1  # of a whole number
 

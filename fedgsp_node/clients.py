@@ -50,6 +50,8 @@ class Learned:
     personal: Weights | None = None
     #: Whether it had no head, or no such model, to begin from.
     afresh: bool = False
+    #: Whether the algorithm has it keep its head, although it shares that too.
+    keeps_head: bool = False
 
 
 class Clients:
@@ -159,7 +161,7 @@ class Clients:
         except WeightsError as error:
             detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
             raise OrderError(Failure(FailureCode.TASK_RAISED, detail)) from error
-        return Learned(before, result, loss, seconds, steps, personal, afresh)
+        return Learned(before, result, loss, seconds, steps, personal, afresh, algorithm.keeps_head)
 
     def evaluate(
         self,
@@ -180,8 +182,9 @@ class Clients:
         afresh = weights.tensors != self.tensors and self._lacks(client, HEAD)
         if settings is not None and personalised_in is not None:
             model = self._personalised(client, model, settings, personalised_in, control)
-            keeps = _algorithm(settings)[0].keeps_personal
-            afresh = afresh or (keeps and self._lacks(client, PERSONAL_MODEL))
+            algorithm, _ = _algorithm(settings)
+            afresh = afresh or (algorithm.keeps_head and self._lacks(client, HEAD))
+            afresh = afresh or (algorithm.keeps_personal and self._lacks(client, PERSONAL_MODEL))
         x, y = as_tensor(part.x), as_tensor(part.y)
         with bound(self._module, model):
             correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
@@ -195,6 +198,9 @@ class Clients:
         algorithm, options = _algorithm(settings)
         if algorithm.keeps_personal:
             return self._personal_model(client) or model  # a client that has not trained yet has none
+        if algorithm.keeps_head:
+            head = self.personal.get_before(client, HEAD, None)
+            return Weights.of({**model.arrays, **(head or {})}, self.tensors)
         if algorithm.adapt is None:
             return model
         adapted, adapt = model.copy(), algorithm.adapt

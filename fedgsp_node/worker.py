@@ -133,8 +133,9 @@ class Worker:
             trained = learned.after
             if work.start.personal:
                 trained = learned.after.part(self._clients.shared)
+            keeps_head = work.start.personal or learned.keeps_head
             if not work.trial:
-                await asyncio.to_thread(self._keep, order.client, learned, work.start.personal, round_number)
+                await asyncio.to_thread(self._keep, order.client, learned, keeps_head, round_number)
             update = await self._reveal(work, learned)  # exact, as what the client keeps
             if settings.bfloat16:
                 trained = await asyncio.to_thread(rounded, trained)
@@ -147,7 +148,7 @@ class Worker:
         except asyncio.CancelledError:
             self._store.fail(work.produces, Failure(FailureCode.CANCELLED, "called off"))
             raise
-        keeps = not work.trial and (work.start.personal or learned.personal is not None)
+        keeps = not work.trial and (keeps_head or learned.personal is not None)
         samples = self._clients.train_samples(order.client)
         result = await self._publish(work.produces, trained)
         if work.bring:

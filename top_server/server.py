@@ -19,6 +19,7 @@ import grpc.aio
 from fedgsp import windows
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
 from fedgsp.errors import ConfigError, RunError, UserError
+from fedgsp.local_training import KEEPS_HEAD
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -252,7 +253,8 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership) -> None:
 def check_head(scheme: Scheme, membership: Membership) -> None:
     """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
     heads = sum(spec.head for spec in membership.tensors)
-    if scheme.personal and not 0 < heads < len(membership.tensors):
+    keeps = scheme.personal or scheme.training in KEEPS_HEAD
+    if keeps and not 0 < heads < len(membership.tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
 

@@ -7,6 +7,7 @@ from fedgsp_node.training.base import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
     "sgd": Algorithm(sgd.train, in_place=True),
+    "own-head": Algorithm(sgd.train, in_place=True, keeps_head=True),
     "fedprox": Algorithm(fedprox.train),
     "finetune": Algorithm(sgd.train, in_place=True, adapt=finetune.adapt),
     "per-fedavg": Algorithm(per_fedavg.train, in_place=True, adapt=finetune.adapt),

@@ -54,3 +54,6 @@ class Algorithm:
     adapt: Callable[[LocalWork], None] | None = None
     #: Whether each client keeps a personal model, which is what is evaluated.
     keeps_personal: bool = False
+    #: Whether each client is evaluated with the head that it trained last, although it shares its heads and begins
+    #: with the one it is given (HCCT-P as in its authors' release).
+    keeps_head: bool = False

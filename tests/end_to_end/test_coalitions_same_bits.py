@@ -69,7 +69,7 @@ CASES: dict[str, Case] = {
     "pfedme": Case("pfedme", together, training="pfedme"),
     "ditto": Case("ditto", together, training="ditto"),
     "fedcluster": Case(
-        "fedcluster", lambda oracle: oracle.play_fedcluster(), {"eps1": "9", "eps2": "0.5", "min_round": "0"}
+        "fedcluster", lambda oracle: oracle.play_fedcluster(), {"eps1": "0.9", "eps2": "0.05", "min_round": "0"}
     ),
     # at lower rates nobody comes nearer to another model than to that which it started from
     "fesem": Case("fesem", lambda oracle: oracle.play_fesem(3), {"models": "3"}, rate=1.0),
@@ -89,6 +89,7 @@ CASES: dict[str, Case] = {
         numbers={"lambda": "2", "personal_steps": "2", "personal_rate": "0.2"},
     ),
     "fedcollab, ditto": Case("fedcollab", coalitions, SOLVER, "ditto", numbers={"lambda": "0.5"}),
+    "fedcollab, own-head": Case("fedcollab", coalitions, SOLVER, "own-head"),
 }
 #: Played with managers that are processes of their own, in one layout.
 BY_PROCESSES = ("fednova", "fedcollab")
@@ -174,13 +175,13 @@ def test_every_way_to_train_makes_other_models_or_serves_clients_otherwise() -> 
     inside = [name for name in CASES if name.startswith("fedcollab")]
     models = {name: b"".join(a.tobytes() for a in expected(name)[2].models[2].values()) for name in inside}
     plain = [name for name in inside if models[name] == models["fedcollab"]]
-    assert plain == ["fedcollab", "fedcollab, finetune", "fedcollab, ditto"]
-    assert len(set(models.values())) == len(inside) - 2
+    assert plain == ["fedcollab", "fedcollab, finetune", "fedcollab, ditto", "fedcollab, own-head"]
+    assert len(set(models.values())) == len(inside) - 3
     reference = CoalitionReference(load_task("digits", TASK), SEVEN, rounds=3)
     for name in (*inside, "finetune", "per-fedavg", "pfedme", "ditto"):
         last = expected(name)[2]
         as_they_are = reference.served([], last.models, 3).accuracy
-        personalised = any(way in name for way in ("finetune", "per-fedavg", "pfedme", "ditto"))
+        personalised = any(way in name for way in ("finetune", "per-fedavg", "pfedme", "ditto", "own-head"))
         assert (last.accuracy != as_they_are) == personalised, name
 
 

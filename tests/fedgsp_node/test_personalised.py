@@ -14,7 +14,7 @@ from support.toy_task import SAMPLES, TARGETS, Toy
 from support.working import HERE, Node, node, why_not
 from torch import nn
 
-from fedgsp.local_training import TRAININGS
+from fedgsp.local_training import KEEPS_HEAD, TRAININGS
 from fedgsp.messages import Evaluate, Evaluated, FailureCode, Order, Start, Train, TrainingSettings
 from fedgsp.seeds import stream
 from fedgsp.weights import Weights
@@ -26,8 +26,9 @@ from fedgsp_node.training.control import Control
 
 ROUND = 4
 ADAPTING = [name for name, algorithm in ALGORITHMS.items() if algorithm.adapt is not None]
+HEADED = [name for name, algorithm in ALGORITHMS.items() if algorithm.keeps_head]
 KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.keeps_personal]
-PLAIN = [name for name in ALGORITHMS if name not in (*ADAPTING, *KEEPING)]
+PLAIN = [name for name in ALGORITHMS if name not in (*ADAPTING, *KEEPING, *HEADED)]
 
 
 def settings(algorithm: str, batch_size: int = 10, learning_rate: float = 0.1, **options: str) -> TrainingSettings:
@@ -55,8 +56,8 @@ def descended(client: int, steps: int, w: float = 1.0) -> float:
 
 
 def test_every_algorithm_is_of_one_kind() -> None:
-    assert sorted(PLAIN + ADAPTING + KEEPING) == sorted(TRAININGS)
-    assert (ADAPTING, KEEPING) == (["finetune", "per-fedavg"], ["pfedme", "ditto"])
+    assert sorted(PLAIN + ADAPTING + KEEPING + HEADED) == sorted(TRAININGS)
+    assert (["finetune", "per-fedavg"], ["pfedme", "ditto"], [*KEEPS_HEAD]) == (ADAPTING, KEEPING, HEADED)
 
 
 @pytest.mark.parametrize("client", [0, 1])
@@ -100,6 +101,29 @@ def test_ditto_is_evaluated_with_its_personal_model(client: int, expected: float
     clients.keep_personal(client, learned.personal, 1)
     found = evaluated(clients, start, settings("ditto"), client)
     assert found.loss_sum == pytest.approx(toy_loss(client, expected), abs=1e-12)
+
+
+def test_own_head_is_evaluated_with_the_head_trained_last_on_the_body_that_came() -> None:
+    clients, how = Clients(Blobs(), None), settings("own-head", batch_size=4)
+    start, other = clients.initial_weights(0), clients.initial_weights(1)
+    as_it_came = evaluated(clients, start, settings("sgd"))
+    assert evaluated(clients, start, how) == dataclasses.replace(as_it_came, afresh=True)
+    learned = clients.train(1, start, how, 1, Control())
+    assert learned.keeps_head
+    assert learned.after.tensors == clients.tensors  # the head is shared too
+    clients.keep_head(1, learned.after, 1)
+    head = {spec.name for spec in clients.tensors if spec.head}
+    mixed = {name: (learned.after if name in head else other).arrays[name] for name in other.arrays}
+    expected = evaluated(clients, Weights.of(mixed, clients.tensors), settings("sgd"))
+    assert evaluated(clients, other, how) == expected != evaluated(clients, other, settings("sgd"))
+
+
+def test_own_head_begins_with_the_head_that_came() -> None:
+    clients, how = Clients(Blobs(), None), settings("own-head", batch_size=4)
+    start, other = clients.initial_weights(0), clients.initial_weights(1)
+    clients.keep_head(1, other, 0)
+    plain = clients.train(1, start, settings("sgd", batch_size=4), 1, Control()).after
+    assert np.array_equal(clients.train(1, start, how, 1, Control()).after.buffer, plain.buffer)
 
 
 @pytest.mark.parametrize("algorithm", KEEPING)
@@ -231,7 +255,7 @@ async def ask(n: Node, how: TrainingSettings | None, personalised: bool, client:
     return result
 
 
-@pytest.mark.parametrize("algorithm", [*ADAPTING, *KEEPING])
+@pytest.mark.parametrize("algorithm", [*ADAPTING, *KEEPING, *HEADED])
 async def test_an_order_says_whether_to_personalise(algorithm: str) -> None:
     async with node() as n:
         how = settings(algorithm, batch_size=4, learning_rate=0.05)

@@ -29,7 +29,7 @@ def train(
     """Changes both modules; those that keep no personal model leave that alone."""
     rng = np.random.default_rng(seed)
     match how.algorithm:
-        case "sgd" | "finetune":
+        case "sgd" | "own-head" | "finetune":
             return Plain(module, None, *_near(module, data, how, rng, None, 0.0))
         case "fedprox":
             return Plain(module, None, *_near(module, data, how, rng, copy.deepcopy(module), options["mu"]))

@@ -156,6 +156,7 @@ class CoalitionReference(GroupReference):
             matrices=evidence,
             options=self.options,
             settled=tuple(map(tuple, before or ())),
+            learning_rate=self._rate(number - 1),
         )
         return [list(group) for group in GROUPINGS[grouping](request).groups]
 
@@ -191,6 +192,8 @@ class CoalitionReference(GroupReference):
                 steps = self._near(module, self._batches(client, rng), rate)
         if personal is not None:
             self.personal[client] = _state(personal)
+        if self.training == "own-head":
+            self.personal[client] = dict(list(_state(module).items())[-2:])  # of its last dense layer
         if (number, client) in self.forgotten:
             del self.personal[client]
         return Learnt(_state(module), steps)
@@ -198,7 +201,7 @@ class CoalitionReference(GroupReference):
     def personalised(self, state: State, client: int, number: int) -> State:
         """What a client uses of its group's model."""
         if self.training not in ("finetune", "per-fedavg"):
-            return self.personal.get(client, state)
+            return {**state, **self.personal.get(client, {})}
         module, left = self._module(state), int(self.numbers["steps"])
         torch.manual_seed(stream_seed(self.seed, "adaptation", number, client))
         rng = stream(self.seed, "adaptation-order", number, client)

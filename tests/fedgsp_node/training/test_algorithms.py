@@ -27,6 +27,7 @@ torch.set_num_threads(1)
 #: Algorithm -> options unlike its defaults.
 OPTIONS: dict[str, dict[str, float]] = {
     "sgd": {},
+    "own-head": {},
     "fedprox": {"mu": 0.7},
     "finetune": {"steps": 3},
     "per-fedavg": {"steps": 3},
