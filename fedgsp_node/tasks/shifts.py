@@ -100,27 +100,6 @@ def by_shares(labels: NDArray[Any], shares: NDArray[np.float64], rng: np.random.
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def stratified(labels: NDArray[Any], share_or_count: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Sorted indices of samples drawn in the label mix of all, and of the rest; raises ValueError if they are too few.
-
-    A float is the share of each label, rounded as int(x + 0.49). An int is the number of all drawn, which comes out
-    exactly: rounded alike, but cumulatively over the labels.
-    """
-    present, counts = np.unique(labels, return_counts=True)
-    whole = isinstance(share_or_count, (int, np.integer))
-    if not 0 <= share_or_count <= (len(labels) if whole else 1):
-        raise ValueError(f"{share_or_count} of {len(labels)} samples cannot be drawn")
-    if whole:
-        ends = (np.cumsum(counts) * share_or_count / max(1, len(labels)) + 0.49).astype(np.int64)
-        wanted = np.diff(ends, prepend=0)
-    else:
-        wanted = (counts * share_or_count + 0.49).astype(np.int64)
-    chosen = np.zeros(len(labels), bool)
-    for label, count in zip(present, wanted, strict=True):
-        chosen[rng.permutation(np.flatnonzero(labels == label))[:count]] = True
-    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
-
-
 def permutation(kind: int, classes: int) -> NDArray[np.int64]:
     """What a type calls each label, shape (classes,): types 0, 1 agree on 0.7 of them, so do 2, 3, and others on none.
 

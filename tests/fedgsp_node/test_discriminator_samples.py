@@ -80,6 +80,13 @@ def test_a_split_has_exactly_the_samples_wanted_in_the_label_mix(labels: list[in
     assert all(np.array_equal(rows, np.unique(rows)) for rows in (train, validation))
 
 
+def test_the_half_of_a_small_client_is_7_of_14() -> None:
+    labels = np.repeat([5, 6, 7, 8], [2, 4, 4, 4])
+    chosen, rest = split(labels, 7, np.random.default_rng(0))
+    assert np.bincount(labels[chosen]).tolist()[5:] == [1, 2, 2, 2]
+    assert len(rest) == 7
+
+
 def test_a_split_is_random_within_a_label() -> None:
     y = np.zeros(30, np.int64)
     found = np.zeros(30)

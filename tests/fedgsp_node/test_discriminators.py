@@ -73,10 +73,17 @@ def stepped(weights: Weights, part: Samples, client: int, others: tuple[int, ...
 
 
 @pytest.mark.parametrize(
-    ("features", "labels", "parameters"), [(784, 10, 159_401), (512, 10, 105_001), (512, 20, 107_001)]
+    ("features", "labels", "parameters", "products"),
+    [
+        (784, 10, 159_401, 159_000),
+        (512, 10, 105_001, 104_600),
+        (512, 20, 107_001, 106_600),
+    ],
 )
-def test_a_network_has_as_many_parameters_as_the_paper_says(features: int, labels: int, parameters: int) -> None:
-    assert sum(math.prod(spec.shape) for spec in tensors(1, 1, features, labels)) == parameters
+def test_a_network_is_as_large_as_the_paper_says(features: int, labels: int, parameters: int, products: int) -> None:
+    specs = tensors(1, 1, features, labels)
+    assert sum(math.prod(spec.shape) for spec in specs) == parameters
+    assert sum(math.prod(spec.shape) for spec in specs if spec.name.endswith("weight")) == products
 
 
 def test_the_forward_pass_is_that_of_the_worked_example() -> None:

@@ -118,6 +118,15 @@ def test_half_normal_shards_are_single_label():
     assert len({len(part) for part in parts}) > 3
 
 
+def test_about_95_of_100_shards_are_dealt_to_ten_clients():
+    # 95.6 on average as specified: 4,781 samples of CIFAR-10 each, a fifth of which is 956
+    labels = np.repeat(np.arange(10), 10)
+    dealt = [
+        sum(map(len, half_normal_shards(labels, 10, stream(seed, "partition"), shards=100))) for seed in range(400)
+    ]
+    assert np.mean(dealt) == pytest.approx(95.6, abs=0.3)
+
+
 @pytest.mark.parametrize("count", [9, 601])
 def test_a_number_of_half_normal_shards_that_cannot_be_cut_is_refused(count):
     with pytest.raises(TaskError, match=r"set shards to 10 \.\. 600"):

@@ -18,7 +18,6 @@ from fedgsp_node.tasks.shifts import (
     permutation,
     rotated,
     shifted_rows,
-    stratified,
 )
 
 EVERY = pytest.mark.parametrize("name", sorted(SHIFTS))
@@ -211,49 +210,6 @@ def test_shares_that_add_up_to_one_use_every_sample_once(labels, weights, seed):
 def test_a_half_is_rounded_down_in_a_cut():
     parts = by_shares(np.zeros(5, int), np.array([[0.5], [0.2], [0.3]]), stream(0, "split"))
     assert [len(part) for part in parts] == [2, 1, 2]  # cuts 2.5, 3.5, 5
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(0, 9), max_size=60), st.data(), st.integers(0, 2**32))
-def test_a_stratified_count_is_exact_and_keeps_the_label_mix(labels, data, seed):
-    count = data.draw(st.integers(0, len(labels)))
-    chosen, rest = stratified(np.array(labels, int), np.int64(count), stream(seed, "split"))
-    assert len(chosen) == count
-    assert sorted([*chosen, *rest]) == list(range(len(labels)))
-    for label in set(labels):
-        wanted = labels.count(label) * count / len(labels)
-        assert abs(sum(labels[row] == label for row in chosen) - wanted) < 1.01
-
-
-def test_a_stratified_share_is_of_each_label():
-    labels = np.array([0] * 5 + [1] * 10 + [2])
-    chosen, rest = stratified(labels, 0.5, stream(0, "split"))
-    assert np.bincount(labels[chosen], minlength=3).tolist() == [2, 5, 0]
-    assert sorted([*chosen, *rest]) == list(range(16))
-
-
-def test_the_stratified_half_of_a_small_client_is_7_of_14():
-    labels = np.repeat([5, 6, 7, 8], [2, 4, 4, 4])
-    chosen, _ = stratified(labels, 7, stream(0, "split"))
-    assert np.bincount(labels[chosen]).tolist()[5:] == [1, 2, 2, 2]
-
-
-def test_a_stratified_count_is_rounded_to_the_nearest():
-    chosen, _ = stratified(np.repeat([0, 1], [4, 6]), 4, stream(0, "split"))
-    assert (chosen < 4).sum() == 2  # of 1.6
-
-
-def test_a_stratified_draw_follows_its_generator():
-    labels = balanced(200, 10)
-    first, same, other = (stratified(labels, 50, stream(seed, "split"))[0] for seed in (1, 1, 2))
-    assert np.array_equal(first, same)
-    assert not np.array_equal(first, other)
-
-
-@pytest.mark.parametrize("amount", [-1, 11, -0.1, 1.1, math.nan])
-def test_what_cannot_be_drawn_is_refused(amount):
-    with pytest.raises(ValueError, match="of 10 samples cannot be drawn"):
-        stratified(np.arange(10), amount, stream(0, "split"))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from support.scripted import model
 from support.staged import Stage, stage
 
 from fedgsp.messages import ModelRef, Trained
 from top_server.evidence import Evidence
+from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.models import Held, cluster_slot
 
 
@@ -64,11 +64,13 @@ async def test_a_centre_is_the_plain_mean_of_its_members_own_models() -> None:
         local = trained_last(s, 0, 1, 2, 3)
         # own models at (0, 0), (0.2, 0), (5, 5) and (5.2, 5), centres at (1, 1) and (4, 4): as published
         own, centres = np.array([(0, 0), (0.2, 0), (5, 5), (5.2, 5)]), np.array([(1, 1), (4, 4)])
-        await s.run.merging.begin(2, losses(*((own[:, None] - centres) ** 2).sum(axis=2)))
-        for group, centre in (((0, 1), (0.1, 0)), ((2, 3), (5.1, 5))):
-            starts = s.run.merging.start(group)
-            assert starts == tuple((local[client], 1.0) for client in group)
-            assert own[list(group)].mean(axis=0) == pytest.approx(centre)
+        apart = ((own[:, None] - centres) ** 2).sum(axis=2)
+        nearest = GROUPINGS["fesem"](GroupingRequest(2, 2, 0, (0, 1, 2, 3), np.full(4, 5), matrices={"costs": apart}))
+        assert nearest.groups == ((0, 1), (2, 3))
+        await s.run.merging.begin(2, losses(*apart))
+        for group in nearest.groups:
+            # equally weighted, so (0.1, 0) and (5.1, 5)
+            assert s.run.merging.start(group) == tuple((local[client], 1.0) for client in group)
 
 
 async def test_members_without_a_model_of_their_own_or_that_are_away_count_in_no_centre() -> None:
