@@ -86,7 +86,7 @@ class Distances(Profile):
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> DistanceOptions:
-        """How distances are found; the defaults are the paper's."""
+        """How distances are found; the defaults are the paper's, but for `feature_scale` (decision 9)."""
         options = Options("distances", given, cls.options, "profile")
         chosen = DistanceOptions(
             options.choice("distance", ("pairwise", "shared")) == "shared",
