@@ -38,7 +38,8 @@ async def train_all(
     while waiting or window:
         while waiting and len(window) < ahead:
             position, member = waiting.popleft()
-            model_id = f"{prefix}/{position}.{request.attempt}"
+            # Named by the client: what one keeps of a survey stays when another is asked the same in the same place.
+            model_id = f"{prefix}/{member.client}.{request.attempt}"
             start = group.start_of(member, keep=members_of[member.node] > 1)  # one alone may train it in place
             brings = bring and small and member.weight > 0
             work = Train(start, model_id, request.training, request.reveal, retain, trial, brings)
