@@ -29,6 +29,8 @@ async def run(group: Group) -> GroupResult | Failure:
     if plan is None or plan.settings is None or not plan.judge_every or not plan.patience:
         return Failure(FailureCode.BAD_ORDER, "discriminators need settings, judgements and patience")
     members = {member.client: member for member in group.request.members}
+    if group.request.attempt:
+        await group.recall(f"{_home(group)}/", ())  # what another manager had made
     found = networks(list(members), plan)
     exchange = 0
     while found.left and exchange <= plan.rounds:
@@ -55,7 +57,8 @@ class _Exchange:
         self._number = number
         self._judges = judges
         self._trains = trains
-        self._prefix = f"{group.request.run_id}/{group.request.round}/{group.request.group}/discriminators/{number}"
+        # A node that was away for a while may still have what an earlier call of the round asked for.
+        self._prefix = f"{_home(group)}/{group.request.serial}/{number}"
 
     async def carry_out(self, members: dict[int, Member]) -> None:
         """Members that fail are skipped; the networks go on without them."""
@@ -132,9 +135,13 @@ class _Exchange:
         return None
 
 
+def _home(group: Group) -> str:
+    """How the names of all that is made here begin."""
+    request = group.request
+    return f"{request.run_id}/{request.round}/{request.group}/discriminators"
+
+
 def _keep_result(group: Group, found: Networks) -> ModelRef:
     arrays = {"clients": np.array(found.clients, np.int64), "distances": found.matrix()}
     specs = tuple(TensorSpec(name, str(array.dtype), array.shape, False) for name, array in arrays.items())
-    request = group.request
-    model_id = f"{request.run_id}/{request.round}/{request.group}/distances"
-    return group.keep(model_id, Weights.of(arrays, specs))
+    return group.keep(f"{_home(group)}/{group.request.serial}/distances", Weights.of(arrays, specs))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.faults import Faults
 from support.scene import MANAGER, Scene, hosted, scene
-from support.scripted_networks import NETWORK_BYTES, Script, learned, learned_together, plan
+from support.scripted_networks import NETWORK_BYTES, Script, learned, learned_together, plan, stack
 
 from fedgsp.messages import (
     Discrimination,
@@ -318,3 +318,30 @@ async def test_a_model_is_fetched_from_the_manager_alone() -> None:
         await run(play, THREE, plan(rounds=2))
         kinds = {source.kind for order in script.asked if order.work.start for source in order.work.start.sources}
         assert kinds == {SourceKind.MANAGER}
+
+
+# --- asked again
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["pairs", "shared"])
+@pytest.mark.parametrize(("attempt", "left"), [(1, False), (0, True)], ids=["another manager", "the same again"])
+async def test_networks_that_an_earlier_call_left_at_the_nodes_are_not_taken_for_new_ones(
+    attempt: int, left: bool, shared: bool
+) -> None:
+    """They went on without hearing that nobody wants these any more; who takes over for a lost manager has them go."""
+    how = plan(shared=shared, rounds=4, judge_every=2)
+
+    def starts(script: Script) -> list[list[float] | None]:
+        return [asked.start for asked in script.asked]
+
+    async with discriminating(THREE) as (play, script):
+        await run(play, THREE, how)
+        expected = starts(script)
+        stale = [asked.work.produces for asked in script.asked if asked.work.produces]
+        script.asked.clear()
+        for node in play.nodes.values():
+            for model_id in stale:
+                node.store.put(model_id, stack(*[1e3] * (1 if shared else 2)))
+        await play.run(THREE, "discriminate", start=None, discrimination=how, serial=1, attempt=attempt)
+        assert starts(script) == expected
+        assert bool(len(play.nodes["n2"].store)) == left
