@@ -103,12 +103,12 @@ class ModelServicer:
             )
             if not self._may_upload(ref.id):  # whoever asked has gone meanwhile: nobody would ever release it
                 raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
+            self._store.put(ref.id, weights)
         except WeightsError as error:
             # A link that is slow, or a wait that is over, is no fault of the model's.
             blameless = error.failure.code in (FailureCode.STALLED, FailureCode.CANCELLED)
             code = grpc.StatusCode.ABORTED if blameless else grpc.StatusCode.INVALID_ARGUMENT
             await refuse(context, code, str(error), aiter(requests))
-        self._store.put(ref.id, weights)
 
 
 async def fetch(

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from fedgsp.messages import Failure
+from fedgsp.messages import Failure, FailureCode
 from fedgsp.weights import Weights, WeightsError
 
 #: How many failed ids are remembered for those who ask late.
@@ -42,8 +42,13 @@ class ModelStore:
         return self._held[model_id]
 
     def put(self, model_id: str, weights: Weights) -> None:
-        """Keeps a model and hands it to everyone who waits for it; the first one kept under an id stays."""
+        """Keeps a model and hands it to everyone who waits for it; raises WeightsError if the id is another model's.
+
+        The same one may come again: what was ordered twice is made twice.
+        """
         if model_id in self._held:
+            if self._held[model_id].digest != weights.digest:
+                raise WeightsError(FailureCode.BAD_ORDER, f"another model has the name {model_id!r} here")
             return
         self._failed.pop(model_id, None)
         self._held[model_id] = weights

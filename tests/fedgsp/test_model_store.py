@@ -43,8 +43,17 @@ async def test_everyone_who_waits_gets_a_promised_model() -> None:
 async def test_the_first_model_kept_under_an_id_stays() -> None:
     store, first = ModelStore(), some_weights(1)
     store.put("m", first)
-    store.put("m", some_weights(2))
+    store.put("m", some_weights(1))
     store.fail("m", LOST)
+    assert await store.get("m") is first
+
+
+async def test_another_model_under_the_same_id_is_refused() -> None:
+    store, first = ModelStore(), some_weights(1)
+    store.put("m", first)
+    with pytest.raises(WeightsError, match="another model has the name 'm' here") as caught:
+        store.put("m", some_weights(2))
+    assert caught.value.failure.code is FailureCode.BAD_ORDER
     assert await store.get("m") is first
 
 

@@ -311,5 +311,5 @@ async def test_whatever_a_manager_recalls_only_models_of_its_group_that_nobody_r
 async def test_samples_encoded_at_many_scales_are_kept_at_one() -> None:
     async with node() as n:
         for scale in (0.5, 1.0, 2.0):
-            await n.do(Discriminate(None, "nets", (1,), dataclasses.replace(NETWORKS, feature_scale=scale)))
+            await n.do(Discriminate(None, f"nets {scale}", (1,), dataclasses.replace(NETWORKS, feature_scale=scale)))
         assert len(n.worker._discriminating._samples) == 1
