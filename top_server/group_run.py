@@ -188,7 +188,7 @@ async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manag
             await run.managers.discard(manager)
             return outcome
         manager = await run.managers.replace(manager)
-        trace = trace.after(outcome)
+        trace = run.shown(task, trace.after(outcome))
         where = {"round": round_number, "group": task.number, "program": task.program}
         run.journal.record("group_resumed", **where, manager=manager.name, finished=len(trace.finished))
 

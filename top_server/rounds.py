@@ -132,9 +132,9 @@ def _traces(run: Run, number: int, tasks: list[GroupTask], tries: int) -> Sequen
     """What the groups had done before their top server died, if this is the same round of the same groups."""
     interrupted, run.interrupted = run.interrupted, None
     if interrupted is not None and (interrupted.round, interrupted.teams) == (number, tuple(t.clients for t in tasks)):
-        hops = sum(len(trace.finished) for trace in interrupted.traces)
-        run.journal.record("round_resumed", round=number, hops=hops)
-        return interrupted.traces
+        traces = [run.shown(task, trace) for task, trace in zip(tasks, interrupted.traces, strict=True)]
+        run.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
+        return traces
     # Orders and models of every try have names of their own.
     return [run.trace(tries)] * len(tasks)
 
@@ -230,7 +230,8 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
         if failure is not None and failure.code is FailureCode.UNREACHABLE and not outcome.manager_lost:
             # Lost with its result, which the top server comes for only now.
             manager = await run.managers.replace(outcome.manager)
-            outcome = await run_group(run, number, outcome.task, manager, outcome.trace.after(outcome))
+            trace = run.shown(outcome.task, outcome.trace.after(outcome))
+            outcome = await run_group(run, number, outcome.task, manager, trace)
             failure = await run.merging.take(number, outcome)
         outcomes.append(outcome)
         if failure is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import time
 from collections import deque
@@ -142,6 +143,14 @@ class Run:
     def trace(self, tries: int = 0) -> Trace:
         """Of a group that has done nothing yet: what is made in every try, and after every resume, has other ids."""
         return Trace(first_attempt(self.times) + tries * MOST_MANAGERS)
+
+    def shown(self, task: GroupTask, trace: Trace) -> Trace:
+        """The same, up to the first member whose update did not come here: from there on it is revealed again."""
+        updates = self.updates
+        if task.reveal is None or updates is None:
+            return trace
+        came = itertools.takewhile(lambda hop: hop.member and updates.came(hop.member.client), trace.finished)
+        return dataclasses.replace(trace, finished=tuple(came))
 
     async def survey(self, round_number: int, task: GroupTask, tries: int = 0) -> GroupOutcome:
         """One task on one manager, or its successors."""

@@ -52,6 +52,28 @@ async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, s
     assert run.of_kind("manager_lost")
 
 
+@pytest.mark.parametrize("clients", [[range(8)], [[0, 2, 4, 6], [1, 3, 5, 7]]])
+async def test_what_a_manager_had_not_handed_over_when_it_was_killed_is_revealed_again(
+    tmp_path: Path, clients: list[list[int]]
+) -> None:
+    """Whoever's update were lost would be alone in the last round."""
+    managers: list[int] = []
+    killed: list[int] = []
+
+    def watch(event: Event) -> None:
+        if event["event"] == "manager_spawned":
+            managers.append(event["pid"])
+        if event["event"] == "hop_finished" and (event["round"], event["position"]) == (2, 4) and not killed:
+            killed.append(managers[-1])
+            os.kill(managers[-1], SIGKILL)
+
+    changes = {"scheme": "hcct", "program": "relay", "grouping_option": {"groups": "1"}, "rounds": 3}
+    run = await play(settings(tmp_path / "run", **changes), nodes(*clients), on_event=watch)
+    assert run.of_kind("manager_lost")
+    assert [row["partition"] for row in run.rows][1:] == [[[*range(8)]]] * 2
+    assert [row["clients_trained"] for row in run.rows] == [8, 8, 8]
+
+
 def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], np.ndarray]) -> None:
     """What the node of client 7 hands on is not what it trained."""
 

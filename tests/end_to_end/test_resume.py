@@ -6,6 +6,7 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from typing import Any
 
 import pytest
 from support.cluster import nodes, play, settings
@@ -32,11 +33,13 @@ SCHEMES = {
     "fesem": {"learning_rate": 0.8, "grouping_option": {"models": "3"}},
     "fedcollab": {"grouping_option": QUICK},
 }
+#: Whoever's update were lost would be alone in the last round.
+RELAYED = {"program": "relay", "grouping_option": {"groups": "1"}}
 
 
-def configured(folder: Path, scheme: str) -> RunConfig:
+def configured(folder: Path, scheme: str, **changes: Any) -> RunConfig:
     task = {"task_option": {"clients": str(CLIENTS)}, "keep_models": "last"}
-    return settings(folder, scheme=scheme, rounds=ROUNDS, **{**task, **SCHEMES[scheme]})
+    return settings(folder, **{"scheme": scheme, "rounds": ROUNDS, **task, **SCHEMES[scheme], **changes})
 
 
 @pytest.mark.e2e
@@ -65,10 +68,15 @@ async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(tm
 
 @pytest.mark.e2e
 @pytest.mark.timeout(120)
-async def test_nodes_wait_for_a_run_that_was_stopped_to_be_resumed(tmp_path: Path) -> None:
-    undisturbed = await play(configured(tmp_path / "a", "fedgsp"), nodes(range(CLIENTS), clients=str(CLIENTS)))
+@pytest.mark.parametrize(("scheme", "changes", "killed"), [("fedgsp", {}, False), ("hcct", RELAYED, True)])
+async def test_nodes_wait_for_a_run_to_be_resumed(
+    tmp_path: Path, scheme: str, changes: dict[str, Any], killed: bool
+) -> None:
+    """Stopped, or killed with the managers, which then tell no node to forget anything."""
+    six = nodes(range(CLIENTS), clients=str(CLIENTS))
+    undisturbed = await play(configured(tmp_path / "a", scheme, **changes), six)
     config = tmp_path / "b.toml"
-    config.write_text(dump(configured(tmp_path / "b", "fedgsp")))
+    config.write_text(dump(configured(tmp_path / "b", scheme, **changes)))
     own = ("--task-option", f"clients={CLIENTS}")
     async with AsyncExitStack() as stack:
         flags = ("--run-dir", str(tmp_path / "b"), "--config", str(config), "--min-nodes", "2")
@@ -79,12 +87,17 @@ async def test_nodes_wait_for_a_run_that_was_stopped_to_be_resumed(tmp_path: Pat
             for name, clients in (("n0", "0-2"), ("n1", "3-5"))
         ]
         await server.event("hop_finished", round=2)
-        server.send(SIGTERM)
-        assert await server.ended(30) == 143
+        if killed:
+            for process in server.family():
+                process.kill()
+        else:
+            server.send(SIGTERM)
+        assert await server.ended(30) == (-SIGKILL if killed else 143)
         again = await stack.enter_async_context(running(resume(tmp_path / "b"), tmp_path / "resumed.log"))
         for process in (again, *started):
             assert await process.ended(90) == 0, process.errors
-    assert all(any("the run may be resumed" in line for line in process.lines) for process in started)
+    told = [any("the run may be resumed" in line for line in process.lines) for process in started]
+    assert all(told) is not killed
     assert_same_models(tmp_path / "b", undisturbed.directory.path)
 
 

@@ -55,7 +55,7 @@ class Updates:
         #: The round whose updates are coming in.
         self.round = 1
         self.length = length
-        #: Client -> the round of its update.
+        #: Client -> the round of its update, for those that have one.
         self.rounds: dict[int, int] = {}
 
     def put(self, client: int, shown: Weights) -> str:
@@ -79,12 +79,17 @@ class Updates:
     def forget(self, client: int) -> None:
         """Nothing is known of a client any more."""
         self.spool.forget(client)
+        self.rounds.pop(client, None)
+
+    def came(self, client: int) -> bool:
+        """Whether a client has shown its update of this round."""
+        return self.rounds.get(client) == self.round
 
     def forget_older(self) -> None:
         """A client that revealed nothing in this round is as good as unknown: what it showed before is out of date."""
         for client in self.spool.clients:
-            if self.rounds[client] != self.round:
-                self.spool.forget(client)
+            if not self.came(client):
+                self.forget(client)
 
 
 class UpdateProfile(Profile):
