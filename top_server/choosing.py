@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
-
-import numpy as np
+from collections.abc import Collection, Iterator, Mapping
 
 from fedgsp.errors import ConfigError
 from fedgsp.local_training import SMALLEST_BATCH, training_options
-from top_server.config import FIELDS, RunConfig, flag
-from top_server.grouping import COUNTED, GROUPINGS, GroupingRequest
+from top_server.config import FIELDS, GROUPING_SERVICE, RunConfig, flag
+from top_server.grouping import GROUPINGS
 from top_server.grouping.options import client_of
 from top_server.merging import MERGE_OPTIONS
 from top_server.merging.soft_clusters import SoftClusters
@@ -18,21 +16,16 @@ from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 from top_server.trimming import TRIM_OPTIONS, TRIMMED, read_trim
 
-#: What a choice needs of another: column, value, other column, its values. What is not here goes with everything.
-_NEEDS = (
+#: What a choice needs of another: column, value, other column, its values. What is neither here nor in the table of
+#: groupings goes with everything.
+_MERGES_NEED = (
     ("merge", "clusters", "grouping", ("ifca",)),
     ("merge", "centres", "grouping", ("fesem",)),
     ("merge", "centres", "aggregation", ("mean",)),
     ("merge", "soft-clusters", "grouping", ("singletons",)),
     ("merge", "soft-clusters", "profile", ("losses",)),
-    ("grouping", "ifca", "profile", ("losses",)),
-    ("grouping", "fesem", "profile", ("model-distances",)),
-    ("grouping", "hcct", "profile", ("updates",)),
-    ("grouping", "fedcluster", "profile", ("updates",)),
-    ("grouping", "maxfl-hcct", "profile", ("prior-distances",)),
-    ("grouping", "kmeans", "profile", ("prior-models",)),
-    ("grouping", "fedcollab", "profile", ("distances",)),
-    ("grouping", "icg", "profile", ("histograms",)),
+)
+_OTHERS_NEED = (
     ("aggregation", "fednova", "program", ("parallel",)),
     ("aggregation", "median", "program", ("parallel",)),
     ("aggregation", TRIMMED, "program", ("parallel",)),
@@ -40,8 +33,6 @@ _NEEDS = (
     ("weighing", "fedfa", "program", ("parallel",)),
     ("weighing", "maxfl", "program", ("parallel",)),
     # Else the models that clients choose among are never trained.
-    ("grouping", "ifca", "merge", ("clusters",)),
-    ("grouping", "fesem", "merge", ("centres",)),
     ("profile", "losses", "merge", ("clusters", "soft-clusters")),
     ("profile", "model-distances", "merge", ("centres",)),
 )
@@ -55,8 +46,10 @@ def choose(config: RunConfig) -> Scheme:
         for name in ("growth", "grouping", "program", "training", "aggregation", "merge", "after_arrivals")
         if (value := getattr(config, name)) is not None
     }
+    if chosen.get("grouping", "").startswith(GROUPING_SERVICE):
+        chosen["service"] = chosen.pop("grouping").removeprefix(GROUPING_SERVICE)
     scheme = dataclasses.replace(row, **chosen)
-    for column, value, other, needed in _NEEDS:
+    for column, value, other, needed in _needs():
         if getattr(scheme, column) == value and getattr(scheme, other) not in needed:
             fitting = [
                 name
@@ -78,9 +71,18 @@ def choose(config: RunConfig) -> Scheme:
     return scheme
 
 
+def _needs() -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Rows as above, those of the groupings too; of several that are not met the first is told."""
+    yield from _MERGES_NEED
+    for name, row in GROUPINGS.items():
+        for column, value in row.needs.items():
+            yield "grouping", name, column, (value,)
+    yield from _OTHERS_NEED
+
+
 def _check_growth(config: RunConfig, scheme: Scheme) -> None:
     """Settings that say nothing where everybody trains in every round are mistakes; so is a rate that vanishes."""
-    counted = scheme.grouping in COUNTED or scheme.grouping not in GROUPINGS
+    counted = GROUPINGS[scheme.grouping].counted or bool(scheme.service)  # which may make as many as it likes
     read = {"alpha": counted and scheme.growth != "constant", "beta": counted, "growth": counted}
     if scheme.sampling == "none":
         for name in ("alpha", "beta", "growth", "sampling_rate"):
@@ -132,10 +134,10 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
     for kind in ("merge", "aggregation"):
         if getattr(scheme, kind) == TRIMMED:
             read_trim(kind, given[kind])
-    if scheme.grouping not in GROUPINGS:
-        return
+    if scheme.service:
+        return  # it may have others
     try:
-        _try_options(scheme.grouping, given["grouping"])
+        GROUPINGS[scheme.grouping].read(given["grouping"])
     except ConfigError as error:
         read = dict.fromkeys(name for names in _readers(scheme).values() for name in names)
         if not read or not error.remedy.startswith("it accepts"):
@@ -164,27 +166,3 @@ def _readers(scheme: Scheme) -> dict[str, tuple[str, ...]]:
         "merge": MERGE_OPTIONS.get(scheme.merge, ()),
         "aggregation": TRIM_OPTIONS if scheme.aggregation == TRIMMED else (),
     }
-
-
-def _try_options(grouping: str, options: Mapping[str, str]) -> None:
-    """Groups four clients, so that a wrong --grouping-option is told before anybody waits for nodes."""
-    four = np.arange(1, 5)
-    column = four[:, None].astype(np.float64)
-    GROUPINGS[grouping](
-        GroupingRequest(
-            1,
-            2,
-            0,
-            (0, 1, 2, 3),
-            sizes=four,
-            histograms=np.stack([four, four[::-1]], axis=1),
-            matrices={
-                "gram": np.eye(4),
-                "distances": 1 - np.eye(4),
-                "costs": column,
-                "train_loss": column,
-                "prior_distance": column,
-            },
-            options=options,
-        )
-    )

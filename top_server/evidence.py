@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from fedgsp.messages import Reveal
 
-#: Matrices with a column per client too.
-PAIRWISE = ("gram", "distances")
+Matrices = Mapping[str, NDArray[np.floating]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,13 +19,21 @@ class Evidence:
 
     clients: tuple[int, ...]
     histograms: NDArray[np.int64] | None = None
-    matrices: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
+    #: A row per client: one figure of it, or one of it with each of several models.
+    figures: Matrices = field(default_factory=dict)
+    #: A row and a column per client.
+    pairwise: Matrices = field(default_factory=dict)
     #: Clients that came while training went on.
     newcomers: tuple[int, ...] = ()
     #: What the clients are to show of their updates in this round.
     reveal: Reveal | None = None
     #: Whether clients keep what they trained, beside what it was merged into.
     retain: bool = False
+
+    @property
+    def matrices(self) -> dict[str, NDArray[np.floating]]:
+        """All that has a name, as groupings are told it."""
+        return {**self.figures, **self.pairwise}
 
     def of(self, clients: Sequence[int]) -> Evidence:
         """The part about some of the clients."""
@@ -37,14 +44,13 @@ class Evidence:
             self,
             clients=tuple(clients),
             histograms=None if self.histograms is None else self.histograms[rows],
-            matrices={
-                name: matrix[np.ix_(rows, rows)] if name in PAIRWISE else matrix[rows]
-                for name, matrix in self.matrices.items()
-            },
+            figures={name: matrix[rows] for name, matrix in self.figures.items()},
+            pairwise={name: matrix[np.ix_(rows, rows)] for name, matrix in self.pairwise.items()},
             newcomers=tuple(client for client in self.newcomers if client in wanted),
         )
 
     def columns(self, clients: Sequence[int]) -> dict[str, NDArray[np.floating]]:
         """What is one figure per client, of some of the clients; of losses under several models the first."""
-        about = replace(self, matrices={name: m for name, m in self.matrices.items() if name not in PAIRWISE})
-        return {name: matrix[:, 0] for name, matrix in about.of(clients).matrices.items()}
+        place = {client: row for row, client in enumerate(self.clients)}
+        rows = np.array([place[client] for client in clients], np.int64)
+        return {name: matrix[rows, 0] for name, matrix in self.figures.items()}

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: Groupings that go on from the groups of the round before.
-_CONTINUING = frozenset({"fedcluster", "fedcollab", "kmeans"})
-#: Groupings that give the same clients the same groups.
-_STATIC = frozenset({"fixed", "single", "singletons"})
+from top_server.grouping import GROUPINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +14,7 @@ class Scheme:
 
     #: What clients reveal before each round; see `top_server.profiles`.
     profile: str
+    #: Who trains with whom; see `top_server.grouping`.
     grouping: str
     #: When clients are grouped anew: "always", in every round; "arrivals", when some are in no group; or "never": the
     #: first round's groups stay, and who comes later joins the smallest.
@@ -41,18 +39,20 @@ class Scheme:
     after_arrivals: str = "all"
     #: Whether the classifier heads stay with the clients.
     personal: bool = False
+    #: Address of the process that is asked in place of this one, and may group as it likes; empty: none is.
+    service: str = ""
     #: What --grouping-option would say unless given.
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def continues(self) -> bool:
         """Whether groups go on from those of the round before, so that clients that are away keep their place."""
-        return self.regroup == "arrivals" or self.grouping in _CONTINUING
+        return self.regroup == "arrivals" or GROUPINGS[self.grouping].continues
 
     @property
     def lasts(self) -> bool:
         """Whether a group stays the same group, so that who comes, or comes back, takes over what it has learned."""
-        return self.continues or self.regroup == "never" or self.grouping in _STATIC
+        return self.continues or self.regroup == "never" or GROUPINGS[self.grouping].static
 
 
 def _all(

@@ -111,7 +111,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             _check_manager_ports(config, scheme, len(membership.clients))
 
             def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
-                assign = _assign(config, scheme, channels)
+                assign = _assign(scheme, channels)
                 given = options(config, scheme)
                 return Run(run_id, config, scheme, address, membership, managers, assign, store, journal, given)
 
@@ -275,11 +275,10 @@ def _check_manager_ports(config: RunConfig, scheme: Scheme, clients: int) -> Non
         )
 
 
-def _assign(config: RunConfig, scheme: Scheme, channels: Channels) -> Assign:
-    if scheme.grouping.startswith("grpc://"):
-        address = scheme.grouping.removeprefix("grpc://")
-        name = SCHEMES[config.scheme].grouping
-        return functools.partial(grouping_service.assign, channels.to(address), address, name)
+def _assign(scheme: Scheme, channels: Channels) -> Assign:
+    if scheme.service:
+        channel = channels.to(scheme.service)
+        return functools.partial(grouping_service.assign, channel, scheme.service, scheme.grouping)
     return functools.partial(in_thread, GROUPINGS[scheme.grouping])
 
 

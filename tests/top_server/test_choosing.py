@@ -87,6 +87,7 @@ def test_single_choices_may_be_replaced() -> None:
     ("scheme", "option", "reason"),
     [
         ("hcct", {"alpha": "much"}, "option alpha is 'much'"),
+        ("hcct", {"alpha.9": "much"}, "option alpha.9 is 'much'"),
         ("hcct", {"first_epoch": "some"}, "option first_epoch is 'some'"),
         ("hcct", {"alpha.x": "1"}, "'alpha.x'"),
         ("hcct", {"similarity": "red"}, "option similarity is 'red'"),
@@ -132,7 +133,7 @@ def test_models_are_aggregated_only_where_clients_train_in_parallel(aggregation:
 
 def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
     config = RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:9", grouping_option={"colour": "red"})
-    assert choose(config).grouping == "grpc://127.0.0.1:9"
+    assert choose(config).service == "127.0.0.1:9"
     assert options(config, choose(config))["grouping"] == {"colour": "red"}
 
 

@@ -105,7 +105,8 @@ def test_the_growths_alpha_is_not_taken_for_that_of_hcct() -> None:
 @pytest.mark.parametrize("grouping", ["random", "grpc://127.0.0.1:9"])
 def test_who_makes_as_many_groups_as_are_wanted_may_be_told_how_many(grouping: str) -> None:
     config = RunConfig(scheme="global", grouping=grouping, beta=2)
-    assert choose(config).grouping == grouping
+    chosen = choose(config)
+    assert (chosen.grouping, chosen.service) == (("random", "") if grouping == "random" else ("single", "127.0.0.1:9"))
     assert choose(replace(config, growth="log", alpha=3.0)).growth == "log"
     with pytest.raises(ConfigError, match="--alpha says nothing in scheme global"):
         choose(replace(config, alpha=3.0))  # the number is constant

@@ -150,7 +150,7 @@ async def test_never_puts_arrivals_into_the_smallest_group_and_says_so() -> None
 async def test_evidence_goes_with_the_request() -> None:
     async with grouping("always") as (s, groups):
         matrix = np.eye(4)
-        await formed(s, 1, 0, 1, 2, 3, matrices={"distances": matrix}, newcomers=(2,))
+        await formed(s, 1, 0, 1, 2, 3, pairwise={"distances": matrix}, newcomers=(2,))
         assert groups.asked[0].matrices["distances"] is matrix
         assert groups.asked[0].newcomers == (2,)
 

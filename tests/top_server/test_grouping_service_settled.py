@@ -9,13 +9,30 @@ import grpc.aio
 import numpy as np
 import pytest
 from support.serving import serving
+from support.staged import stage
 
+from fedgsp.channels import Channels
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
+from top_server.choosing import choose
+from top_server.config import RunConfig
+from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping_service import GroupingServicer, assign
+from top_server.rounds import form_teams
+from top_server.schemes import SCHEMES
+from top_server.server import _assign
 
 CLIENTS = (10, 11, 12, 13, 14)
 SETTLED = ((12, 10), (13,))
+#: By groupings, of clients 0 to 4.
+TWO_KINDS = np.array([(4.0, 0), (4, 0), (4, 0), (-4, 0), (-5, 0)])
+EVIDENCE = {
+    "fedcluster": {"gram": TWO_KINDS @ TWO_KINDS.T * 1e4},
+    "fedcollab": {"distances": 1.0 - np.eye(5)},
+    "kmeans": {"gram": TWO_KINDS @ TWO_KINDS.T},
+    "hcct": {"gram": TWO_KINDS @ TWO_KINDS.T},
+    "single": {},
+}
 
 
 def request(settled: tuple[tuple[int, ...], ...] = SETTLED, **changes: Any) -> GroupingRequest:
@@ -64,6 +81,26 @@ async def test_groupings_that_go_on_from_settled_groups_do_so_over_the_wire(name
     assert plan.groups != fresh.groups
     if name == "fedcollab":
         assert plan.groups == ((10, 12), (11, 13, 14))
+
+
+@pytest.mark.parametrize("scheme", [name for name, row in SCHEMES.items() if row.grouping in EVIDENCE])
+async def test_whoever_is_away_for_a_round_is_where_it_would_be_without_a_service(scheme: str) -> None:
+    """In its group's place, and as far behind."""
+    async with serving(registered) as served, Channels() as channels:
+        found = []
+        for grouping in (None, f"grpc://{served.address}"):
+            config = RunConfig(scheme=scheme, grouping=grouping)
+            row = choose(config)
+            plans = []
+            async with stage("none", 5, scheme=scheme) as s:
+                s.run.scheme, s.run.assign = row, _assign(row, channels)
+                s.run.options = {**s.run.options, "grouping": {"min_round": "0"} if scheme == "fedcluster" else {}}
+                for number, clients in enumerate([(0, 1, 2, 3, 4), (0, 1, 2, 4), (0, 1, 2, 3, 4)], 1):
+                    evidence = Evidence((0, 1, 2, 3, 4), pairwise=EVIDENCE[row.grouping]).of(clients)
+                    plans.append((await form_teams(s.run, number, evidence)).plan)
+            found.append((plans, row.continues, row.lasts))
+        assert found[0] == found[1]
+        assert (3 in {client for group in found[0][0][1].groups for client in group}) == found[0][1]
 
 
 @pytest.mark.parametrize(("rate", "splits"), [(1.0, True), (0.01, False)])

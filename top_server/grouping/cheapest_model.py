@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
-from top_server.grouping.options import Options
+from top_server.grouping.options import no_options
 from top_server.grouping.request import GroupingRequest, Plan
 
 Ints = NDArray[np.int64]
@@ -20,7 +20,7 @@ def cheapest_model(name: str, request: GroupingRequest) -> Plan:
     Costs are training losses (IFCA) or squared distances to the client's own model (FeSEM). A model that nobody chose
     has no group; a client whose costs are all unknown idles. No options. ConfigError without costs.
     """
-    Options(name, request.options, ())
+    no_options(name, request.options)
     costs = request.matrices.get("costs")
     if costs is None or not costs.shape[1]:
         raise ConfigError(

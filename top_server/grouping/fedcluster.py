@@ -6,6 +6,7 @@ Sattler, Müller and Samek: Clustered Federated Learning, 2019.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,34 @@ from top_server.grouping.options import Options
 from top_server.grouping.pairwise import Flags, Matrix, products
 from top_server.grouping.request import GroupingRequest, Plan
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 Floats = NDArray[np.float64]
 
 #: A shorter update has no direction: its cosines are 0.
 _SHORTEST = 1e-12
 _FEWEST_TO_SPLIT = 3
+
+
+class FedClusterOptions(NamedTuple):
+    """What `fedcluster` may be told."""
+
+    eps1: float
+    eps2: float
+    min_round: int
+    gamma_max: float
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> FedClusterOptions:
+        """What was; ConfigError for what cannot be."""
+        options = Options("fedcluster", given, cls._fields)
+        return cls(
+            options.number("eps1", 0.4),
+            options.number("eps2", 1.6),
+            options.integer("min_round", 20, least=0),
+            options.number("gamma_max", 0.0),
+        )
 
 
 def fedcluster(request: GroupingRequest) -> Plan:
@@ -30,10 +54,7 @@ def fedcluster(request: GroupingRequest) -> Plan:
     (0: not asked). Clients without an update (a row of NaN) count in none of these and go with the larger half;
     clients without a group join the largest. ConfigError without a usable matrix after `min_round`.
     """
-    options = Options("fedcluster", request.options, ("eps1", "eps2", "min_round", "gamma_max"))
-    eps1, eps2 = options.number("eps1", 0.4), options.number("eps2", 1.6)
-    min_round = options.integer("min_round", 20, least=0)
-    gamma_max = options.number("gamma_max", 0.0)
+    eps1, eps2, min_round, gamma_max = FedClusterOptions.read(request.options)
 
     groups = _before(request)
     if request.round - 1 > min_round:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,10 +14,31 @@ from top_server.grouping.options import Options
 from top_server.grouping.pairwise import square
 from top_server.grouping.request import GroupingRequest, Plan
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 Floats = NDArray[np.float64]
 
 #: A pair whose discriminator could not be trained counts as far apart as can be.
 _UNTRAINED = 1.0
+
+
+class FedCollabOptions(NamedTuple):
+    """What `fedcollab` may be told."""
+
+    c: float
+    restarts: int
+    ignore: str
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> FedCollabOptions:
+        """What was; ConfigError for what cannot be."""
+        options = Options("fedcollab", given, cls._fields)
+        return cls(
+            options.number("c", 10.0),
+            options.integer("restarts", 100),
+            options.choice("ignore", ("none", "quantities", "distances")),
+        )
 
 
 def fedcollab(request: GroupingRequest) -> Plan:
@@ -26,10 +49,7 @@ def fedcollab(request: GroupingRequest) -> Plan:
     alone. With groups of the round before these stay, and clients in none of them join one, or nobody, one by one.
     ConfigError without a usable matrix where one is needed.
     """
-    options = Options("fedcollab", request.options, ("c", "restarts", "ignore"))
-    weight = options.number("c", 10.0)
-    restarts = options.integer("restarts", 100)
-    ignore = options.choice("ignore", ("none", "quantities", "distances"))
+    weight, restarts, ignore = FedCollabOptions.read(request.options)
 
     settled = {client for group in request.settled for client in group}
     groups = [[request.clients.index(client) for client in group] for group in request.settled]

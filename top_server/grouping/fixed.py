@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from fedgsp.errors import ConfigError
 from top_server.grouping.options import Options
 from top_server.grouping.request import GroupingRequest, Plan
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _FORM = "ids with commas between them and / between groups, for example 0,1/2"
 
 
-def fixed(request: GroupingRequest) -> Plan:
-    """The groups of option `groups`, written 0,1/2; clients that it does not name are alone, absent ones left out."""
-    written = Options("fixed", request.options, ("groups",)).text("groups", "")
+def fixed_groups(given: Mapping[str, str]) -> list[list[int]]:
+    """The groups that are known; ConfigError for what cannot be."""
+    written = Options("fixed", given, ("groups",)).text("groups", "")
     groups = [_ids(part) for part in written.split("/")] if written else []
     named = [client for group in groups for client in group]
     if twice := {client for client in named if named.count(client) > 1}:
         raise ConfigError(f"grouping fixed: option groups names client {min(twice)} twice", f"write {_FORM}")
+    return groups
+
+
+def fixed(request: GroupingRequest) -> Plan:
+    """The groups of option `groups`, written 0,1/2; clients that it does not name are alone, absent ones left out."""
+    groups = fixed_groups(request.options)
+    named = {client for group in groups for client in group}
     present = set(request.clients)
     found = [tuple(sorted(present & set(group))) for group in groups]
     found += [(client,) for client in request.clients if client not in named]

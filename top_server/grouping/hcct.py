@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 
 from top_server.grouping.greedy_merging import partition, place
-from top_server.grouping.options import Options
+from top_server.grouping.options import Options, PerClient
 from top_server.grouping.pairwise import products
 from top_server.grouping.request import GroupingRequest, Plan
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 #: The first round, of which no update is known yet: everybody alone (the paper) or all together (its release).
 FIRST_EPOCHS = ("singletons", "all")
+
+
+class HcctOptions(NamedTuple):
+    """What `hcct` may be told."""
+
+    alpha: PerClient
+    groups: int | None
+    first_epoch: str
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> HcctOptions:
+        """What was; ConfigError for what cannot be."""
+        options = Options("hcct", given, ("alpha", "alpha.ID", "groups", "first_epoch"))
+        return cls(
+            options.number_per_client("alpha", 1.0),
+            options.integer("groups", 0) or None,
+            options.choice("first_epoch", FIRST_EPOCHS),
+        )
 
 
 def hcct(request: GroupingRequest) -> Plan:
@@ -20,12 +43,10 @@ def hcct(request: GroupingRequest) -> Plan:
     `first_epoch`. A client without samples or without an update (a row of NaN) is alone and counts for no forced
     number; newcomers join the others' groups one by one. ConfigError without a usable matrix after the first round.
     """
-    options = Options("hcct", request.options, ("alpha", "alpha.ID", "groups", "first_epoch"))
-    alphas = options.number_per_client("alpha", request.clients, 1.0)
-    forced = options.integer("groups", 0) or None
-    ungrouped = first_epoch(request, options)
+    options = HcctOptions.read(request.options)
+    alphas = options.alpha.of(request.clients)
     if request.round == 1 and "gram" not in request.matrices:
-        return ungrouped
+        return ungrouped(request, options.first_epoch)
 
     gram, reported = products(request, "hcct", "updates")
     known = reported & (request.sizes > 0)
@@ -34,7 +55,7 @@ def hcct(request: GroupingRequest) -> Plan:
     settled[newcomers] = False
     rows = np.flatnonzero(settled)
     among_settled = gram if settled.all() else gram[np.ix_(rows, rows)]
-    found = partition(among_settled, request.sizes[rows], alphas[rows], forced)
+    found = partition(among_settled, request.sizes[rows], alphas[rows], options.groups)
     groups: list[list[int]] = [rows[members].tolist() for members in found]
     for newcomer in newcomers:
         if known[newcomer]:
@@ -47,8 +68,7 @@ def hcct(request: GroupingRequest) -> Plan:
     return Plan.from_rows(sorted(groups, key=min), request)
 
 
-def first_epoch(request: GroupingRequest, options: Options) -> Plan:
-    """Who trains with whom while nothing is known of anybody: option `first_epoch`, one of FIRST_EPOCHS."""
-    together = options.choice("first_epoch", FIRST_EPOCHS) == "all"
-    groups = (request.clients,) if together else tuple((client,) for client in request.clients)
+def ungrouped(request: GroupingRequest, first_epoch: str) -> Plan:
+    """Who trains with whom while nothing is known of anybody: as one of FIRST_EPOCHS says."""
+    groups = (request.clients,) if first_epoch == "all" else tuple((client,) for client in request.clients)
     return Plan(groups, idle=())

@@ -5,7 +5,7 @@ Groups so differ little from one another, while each holds clients of all kinds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,34 @@ from top_server.grouping.request import GroupingRequest, Plan
 from top_server.grouping.sizes import MODES, Shape, hand_out, shape_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 Ints = NDArray[np.int64]
 
 #: Total of a normalised histogram: finer than any sampling noise, and products stay far below 64 bits.
 _NORMALISED_TOTAL = 2**16
+
+
+class IcgOptions(NamedTuple):
+    """What `icg` may be told."""
+
+    mode: str
+    start: str
+    iterations: int
+    normalise: bool
+    refine: bool
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> IcgOptions:
+        """What was; ConfigError for what cannot be."""
+        options = Options("icg", given, cls._fields)
+        return cls(
+            options.choice("mode", MODES),
+            options.choice("start", tuple(STARTS)),
+            options.integer("iterations", 10),
+            options.flag("normalise", False),
+            options.flag("refine", False),
+        )
 
 
 def icg(request: GroupingRequest) -> Plan:
@@ -32,10 +54,7 @@ def icg(request: GroupingRequest) -> Plan:
     (false: raw counts, so that quantity counts too), `refine` (false: members of a cluster go to groups at random;
     true: where they make the groups most alike). ConfigError without histograms.
     """
-    options = Options("icg", request.options, ("mode", "start", "iterations", "normalise", "refine"))
-    mode, start = options.choice("mode", MODES), options.choice("start", tuple(STARTS))
-    iterations = options.integer("iterations", 10)
-    normalise, refine = options.flag("normalise", False), options.flag("refine", False)
+    mode, start, iterations, normalise, refine = IcgOptions.read(request.options)
     if request.histograms is None:
         raise ConfigError("grouping icg needs class histograms", "let clients reveal them, or use grouping random")
     histograms = normalised(request.histograms) if normalise else request.histograms.astype(np.int64)

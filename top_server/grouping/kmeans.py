@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,24 @@ from top_server.grouping.options import Options
 from top_server.grouping.pairwise import Flags, Matrix, products
 from top_server.grouping.request import GroupingRequest, Plan
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class KMeansOptions(NamedTuple):
+    """What `kmeans` may be told."""
+
+    clusters: int
+    restarts: int
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> KMeansOptions:
+        """What was; ConfigError for what cannot be."""
+        options = Options("kmeans", given, cls._fields)
+        return cls(options.integer("clusters", 4), options.integer("restarts", 10))
 
 
 def kmeans(request: GroupingRequest) -> Plan:
@@ -24,8 +41,7 @@ def kmeans(request: GroupingRequest) -> Plan:
     nearest centre, or, without weights (a row of NaN), the smallest. ConfigError without a usable matrix where there
     are no groups yet.
     """
-    options = Options("kmeans", request.options, ("clusters", "restarts"))
-    clusters, restarts = options.integer("clusters", 4), options.integer("restarts", 10)
+    clusters, restarts = KMeansOptions.read(request.options)
 
     count = len(request.clients)
     groups: list[list[int]] = [[request.clients.index(client) for client in group] for group in request.settled]

@@ -5,14 +5,24 @@ It compares a loss with a squared distance, which have different units; the weig
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fedgsp.errors import ConfigError
-from top_server.grouping.hcct import first_epoch
+from top_server.grouping.hcct import FIRST_EPOCHS, ungrouped
 from top_server.grouping.options import Options
 from top_server.grouping.request import GroupingRequest, Plan
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _EVIDENCE = ("train_loss", "prior_distance")
+
+
+def read_maxfl_hcct(given: Mapping[str, str]) -> str:
+    """Its option; ConfigError for what cannot be."""
+    return Options("maxfl-hcct", given, ("first_epoch",)).choice("first_epoch", FIRST_EPOCHS)
 
 
 def maxfl_hcct(request: GroupingRequest) -> Plan:
@@ -22,10 +32,9 @@ def maxfl_hcct(request: GroupingRequest) -> Plan:
     of the model that the client trained alone beforehand; where one is NaN the client is alone. Option
     `first_epoch` for the first round as in `hcct`. ConfigError without evidence after the first round.
     """
-    options = Options("maxfl-hcct", request.options, ("first_epoch",))
-    ungrouped = first_epoch(request, options)
+    first_epoch = read_maxfl_hcct(request.options)
     if request.round == 1:
-        return ungrouped
+        return ungrouped(request, first_epoch)
     for name in _EVIDENCE:
         if name not in request.matrices or request.matrices[name].shape[1] != 1:
             raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FLAGS = {"true": True, "false": False}
+
+
+class PerClient(NamedTuple):
+    """A number for every client, those named having their own."""
+
+    common: float
+    own: Mapping[int, float]
+
+    def of(self, clients: Sequence[int]) -> NDArray[np.float64]:
+        """Those of some clients, in their order."""
+        return np.array([self.own.get(client, self.common) for client in clients], np.float64)
 
 
 class Options:
@@ -77,15 +88,21 @@ class Options:
             )
         return value
 
-    def number_per_client(
-        self, name: str, clients: Sequence[int], default: float, least: float = 0.0
-    ) -> NDArray[np.float64]:
+    def number_per_client(self, name: str, default: float, least: float = 0.0) -> PerClient:
         """A number for each client: option `name.ID` where given, else option `name`, else `default`."""
         common = self.number(name, default, least)
-        return np.array([self.number(f"{name}.{client}", common, least) for client in clients], np.float64)
+        own = {given: client_of(given) for given in self._given if given.startswith(f"{name}.")}
+        return PerClient(
+            common, {client: self.number(given, common, least) for given, client in own.items() if client is not None}
+        )
 
     def _refusal(self, name: str, wanted: str) -> ConfigError:
         return ConfigError(f"{self._whose}: option {name} is {self._given[name]!r}", f"give {wanted}")
+
+
+def no_options(name: str, given: Mapping[str, str]) -> None:
+    """Refuses whatever is given to a grouping that has no options."""
+    Options(name, given, ())
 
 
 def _generic(name: str) -> str:

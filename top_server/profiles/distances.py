@@ -138,7 +138,7 @@ class Distances(Profile):
             self._sizes.update((client, hosted[client].train_samples) for client in clients)
             self._record()
         newcomers = new if round_number > 1 else ()
-        return Evidence(clients, matrices={"distances": self._matrix(clients)}, newcomers=newcomers)
+        return Evidence(clients, pairwise={"distances": self._matrix(clients)}, newcomers=newcomers)
 
     def _check_sizes(self, round_number: int, sizes: Mapping[int, int]) -> None:
         """Distances of other data than clients have now are refused; of a client that comes later, measured anew."""

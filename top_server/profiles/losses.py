@@ -59,4 +59,4 @@ class Losses(Profile):
             loss = np.average(costs.min(axis=1), weights=[hosted[client].train_samples for client in clients])
             chosen = np.bincount(costs.argmin(axis=1), minlength=count)
             run.journal.record("clusters_chosen", round=round_number, clients=chosen, train_loss=loss)
-        return Evidence(clients, matrices={"costs": costs})
+        return Evidence(clients, figures={"costs": costs})

@@ -45,4 +45,4 @@ class ModelDistances(Profile):
                 costs[row] = [column[client] for column in columns]
             else:
                 run.local_models.pop(client, None)  # lost, or not to be had: it counts in no centre either
-        return Evidence(clients, matrices={"costs": costs}, retain=True)
+        return Evidence(clients, figures={"costs": costs}, retain=True)

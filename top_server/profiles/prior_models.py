@@ -49,7 +49,7 @@ class PriorModels(Priors):
             self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
         if unknown or self._gram is None or self._gram.clients != clients:
             gram = await asyncio.to_thread(self._spool.gram, clients)
-            self._gram = Evidence(clients, matrices={"gram": gram})
+            self._gram = Evidence(clients, pairwise={"gram": gram})
         return self._gram
 
     def close(self) -> None:

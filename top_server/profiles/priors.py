@@ -99,7 +99,7 @@ class PriorLosses(Priors):
         known = tuple(client for client in clients if client in answers and client in self._losses)
         return Evidence(
             known,
-            matrices={
+            figures={
                 "train_loss": np.array([[answers[c].loss_sum / answers[c].samples] for c in known]).reshape(-1, 1),
                 "prior_loss": np.array([[self._losses[c]] for c in known]).reshape(-1, 1),
             },
@@ -127,7 +127,7 @@ class PriorDistances(Priors):
         known = tuple(client for client in clients if client in answers)
         return Evidence(
             known,
-            matrices={
+            figures={
                 "train_loss": np.array([[answers[c].loss_sum / answers[c].samples] for c in known]).reshape(-1, 1),
                 "prior_distance": np.array([[answers[c].squared_distance] for c in known]).reshape(-1, 1),
             },

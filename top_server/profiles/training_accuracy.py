@@ -18,4 +18,4 @@ class TrainingAccuracy(Profile):
         answers = await evaluate(self.run, round_number, "evaluate-training", everyone, start)
         clients = tuple(sorted(client for client, answer in answers.items() if answer.samples))
         accuracies = [[answers[client].correct / answers[client].samples] for client in clients]
-        return Evidence(clients, matrices={"train_accuracy": np.array(accuracies).reshape(-1, 1)})
+        return Evidence(clients, figures={"train_accuracy": np.array(accuracies).reshape(-1, 1)})

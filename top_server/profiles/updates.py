@@ -174,7 +174,7 @@ class UpdateProfile(Profile):
         updates.round = round_number
         async with updates.lock:
             gram = await asyncio.to_thread(updates.spool.gram, present)
-        return Evidence(present, matrices={"gram": gram}, newcomers=newcomers, reveal=reveal)
+        return Evidence(present, pairwise={"gram": gram}, newcomers=newcomers, reveal=reveal)
 
     def close(self) -> None:
         """Gives back the spool's memory and disk."""

@@ -10,6 +10,8 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.merging import MERGES
+from top_server.profiles import PROFILES
 
 every_grouping = pytest.mark.parametrize("name", GROUPINGS)
 
@@ -53,6 +55,15 @@ def test_the_same_request_has_the_same_plan(name: str) -> None:
 def test_an_unknown_option_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"grouping {name} has no option 'colour'"):
         GROUPINGS[name](request_for(4, 2, colour="red"))
+    with pytest.raises(ConfigError, match=f"grouping {name} has no option 'colour'"):
+        GROUPINGS[name].read({"colour": "red"})
+
+
+@every_grouping
+def test_what_it_needs_is_there_to_be_chosen(name: str) -> None:
+    known = {"profile": PROFILES, "merge": MERGES}
+    for column, value in GROUPINGS[name].needs.items():
+        assert value in known[column]
 
 
 def test_groupings_load_without_the_flow_solver() -> None:

@@ -54,8 +54,8 @@ def test_a_bad_value_is_refused_with_what_is_wanted(name: str, value: str) -> No
 
 def test_a_client_may_have_a_number_of_its_own() -> None:
     options = Options("hcct", {"alpha": "2", "alpha.7": "30", "alpha.0": "0"}, ("alpha", "alpha.ID"))
-    assert options.number_per_client("alpha", (0, 3, 7), 1.0).tolist() == [0, 2, 30]
-    assert Options("hcct", {}, ("alpha.ID",)).number_per_client("alpha", (3, 7), 1.0).tolist() == [1, 1]
+    assert options.number_per_client("alpha", 1.0).of((0, 3, 7)).tolist() == [0, 2, 30]
+    assert Options("hcct", {}, ("alpha.ID",)).number_per_client("alpha", 1.0).of((3, 7)).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_an_option_of_no_client_is_refused(name: str) -> None:
 
 def test_a_bad_number_of_one_client_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"option alpha\.7 is '-1'; give a number of at least 0"):
-        Options("hcct", {"alpha.7": "-1"}, ("alpha.ID",)).number_per_client("alpha", (7,), 1.0)
+        Options("hcct", {"alpha.7": "-1"}, ("alpha.ID",)).number_per_client("alpha", 1.0)

@@ -16,7 +16,7 @@ from top_server.models import Held, cluster_slot
 
 
 def losses(*rows: tuple[float, ...]) -> Evidence:
-    return Evidence(tuple(range(len(rows))), matrices={"costs": np.array(rows)})
+    return Evidence(tuple(range(len(rows))), figures={"costs": np.array(rows)})
 
 
 def with_clusters(s: Stage, *values: float) -> None:

@@ -15,7 +15,7 @@ from top_server.models import cluster_slot
 
 #: Clients 0 and 1 choose clusters 0 and 1, clients 2 and 3 clusters 1 and 2.
 LOSSES = np.array([(1.0, 2.0, 3.0), (2.0, 1.0, 3.0), (3.0, 1.0, 2.0), (3.0, 2.0, 1.0)])
-EVIDENCE = Evidence((0, 1, 2, 3), matrices={"costs": LOSSES})
+EVIDENCE = Evidence((0, 1, 2, 3), figures={"costs": LOSSES})
 
 
 def with_clusters(s: Stage, *values: float) -> None:
@@ -63,7 +63,7 @@ async def test_in_the_first_round_clusters_are_drawn_at_random_and_distinct() ->
 async def test_a_cluster_that_nobody_chose_keeps_its_model() -> None:
     async with stage("soft-clusters", options={"soft": "1"}) as s:
         with_clusters(s, 1.0, 2.0, 4.0)
-        await s.run.merging.begin(2, Evidence((0, 1), matrices={"costs": LOSSES[:2]}))
+        await s.run.merging.begin(2, Evidence((0, 1), figures={"costs": LOSSES[:2]}))
         await s.run.merging.take(2, s.collected({0: 7.0, 1: 8.0}))
         await s.run.merging.finish(2)
         assert await values(s) == [7.0, 8.0, 4.0]

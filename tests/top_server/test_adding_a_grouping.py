@@ -1,0 +1,87 @@
+"""A grouping with evidence of its own is added as CONTRIBUTING says: a profile, a grouping, a scheme, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from support.staged import stage
+
+from fedgsp.errors import ConfigError
+from top_server.choosing import choose, options
+from top_server.config import RunConfig, check
+from top_server.evidence import Evidence
+from top_server.grouping import GROUPINGS, Grouping, GroupingRequest, Plan
+from top_server.grouping.options import Options
+from top_server.profiles import PROFILES, Profile
+from top_server.rounds import form_teams, group_tasks
+from top_server.schemes import SCHEMES, Scheme
+
+#: What clients 0 to 3 find of each other.
+TASTES = np.array([[0.0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]])
+
+
+class Tastes(Profile):
+    async def gather(self, round_number: int) -> Evidence:
+        clients = tuple(self.run.membership.clients)
+        moods = {"mood": np.array([[10.0 + client] for client in clients])}
+        return Evidence((0, 1, 2, 3), figures=moods, pairwise={"tastes": TASTES}).of(clients)
+
+
+def read_by_taste(given: Mapping[str, str]) -> float:
+    return Options("by-taste", given, ("apart",)).number("apart", 5.0)
+
+
+def by_taste(request: GroupingRequest) -> Plan:
+    near = request.matrices["tastes"] < read_by_taste(request.options)
+    return Plan.from_rows({tuple(np.flatnonzero(row).tolist()) for row in near}, request)
+
+
+@pytest.fixture(autouse=True)
+def _added(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Scheme("tastes", "by-taste", "always", "constant", "clients", "parallel", False, "sgd", "none")
+    monkeypatch.setitem(PROFILES, "tastes", Tastes)
+    monkeypatch.setitem(
+        GROUPINGS, "by-taste", Grouping(by_taste, read_by_taste, {"profile": "tastes"}, continues=True)
+    )
+    monkeypatch.setitem(SCHEMES, "by-taste", row)
+
+
+def test_it_is_chosen_by_its_scheme_or_in_place_of_another_grouping_of_its_evidence() -> None:
+    config = RunConfig(scheme="by-taste", grouping_option={"apart": "2"})
+    check(config)
+    assert choose(config) == SCHEMES["by-taste"]
+    assert options(config, choose(config))["grouping"] == {"apart": "2"}
+    assert choose(RunConfig(scheme="by-taste", grouping="random")).continues is False
+
+
+def test_its_options_and_what_it_needs_are_checked_before_anybody_is_there() -> None:
+    with pytest.raises(ConfigError, match="grouping by-taste: option apart is 'much'"):
+        choose(RunConfig(scheme="by-taste", grouping_option={"apart": "much"}))
+    with pytest.raises(ConfigError, match="grouping by-taste needs profile tastes, and scheme hcct has ") as caught:
+        choose(RunConfig(scheme="hcct", grouping="by-taste"))
+    assert caught.value.remedy == "use scheme by-taste"
+
+
+async def test_it_is_asked_about_the_clients_of_a_round_and_those_away_keep_their_place() -> None:
+    asked: list[GroupingRequest] = []
+
+    async def answer(request: GroupingRequest) -> Plan:
+        asked.append(request)
+        return GROUPINGS["by-taste"](request)
+
+    async with stage("none", scheme="by-taste", sampling_rate=0.5) as s:
+        s.run.assign = answer
+        evidence = await Tastes(s.run).gather(1)
+        for number in range(1, 6):
+            teams = await form_teams(s.run, number, evidence)
+            group_tasks(s.run, teams, evidence)
+        for request in asked:
+            rows = list(request.clients)
+            assert request.matrices["tastes"].tolist() == TASTES[np.ix_(rows, rows)].tolist()
+        ever = {client for request in asked for client in request.clients}
+        assert len(ever) > len(asked[-1].clients), "else nobody was away"
+        assert {client for group in teams.plan.groups for client in group} == ever
+    columns = evidence.columns([3, 1])
+    assert {name: column.tolist() for name, column in columns.items()} == {"mood": [13, 11]}
