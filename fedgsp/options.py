@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from fedgsp.errors import ConfigError
@@ -24,9 +25,24 @@ def options(flag: str, items: Iterable[str]) -> dict[str, str]:
 BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
+#: Characters of an option's text that travel; of a longer one the beginning and a digest do.
+MOST_LENGTH = 200
+_NONE = ("", "none")
+
+
+def shortened(text: str) -> str:
+    """A text that travels, and is another one for every other text."""
+    if len(text) <= MOST_LENGTH:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    return f"{text[: MOST_LENGTH - len(digest) - 3]}...{digest}"
+
+
 def same(one: str, other: str) -> bool:
-    """Whether two texts give an option the same value: `1e-1` is 0.1, and `yes` is true."""
-    one, other = one.strip(), other.strip()
+    """Whether two texts give an option the same value: `1e-1` is 0.1, `yes` is true, and nothing is none."""
+    one, other = (shortened(text.strip()) for text in (one, other))
+    if one.lower() in _NONE and other.lower() in _NONE:
+        return True
     if one.lower() in BOOLS and other.lower() in BOOLS:
         return BOOLS[one.lower()] == BOOLS[other.lower()]
     try:

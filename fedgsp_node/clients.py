@@ -19,6 +19,7 @@ from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
 from fedgsp_node.parts import Parts
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
+from fedgsp_node.rehearsal import rehearse
 from fedgsp_node.torch_weights import as_tensor, bound, tensor_specs, unbind, weights_of
 from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.base import Algorithm, LocalWork
@@ -78,6 +79,13 @@ class Clients:
         some = self._parts.of(chosen[0]).train.x[:1]
         self.training_flop = guarded(lambda: training_flop(self._module, as_tensor(some)), "model()")
         unbind(self._module)
+
+    def rehearse(self) -> None:
+        """Tries the task on a few samples of one client; raises TaskError for what would fail in every round."""
+        data = self._parts.of(next(iter(self._parts.sizes)))
+        weights = self.initial_weights(0)
+        with bound(self._module, weights):
+            rehearse(self._module, self.task, data.train, data.test)
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:

@@ -54,6 +54,9 @@ def _load(task: Task, client: int) -> ClientData:
     data = guarded(lambda: task.data(client), f"data({client})")
     if not isinstance(data, ClientData):
         raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
+    for name, part in (("train", data.train), ("test", data.test)):
+        if not isinstance(part, Split):
+            raise TaskError(f"client {client}'s {name} is a {type(part).__name__}", "return ClientData of two Split")
     if not len(data.train):
         raise TaskError(
             f"client {client} has no training samples", "leave it out of --clients, or change the partition"
@@ -63,7 +66,7 @@ def _load(task: Task, client: int) -> ClientData:
 
 def _usable(part: Split, task: Task, client: int) -> Split:
     """The part as torch takes it, doubles as float32 and whole-number labels as int64; raises TaskError."""
-    x, y = np.asarray(part.x), np.asarray(part.y)
+    x, y = guarded(lambda: (_array(part.x), _array(part.y)), f"data({client})")
     for name, array in (("x", x), ("y", y)):
         if array.dtype.kind not in "fiub":
             raise TaskError(f"client {client}'s {name} has dtype {array.dtype}", "return arrays of numbers")
@@ -77,6 +80,12 @@ def _usable(part: Split, task: Task, client: int) -> Split:
     if len(y) and getattr(task.loss, "__func__", None) is Task.loss:
         _check_classes(y, client)
     return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)
+
+
+def _array(values: object) -> np.ndarray:
+    """As numpy has it; torch takes no array that runs backwards."""
+    array = np.asarray(values)
+    return array.copy() if min(array.strides, default=0) < 0 else array
 
 
 def _check_classes(y: np.ndarray, client: int) -> None:

@@ -68,6 +68,7 @@ async def run(settings: NodeSettings) -> None:
         clients = await slot.run(
             lambda _: Clients(load_task(settings.task, settings.task_options), settings.clients, personal)
         )
+        await slot.run(lambda _: clients.rehearse())
         async with (
             Channels(settings.tls, settings.lost_after) as channels,
             _peer_server(settings, store) as peer_address,

@@ -1,11 +1,11 @@
-"""Calls of the user's code: what it raises is shown with the file and the line that raised it."""
+"""Calls of the user's code: what it raises is shown with its file and line, what it returns is checked."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -32,3 +32,21 @@ def where(error: BaseException) -> str:
     frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
     found = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
     return found.encode(errors="replace").decode()  # names of files may hold what is no text, and no message
+
+
+def whole(count: object) -> int:
+    """What correct() returned as an int; raises TypeError for what is no whole number."""
+    try:
+        number = float(count)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"correct() returned {type(count).__name__}, not how many samples are right") from None
+    if not number.is_integer():
+        raise TypeError(f"correct() returned {number}, not how many samples are right")
+    return int(number)
+
+
+def numbers(figures: Any) -> dict[str, float]:
+    """What metrics() returned as numbers by name; raises TypeError."""
+    if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
+        raise TypeError("metrics() must return a dict of numbers by name")
+    return {name: float(value) for name, value in figures.items()}

@@ -43,9 +43,11 @@ def load_task(name: str, options: Mapping[str, str]) -> Task:
         )
     for number in ("num_classes", "num_clients"):
         _check_count(name, module, task, number)
-    if isinstance(task.local_options, str):
-        remedy = f"write local_options = ({task.local_options!r},)"
-        raise TaskError(f"task {name!r}: local_options is a text, not a tuple of texts", remedy)
+    for attribute in ("head", "local_options"):
+        found = getattr(task, attribute)
+        if not isinstance(found, tuple | list) or not all(isinstance(text, str) for text in found):
+            remedy = f"write {attribute} = ({found!r},)" if isinstance(found, str) else f"write {attribute} = ('...',)"
+            raise TaskError(f"task {name!r}: {attribute} is {found!r}, not a tuple of texts", remedy)
     return task
 
 

@@ -11,13 +11,10 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import TaskError
-from fedgsp.options import BOOLS
+from fedgsp.options import BOOLS, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-
-#: Characters of an option's text that are compared between nodes.
-MOST_OPTION_LENGTH = 200
 
 
 def _bool(text: str) -> bool:
@@ -67,7 +64,7 @@ def shared_options(
     defaults = {key: value.default for key, value in parameters.items() if value.kind in _BY_KEYWORD}
     values = defaults | parse_options(name, factory, options)
     return {
-        key: str(value)[:MOST_OPTION_LENGTH]
+        key: shortened(str(value))
         for key, value in values.items()
         if key not in local
         and isinstance(value, bool | int | float | str | None)

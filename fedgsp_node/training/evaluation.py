@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from fedgsp.task import Task
 from fedgsp_node.training.control import Control
+from fedgsp_node.users_code import numbers, where, whole
+
+logger = logging.getLogger(__name__)
 
 #: Samples that are evaluated together, at the most; fewer of large ones, whose activations would leave the cache.
 BATCH_SIZE, LEAST_BATCH_SIZE, BATCH_BYTES = 256, 32, 1 << 20
@@ -23,13 +28,22 @@ def evaluate(
     with torch.inference_mode():
         for begin in range(0, len(x), together):
             outputs, targets = module(x[begin : begin + together]), y[begin : begin + together]
-            correct += task.correct(outputs, targets)
+            correct += whole(task.correct(outputs, targets))
             loss_sum += float(task.loss(outputs, targets)) * len(targets)
             if keeps_outputs:
                 kept.append(outputs)
             control.tick()
-        figures = task.metrics(torch.cat(kept), y) if kept else {}
-    return correct, loss_sum, {name: float(value) for name, value in figures.items()}
+        figures = _figures(task, torch.cat(kept), y) if kept else {}
+    return correct, loss_sum, figures
+
+
+def _figures(task: Task, outputs: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+    """Further figures; where they fail there are none, for accuracy and loss are there all the same."""
+    try:
+        return numbers(task.metrics(outputs, y))
+    except Exception as error:
+        logger.warning("the task's metrics() gave no figures: %s", where(error))
+        return {}
 
 
 def batch_size(x: torch.Tensor) -> int:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.options import options, same
+from fedgsp.options import MOST_LENGTH, options, same, shortened
 
 
 def test_options_may_hold_any_text_after_the_first_sign() -> None:
@@ -22,6 +22,9 @@ def test_options_may_hold_any_text_after_the_first_sign() -> None:
         ("1", "true", True),
         (" shards", "shards", True),
         ("None", "None", True),
+        ("none", "None", True),
+        ("", "None", True),
+        ("", "0", False),
         ("0", "1", False),
         ("no", "on", False),
         ("4", "5", False),
@@ -31,3 +34,11 @@ def test_options_may_hold_any_text_after_the_first_sign() -> None:
 )
 def test_values_are_the_same_however_they_are_written(one: str, other: str, alike: bool) -> None:
     assert same(one, other) is same(other, one) is alike
+
+
+def test_long_values_travel_as_a_digest_that_tells_them_apart() -> None:
+    long, other = "x" * 300, "x" * 299 + "y"
+    assert shortened("x" * MOST_LENGTH) == "x" * MOST_LENGTH
+    assert len(shortened(long)) == MOST_LENGTH
+    assert same(long, shortened(long))
+    assert not same(shortened(other), long)

@@ -135,11 +135,11 @@ def raises_no_text() -> None:
     raise ValueError("\udcff")
 
 
-@pytest.mark.parametrize(("figures", "why"), [(lambda: {1: 0.5}, "TypeError"), (raises_no_text, "ValueError: ?")])
-async def test_what_a_task_says_that_no_message_can_is_a_failure_of_that_order(figures: Any, why: str) -> None:
+@pytest.mark.parametrize(("count", "why"), [(lambda: {1: 0.5}, "TypeError"), (raises_no_text, "ValueError: ?")])
+async def test_what_a_task_says_that_no_message_can_is_a_failure_of_that_order(count: Any, why: str) -> None:
     class Odd(Blobs):
-        def metrics(self, outputs: Any, targets: Any) -> Any:
-            return figures()
+        def correct(self, outputs: Any, targets: Any) -> Any:
+            return count()
 
     async with manager() as m, node(m, "n0", Odd()) as store:
         store.put("start", START)

@@ -5,9 +5,9 @@ import textwrap
 import pytest
 
 from fedgsp.errors import DataError, TaskError
+from fedgsp.options import shortened
 from fedgsp_node.tasks import BUILT_IN, load_task, options_to_share
 from fedgsp_node.tasks.digits import Digits
-from fedgsp_node.tasks.options import MOST_OPTION_LENGTH
 
 GOOD = """
     from __future__ import annotations
@@ -124,7 +124,7 @@ def test_options_that_nodes_share_have_their_defaults_and_no_paths(user_module):
     options = {"rate": "5e-2", "path": "a/b", "limit": "none", "bare": "x" * 300}
     task = load_task("shared_task:Good", options)
     shared = {"count": "1", "rate": "0.05", "flag": "False", "mode": "a", "level": "1", "limit": "None", "plain": "3"}
-    assert options_to_share("shared_task:Good", options, task) == shared | {"bare": "x" * MOST_OPTION_LENGTH}
+    assert options_to_share("shared_task:Good", options, task) == shared | {"bare": shortened("x" * 300)}
 
 
 def test_options_that_a_task_calls_local_are_not_shared(user_module):

@@ -1,0 +1,45 @@
+"""A rehearsal when a node starts: mistakes in a task are told before anybody has waited for a round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fedgsp.errors import TaskError
+from fedgsp.task import Split, Task
+from fedgsp_node.torch_weights import as_tensor
+from fedgsp_node.users_code import guarded, numbers, whole
+
+_SAMPLES = 2
+
+
+def rehearse(module: torch.nn.Module, task: Task, train: Split, test: Split) -> None:
+    """Takes a few samples of both parts through the model and the task's methods; raises TaskError for what fails.
+
+    The model is in evaluation mode, and no gradient is taken.
+    """
+    module.eval()
+    for name, part in (("training", train), ("test", test)):
+        if len(part):
+            _rehearse(module, task, name, part)
+
+
+def _rehearse(module: torch.nn.Module, task: Task, name: str, part: Split) -> None:
+    x, y = as_tensor(part.x[:_SAMPLES]), as_tensor(part.y[:_SAMPLES])
+    learned_from = guarded(lambda: module(x), f"model() on samples of a {name} part")
+    _check_loss(guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part"))
+    with torch.inference_mode():
+        outputs = module(x)
+        guarded(lambda: whole(task.correct(outputs, y)), "correct()")
+        guarded(lambda: numbers(task.metrics(outputs, y)), "metrics()")
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise TaskError(
+            f"the task's loss() returned {shown}", "return the mean over the batch, a tensor of one number"
+        )
+    if not loss.requires_grad:
+        raise TaskError("nothing can be learned from what the task's loss() returned", "compute it from `outputs`")

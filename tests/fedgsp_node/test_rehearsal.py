@@ -1,0 +1,109 @@
+"""Tasks that would fail in every round are refused when the node starts."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.blobs_task import Blobs
+
+from fedgsp.errors import TaskError
+from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.clients import Clients
+from fedgsp_node.training.control import Control
+
+
+def task_with(**methods: Any) -> Task:
+    """The blobs, with these methods."""
+    return type("Changed", (Blobs,), {name: lambda self, *a, m=method: m(*a) for name, method in methods.items()})()
+
+
+def data_of(part: str, change: Any) -> Any:
+    def data(client: int) -> ClientData:
+        parts = Blobs().data(client)
+        held = {"train": parts.train, "test": parts.test}
+        return ClientData(**{**held, part: change(held[part])})
+
+    return data
+
+
+@pytest.mark.parametrize(
+    ("method", "returns", "what"),
+    [
+        ("loss", None, r"loss\(\) returned NoneType"),
+        ("loss", torch.zeros(2), r"loss\(\) returned a tensor of shape \(2,\)"),
+        ("loss", torch.tensor(1.0), "nothing can be learned"),
+        ("correct", 0.5, r"correct\(\) returned 0.5, not how many"),
+        ("correct", torch.ones(2, dtype=torch.bool), r"correct\(\) returned Tensor, not how many"),
+        ("metrics", {1: 0.5}, r"metrics\(\) must return a dict of numbers by name"),
+        ("metrics", {"auc": "high"}, r"metrics\(\) raised ValueError"),
+        ("metrics", None, r"metrics\(\) must return a dict"),
+    ],
+)
+def test_what_no_round_could_use_is_refused(method: str, returns: Any, what: str) -> None:
+    clients = Clients(task_with(**{method: lambda outputs, targets: returns}), None)
+    with pytest.raises(TaskError, match=what):
+        clients.rehearse()
+
+
+@pytest.mark.parametrize("method", ["loss", "correct", "metrics"])
+def test_what_raises_is_named_with_its_line(method: str) -> None:
+    def broken(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        return outputs.no_such_thing
+
+    with pytest.raises(TaskError, match=rf"{method}\(\).* raised AttributeError.*test_rehearsal.py:\d+"):
+        Clients(task_with(**{method: broken}), None).rehearse()
+
+
+def test_a_test_part_that_the_model_does_not_take_is_refused() -> None:
+    task = task_with(data=data_of("test", lambda part: Split(part.x[:, :3], part.y)))
+    with pytest.raises(TaskError, match="samples of a test part raised RuntimeError"):
+        Clients(task, None).rehearse()
+
+
+def test_what_can_be_used_passes_and_changes_nothing() -> None:
+    whole_float = task_with(correct=lambda outputs, targets: float(len(targets)))
+    for task in (Blobs(), whole_float, task_with(metrics=lambda outputs, targets: {"ones": np.float32(1)})):
+        clients = Clients(task, None)
+        before = clients.initial_weights(0)
+        clients.rehearse()
+        assert np.array_equal(clients.initial_weights(0).buffer, before.buffer)
+        assert clients.evaluate(1, before, Control()).samples == 5
+
+
+def test_no_test_part_is_no_fault() -> None:
+    Clients(task_with(data=data_of("test", lambda part: Split(part.x[:0], part.y[:0]))), None).rehearse()
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("wrong", [None, (np.zeros((3, 6)), np.zeros(3))])
+def test_a_part_that_is_no_split_is_named(part: str, wrong: Any) -> None:
+    with pytest.raises(TaskError, match=f"client 0's {part} is a {type(wrong).__name__}"):
+        Clients(task_with(data=data_of(part, lambda _: wrong)), None)
+
+
+def test_a_tensor_that_takes_gradients_is_no_array() -> None:
+    graded = data_of("train", lambda part: Split(torch.ones(len(part), 6, requires_grad=True), part.y))  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"data\(0\) raised RuntimeError"):
+        Clients(task_with(data=graded), None)
+
+
+def test_arrays_that_run_backwards_are_taken() -> None:
+    backwards = Clients(task_with(data=data_of("train", lambda part: Split(part.x[::-1], part.y[::-1]))), [0])
+    assert np.array_equal(backwards.training_part(0).x, Blobs().data(0).train.x[::-1])
+    backwards.rehearse()
+
+
+def test_figures_that_fail_in_a_round_cost_neither_accuracy_nor_loss(caplog: pytest.LogCaptureFixture) -> None:
+    def one_class(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        raise ValueError("only one class present")
+
+    clients = Clients(task_with(metrics=one_class), None)
+    weights = clients.initial_weights(0)
+    with caplog.at_level(logging.WARNING):
+        found = clients.evaluate(1, weights, Control())
+    assert found == Clients(Blobs(), None).evaluate(1, weights, Control())
+    assert "metrics() gave no figures: ValueError: only one class present" in caplog.text
