@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import logging
@@ -157,16 +156,16 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
         if resumed:
             run.interrupted, run.times = resumed.interrupted, resumed.times
         if resumed and resumed.saved:
-            await asyncio.to_thread(state.restore, run, resumed.saved)
+            await state.restore(run, resumed.saved)
         else:
             await run.initialise()
             await run.merging.prepare()
-            await asyncio.to_thread(state.save, run, directory, 0, {})
+            await state.save(run, directory, 0, {})
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(run, number, config.rounds)
             files = await save(run, checkpoints, number)
             if number < config.rounds:
-                await asyncio.to_thread(state.save, run, directory, number, files)
+                await state.save(run, directory, number, files)
     finally:
         run.profile.close()
     _summarise(directory, run.journal)

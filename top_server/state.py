@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,42 +43,69 @@ class Saved:
         return tuple(self.document["clients"])
 
 
-def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Path]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """A state that changes no more, whatever a thread takes its time for."""
+
+    text: str
+    #: Models that this process holds, by the names of their files.
+    models: Mapping[str, tuple[str, Weights]]
+    origin: checkpoint.Origin
+
+
+async def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Path]) -> None:
     """Writes the state after a round, beside the one before; models that are in `files` are only linked.
 
-    Blocks; raises RunError if the disk does not take it.
+    Raises RunError if the disk does not take it.
     """
+    await asyncio.to_thread(_write, _snapshot(run, number), directory, number, files, run.profile.write)
+
+
+def _snapshot(run: Run, number: int) -> _Snapshot:
+    slots = run.models.slots
+    here = {held.ref.id: held for held in slots.values() if held.client is None}
+    names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
+    document = {
+        "clients": list(run.membership.clients),
+        "slots": {slot: held.to_json() for slot, held in slots.items()},
+        "models": names,
+        "plan": [run.plan.groups, run.plan.idle] if run.plan is not None else None,
+        "first_clients": sorted(run.first_clients),
+        "began": run.began,
+        "histograms": run.histograms,
+        "local_models": {client: held.to_json() for client, held in run.local_models.items()},
+        "afresh": sorted(run.merging.afresh),
+        "update_lengths": list(run.update_lengths),
+        "config": config.dump(dataclasses.replace(run.config, run_dir=None)),
+        "offences": run.membership.offences,
+        "merging": run.merging.save(),
+        "profile": run.profile.save(),
+    }
+    models = {name: (model_id, run.models.held(here[model_id])) for model_id, name in names.items()}
+    return _Snapshot(
+        json.dumps(document), models, checkpoint.Origin(run.run_id, run.config.scheme, number, run.config.seed)
+    )
+
+
+def _write(
+    snapshot: _Snapshot,
+    directory: RunDirectory,
+    number: int,
+    files: Mapping[str, Path],
+    write_profile: Callable[[Path], None],
+) -> None:
     folder = directory.state / f"round-{number:04d}"
     aside = directory.state / ".writing"
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        slots = run.models.slots
-        here = {held.ref.id: held for held in slots.values() if held.client is None}
-        names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
-        for model_id, name in names.items():
+        for name, (model_id, weights) in snapshot.models.items():
             if model_id in files:
                 _link(files[model_id], aside / name)
             else:
-                origin = checkpoint.Origin(run.run_id, run.config.scheme, number, run.config.seed)
-                checkpoint.save(aside / name, run.models.held(here[model_id]).arrays, origin)
-        document = {
-            "clients": list(run.membership.clients),
-            "slots": {slot: held.to_json() for slot, held in slots.items()},
-            "models": names,
-            "plan": [run.plan.groups, run.plan.idle] if run.plan is not None else None,
-            "first_clients": sorted(run.first_clients),
-            "began": run.began,
-            "histograms": run.histograms,
-            "local_models": {client: held.to_json() for client, held in run.local_models.items()},
-            "afresh": sorted(run.merging.afresh),
-            "update_lengths": list(run.update_lengths),
-            "config": config.dump(dataclasses.replace(run.config, run_dir=None)),
-            "offences": run.membership.offences,
-            "merging": run.merging.save(),
-            "profile": run.profile.save(aside),
-        }
-        (aside / _FILE).write_text(json.dumps(document), encoding="utf-8")
+                checkpoint.save(aside / name, weights.arrays, snapshot.origin)
+        write_profile(aside)
+        (aside / _FILE).write_text(snapshot.text, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
         # Not synced to disk, which takes as long as a short round: after a power cut the one before may have to do.
@@ -121,23 +149,25 @@ def offences(saved: Saved) -> dict[int, int]:
     return {int(client): int(count) for client, count in saved.document["offences"].items()}
 
 
-def _load(path: Path) -> Any:
+def _read(run: Run, path: Path) -> Weights:
     try:
-        return checkpoint.load(path)
+        arrays, _ = checkpoint.load(path)
     except DataError as error:
         raise DataError(error.what, "restore it, or start the run again") from None
+    weights = run.handed_on(Weights.of(arrays, run.tensors)).at_rest()
+    _ = weights.digest  # here and not in the event loop
+    return weights
 
 
-def restore(run: Run, saved: Saved) -> None:
+async def restore(run: Run, saved: Saved) -> None:
     """Puts a run where it was; the clients' models are with their nodes. Raises DataError if the state is damaged."""
     document = saved.document
     try:
         refs = {slot: Held.from_json(held) for slot, held in document["slots"].items()}
         for model_id, name in document["models"].items():
-            arrays, _ = _load(saved.folder / name)
-            weights = Weights.of(arrays, run.tensors)
+            weights = await asyncio.to_thread(_read, run, saved.folder / name)
             slots = [slot for slot, held in refs.items() if held.ref.id == model_id]
-            found = run.models.put(slots, model_id, run.handed_on(weights).at_rest())
+            found = run.models.put(slots, model_id, weights)
             if found.ref != refs[slots[0]].ref:
                 raise DataError(f"{saved.folder / name} is not the model that was saved", "restore it")
         run.models.point({slot: held for slot, held in refs.items() if held.client is not None})
@@ -153,7 +183,8 @@ def restore(run: Run, saved: Saved) -> None:
         run.merging.afresh.update(document["afresh"])
         run.update_lengths.extend(document["update_lengths"])
         run.merging.restore(document["merging"])
-        run.profile.restore(saved.folder, document["profile"])
+        run.profile.restore(document["profile"])
+        await asyncio.to_thread(run.profile.load, saved.folder)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         what = f"{saved.folder} is damaged ({type(error).__name__}: {error})"
         raise DataError(what, "restore it, or start the run again") from error

@@ -41,12 +41,12 @@ async def test_models_groups_and_what_is_known_are_there_again(tmp_path: Path) -
         before.run.local_models[3] = at_home
         before.run.merging.afresh.add(2)
         before.run.membership.note_offence(1)
-        state.save(before.run, RunDirectory(tmp_path), 3, {})
+        await state.save(before.run, RunDirectory(tmp_path), 3, {})
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     assert (saved.round, saved.clients, state.offences(saved)) == (3, (0, 1, 2, 3), {1: 1})
     async with staged(tmp_path, "none", "histograms") as after:
-        state.restore(after.run, saved)
+        await state.restore(after.run, saved)
         run = after.run
         assert await after.value(run.merging.of(0)) == 5.0
         assert run.merging.of(0) == run.merging.of(1)
@@ -63,7 +63,7 @@ async def test_a_model_that_is_a_checkpoint_is_not_written_twice(tmp_path: Path)
         file = tmp_path / "round-0001.safetensors"
         held = s.run.merging.of(0)
         checkpoint.save(file, s.run.models.held(held).arrays, checkpoint.Origin("run", "fedgsp", 1, 0))
-        state.save(s.run, RunDirectory(tmp_path), 1, {held.ref.id: file})
+        await state.save(s.run, RunDirectory(tmp_path), 1, {held.ref.id: file})
         (linked,) = (tmp_path / "state").glob("*/model-*")
         assert linked.samefile(file)
 
@@ -71,7 +71,7 @@ async def test_a_model_that_is_a_checkpoint_is_not_written_twice(tmp_path: Path)
 async def test_the_last_two_states_stay_and_a_cut_one_does_not_count(tmp_path: Path) -> None:
     async with staged(tmp_path, "mean", "none") as s:
         for number in (1, 2, 3):
-            state.save(s.run, RunDirectory(tmp_path), number, {})
+            await state.save(s.run, RunDirectory(tmp_path), number, {})
         (tmp_path / "state" / ".writing").mkdir()
         folders = sorted((tmp_path / "state").glob("round-*"))
         assert [path.name for path in folders] == ["round-0002", "round-0003"]
@@ -89,11 +89,11 @@ def test_without_a_state_there_is_none(tmp_path: Path) -> None:
 async def test_chosen_clusters_are_known_again(tmp_path: Path) -> None:
     async with staged(tmp_path, "clusters", "none") as before:
         before.run.merging.restore({"chosen": {"0": 1, "2": 3}})
-        state.save(before.run, RunDirectory(tmp_path), 1, {})
+        await state.save(before.run, RunDirectory(tmp_path), 1, {})
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with staged(tmp_path, "clusters", "none") as after:
-        state.restore(after.run, saved)
+        await state.restore(after.run, saved)
         assert after.run.merging.save() == {"chosen": {0: 1, 2: 3}}
 
 
@@ -104,11 +104,11 @@ async def test_updates_give_the_same_inner_products(tmp_path: Path) -> None:
         for client, vector in enumerate(vectors):
             assert before.run.updates.keep(client, vector) == ""
         gram = before.run.updates.spool.gram([0, 1, 2, 3])
-        state.save(before.run, RunDirectory(tmp_path), 1, {})
+        await state.save(before.run, RunDirectory(tmp_path), 1, {})
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with staged(tmp_path, "none", "updates") as after:
-        state.restore(after.run, saved)
+        await state.restore(after.run, saved)
         assert after.run.updates is not None
         np.testing.assert_array_equal(after.run.updates.spool.gram([0, 1, 2, 3]), gram)
         assert after.run.updates.rounds == {0: 1, 1: 1, 2: 1}
@@ -117,13 +117,12 @@ async def test_updates_give_the_same_inner_products(tmp_path: Path) -> None:
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 async def test_every_profile_comes_back_as_it_was(tmp_path: Path, profile: str) -> None:
     async with staged(tmp_path, "none", profile) as before:
-        state.save(before.run, RunDirectory(tmp_path), 1, {})
+        await state.save(before.run, RunDirectory(tmp_path), 1, {})
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with staged(tmp_path, "none", profile) as after:
-        state.restore(after.run, saved)
-        (tmp_path / "again").mkdir()
-        again = after.run.profile.save(tmp_path / "again")
+        await state.restore(after.run, saved)
+        again = after.run.profile.save()
         assert json.loads(json.dumps(again)) == saved.document["profile"]
 
 
@@ -136,20 +135,20 @@ async def test_known_distances_are_not_measured_again(tmp_path: Path) -> None:
         "failures": {"2": 1},
     }
     async with staged(tmp_path, "none", "distances") as s:
-        s.run.profile.restore(tmp_path, {**known, "spent": [1.5, 7]})
-        assert json.loads(json.dumps(s.run.profile.save(tmp_path))) == {**known, "spent": [1.5, 7]}
+        s.run.profile.restore({**known, "spent": [1.5, 7]})
+        assert json.loads(json.dumps(s.run.profile.save())) == {**known, "spent": [1.5, 7]}
 
 
-def again(s: Stage, folder: Path) -> None:
+async def again(s: Stage, folder: Path) -> None:
     saved = state.latest(RunDirectory(folder))
     assert saved is not None
-    state.restore(s.run, saved)
+    await state.restore(s.run, saved)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "list", "other", "missing", "key"])
 async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     async with staged(tmp_path, "mean", "none") as s:
-        state.save(s.run, RunDirectory(tmp_path), 1, {})
+        await state.save(s.run, RunDirectory(tmp_path), 1, {})
         folder = tmp_path / "state" / "round-0001"
         match damage:
             case "cut":
@@ -166,7 +165,7 @@ async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -
             case "key":
                 (folder / "state.json").write_text('{"clients": [], "offences": {}, "config": "", "slots": {}}')
         with pytest.raises(DataError, match="round-0001"):
-            again(s, tmp_path)
+            await again(s, tmp_path)
 
 
 async def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
@@ -174,5 +173,5 @@ async def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
     async with staged(tmp_path / "run", "mean", "none") as s:
         (tmp_path / "run" / "state" / ".writing").write_text("a file where a folder is needed")
         with pytest.raises(RunError, match="cannot be written"):
-            state.save(s.run, RunDirectory(tmp_path / "run"), 1, {})
+            await state.save(s.run, RunDirectory(tmp_path / "run"), 1, {})
         assert value_of(s.run.models.held(s.run.merging.of(0))) == 1.0

@@ -35,12 +35,18 @@ class Profile(abc.ABC):
     async def gather(self, round_number: int) -> Evidence:
         """What is known of the clients that are there; one that tells nothing is left out, and the reason recorded."""
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        """What it knows, as JSON, and in files of this folder; blocks."""
+    def save(self) -> dict[str, Any]:
+        """What it knows, as JSON; beside that it may `write`."""
         return {}
 
-    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:  # noqa: B027 (most know nothing)
-        """Puts it where it was."""
+    def restore(self, saved: Mapping[str, Any]) -> None:  # noqa: B027 (most know nothing)
+        """Puts it where it was; `load` comes after."""
+
+    def write(self, folder: Path) -> None:  # noqa: B027 (most need no files)
+        """Puts what is large into files of this folder; for a thread, while no round is played."""
+
+    def load(self, folder: Path) -> None:  # noqa: B027
+        """Takes it from there; the same."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to give back)
         """The run is over."""

@@ -103,7 +103,7 @@ class Distances(Profile):
             read_file(Path(chosen.file))
         return chosen
 
-    def save(self, folder: Path) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """The distances, and who was measured."""
         return {
             "known": [[one, other, distance] for (one, other), distance in self._known.items()],
@@ -114,7 +114,7 @@ class Distances(Profile):
             "spent": [self._seconds, self._bytes],
         }
 
-    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> None:
         """The same."""
         self._known = {(one, other): distance for one, other, distance in saved["known"]}
         self._met = set(saved["met"])

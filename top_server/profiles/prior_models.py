@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,14 +27,12 @@ class PriorModels(Priors):
         self._gram: Evidence | None = None
         self._spool = UpdateSpool(RunDirectory(run.config.run_dir).path)
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        """The models themselves too."""
+    def write(self, folder: Path) -> None:
+        """The models themselves."""
         self._spool.save(folder)
-        return super().save(folder)
 
-    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+    def load(self, folder: Path) -> None:
         """The same."""
-        super().restore(folder, saved)
         self._spool.load(folder)
 
     async def gather(self, round_number: int) -> Evidence:

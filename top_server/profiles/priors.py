@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,12 +34,12 @@ class Priors(Profile):
         """Epochs of the prior training; 0 if not given."""
         return Options("priors", given, cls.options, "profile").integer("prior_epochs", 0)
 
-    def save(self, folder: Path) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """Where the prior models are."""
         priors = {client: held.to_json() for client, held in self.priors.items()}
         return {"priors": priors, "made_in": self._made_in}
 
-    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> None:
         """The same."""
         self.priors = {int(client): Held.from_json(held) for client, held in saved["priors"].items()}
         self._made_in = {int(client): number for client, number in saved["made_in"].items()}
@@ -76,13 +75,13 @@ class PriorLosses(Priors):
         super().__init__(run)
         self._losses: dict[int, float] = {}
 
-    def save(self, folder: Path) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """The prior models' losses too."""
-        return {**super().save(folder), "losses": self._losses}
+        return {**super().save(), "losses": self._losses}
 
-    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> None:
         """The same."""
-        super().restore(folder, saved)
+        super().restore(saved)
         self._losses = {int(client): loss for client, loss in saved["losses"].items()}
 
     async def gather(self, round_number: int) -> Evidence:

@@ -134,9 +134,8 @@ class UpdateProfile(Profile):
                 )
         return chosen
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        """The updates, and when they came."""
-        self._updates.spool.save(folder)
+    def save(self) -> dict[str, Any]:
+        """Which updates there are, and when they came."""
         updates = self._updates
         return {
             "met": sorted(self._met),
@@ -146,14 +145,21 @@ class UpdateProfile(Profile):
             "rounds": updates.rounds,
         }
 
-    def restore(self, folder: Path, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> None:
         """The same."""
         self._met, self._view = set(saved["met"]), saved["view"]
         self._updates.spool.close()
         self.run.updates = updates = self._fresh(saved["length"])
-        updates.spool.load(folder)
         updates.round = saved["round"]
         updates.rounds = {int(client): number for client, number in saved["rounds"].items()}
+
+    def write(self, folder: Path) -> None:
+        """The updates themselves."""
+        self._updates.spool.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """The same."""
+        self._updates.spool.load(folder)
 
     async def gather(self, round_number: int) -> Evidence:
         """The Gram matrix of the last updates; rows of clients without one are NaN. None before the first round."""
@@ -167,7 +173,7 @@ class UpdateProfile(Profile):
         async with updates.lock:
             updates.forget_older()
             if self._similarity == "layer" and self._view == "exact" and updates.spool.clients:
-                await asyncio.to_thread(self._choose_layer)
+                await self._choose_layer(updates)
         updates, reveal = self._updates, Reveal(self._view, self._without_head)
         if newcomers:
             await self._welcome(round_number, newcomers, reveal)
@@ -199,22 +205,25 @@ class UpdateProfile(Profile):
         # A view is never larger than the model, but a sketch may be larger than a tiny one.
         return Updates(spool, length, max(total_bytes(self.run.membership.tensors), LENGTH_BYTES + self._sketch) + 8)
 
-    def _choose_layer(self) -> None:
+    async def _choose_layer(self, updates: Updates) -> None:
         """HCCT-E: picks the layer whose updates differ most, once, and keeps that slice of what is known."""
-        old = self._updates
-        tensors = self._tensors
-        layers, clients = layer_scores.layers(tensors), old.spool.clients
-        scores = layer_scores.scores(self._score, tensors, lambda columns: old.spool.blocks(clients, columns))
-        chosen = layer_scores.choose(scores)
+        self.run.updates, chosen, scores = await asyncio.to_thread(self._cut, updates)
         self._view = f"layer:{chosen}"
-        new = self._fresh(layers[chosen].stop - layers[chosen].start)
-        new.round = old.round
+        updates.spool.close()
+        self.run.journal.record("layer_chosen", layer=chosen, scores=scores)
+
+    def _cut(self, updates: Updates) -> tuple[Updates, str, dict[str, float]]:
+        """One layer's part of the updates, its name, and the scores of all."""
+        tensors = self._tensors
+        layers, clients = layer_scores.layers(tensors), updates.spool.clients
+        scores = layer_scores.scores(self._score, tensors, lambda columns: updates.spool.blocks(clients, columns))
+        chosen = layer_scores.choose(scores)
+        cut = self._fresh(layers[chosen].stop - layers[chosen].start)
+        cut.round = updates.round
         for client in clients:
-            parts = [block[0].copy() for block in old.spool.blocks([client], layers[chosen])]
-            new.keep(client, np.concatenate(parts))
-        old.spool.close()
-        self.run.updates = new
-        self.run.journal.record("layer_chosen", layer=chosen, scores={name: float(s) for name, s in scores.items()})
+            parts = [block[0].copy() for block in updates.spool.blocks([client], layers[chosen])]
+            cut.keep(client, np.concatenate(parts))
+        return cut, chosen, {name: float(score) for name, score in scores.items()}
 
     async def _welcome(self, round_number: int, newcomers: tuple[int, ...], reveal: Reveal) -> None:
         """Lets newcomers train once, for their updates alone, from the mean of the others' models."""
