@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,18 +12,14 @@ import numpy as np
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
-from top_server.costs import CostModel
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
 from top_server.group_run import LOST, MOST_TRIES, GroupOutcome, GroupTask, Trace, run_group
-from top_server.grouping import GroupingRequest, Plan
-from top_server.grouping.cpd import cpd_median
+from top_server.grouping import GroupingRequest
 from top_server.growth import group_count
 from top_server.latecomers import with_absent, with_latecomers
-from top_server.local_run import gains
 from top_server.membership import RETURN_TIMEOUT_S
-from top_server.merging.one_model import OneModel
-from top_server.moved import Moved
+from top_server.row import Teams, row_of
 from top_server.run import Run
 from top_server.sampling import sample
 from top_server.weighing import WEIGHINGS
@@ -33,14 +27,6 @@ from top_server.weighing import WEIGHINGS
 
 class AllLostError(RunError):
     """Nobody trained, as everybody was lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Teams:
-    """The groups of a round, and those of them that train."""
-
-    plan: Plan
-    sampled: tuple[tuple[int, ...], ...]
 
 
 async def play(run: Run, number: int, last: int) -> dict[str, Any]:
@@ -95,35 +81,7 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
     evaluated = None
     if number % run.config.evaluate_every == 0 or number == last:
         evaluated = await evaluate(run, number)
-    costs = _costs(run, teams)
-    moved = sum((outcome.moved for outcome in outcomes), Moved())
-    row: dict[str, Any] = {
-        "round": number,
-        "groups": len(teams.plan.groups),
-        "sampled_groups": len(teams.sampled),
-        "clients_trained": sum(len(outcome.took_part) for outcome in outcomes),
-        "clients_skipped": sum(len(outcome.left_out) for outcome in outcomes),
-        "accuracy": evaluated.accuracy if evaluated else None,
-        "loss": evaluated.loss if evaluated else None,
-        "clients_evaluated": len(evaluated.of) if evaluated else None,
-        "seconds": round(time.monotonic() - begin, 3),
-        "bytes_direct": moved.direct,
-        "bytes_relayed": moved.relayed,
-        "cpd_median": _cpd(run, teams.plan),
-        "t_comp_s": costs.t_comp_s(len(teams.plan.groups) if run.scheme.program == "relay" else costs.clients),
-        "t_comm_s": costs.t_comm_s(),
-        "d_comm_bytes": costs.d_comm_bytes(),
-    }
-    if run.scheme.sampling == "none" or not isinstance(run.merging, OneModel):
-        # Nobody is drawn, or models differ: who trains with whom, and how well each is served, is the result.
-        row["partition"] = [list(group) for group in teams.plan.groups]
-        if evaluated is not None:
-            row["accuracy_per_client"] = evaluated.per_client
-    if evaluated is not None and run.alone is not None:
-        row["ipr"], row["rsd"] = gains(evaluated.per_client, run.alone) or (None, None)
-    if evaluated is not None and evaluated.metrics:
-        row["metrics_per_client"] = evaluated.metrics
-    row = run.journal.row(row)
+    row = run.journal.row(row_of(run, number, teams, outcomes, evaluated, time.monotonic() - begin))
     run.journal.record("round_finished", **row)
     return row
 
@@ -251,28 +209,3 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
         )
     await run.merging.finish(number)
     return outcomes
-
-
-def _cpd(run: Run, plan: Plan) -> float | None:
-    if not run.histograms or len(plan.groups) < 2:
-        return None
-    known = [[client for client in group if client in run.histograms] for group in plan.groups]
-    return cpd_median(np.stack([run.histogram_rows(group).sum(axis=0) for group in known if group]))
-
-
-def _costs(run: Run, teams: Teams) -> CostModel:
-    busy = {client for group in teams.sampled for client in group} if run.scheme.sampling == "none" else None
-    sizes = [
-        hosted.train_samples for client, hosted in run.membership.clients.items() if busy is None or client in busy
-    ]
-    paper = CostModel()
-    parameters = sum(math.prod(spec.shape) for spec in run.membership.tensors if spec.trainable)
-    return CostModel(
-        clients=len(sizes),
-        sampling_rate=run.config.sampling_rate if run.scheme.sampling != "none" else 1.0,
-        local_epochs=run.config.local_epochs,
-        samples_per_client=sum(sizes) / max(1, len(sizes)),
-        model_bytes=run.model_bytes,
-        flop_per_sample=run.membership.training_flop or paper.flop_per_sample,
-        flop_per_aggregation=parameters,
-    )

@@ -11,7 +11,6 @@ from fedgsp.messages import Failure
 from fedgsp.weights import Weights
 from top_server.checkpoint import Checkpoints, Origin
 from top_server.group_run import GroupTask
-from top_server.merging.one_model import OneModel
 from top_server.models import Held
 from top_server.run import Run
 
@@ -25,11 +24,11 @@ async def save(run: Run, checkpoints: Checkpoints, number: int) -> dict[str, Pat
     by_model: dict[Held, list[int]] = defaultdict(list)
     for client in run.merging.clients():
         by_model[run.merging.of(client)].append(client)
-    if not by_model and isinstance(run.merging, OneModel):
+    shared = run.merging.shared
+    if not by_model and shared:
         by_model[run.merging.of(0)] = []  # all clients have gone, and the model is there
     at_home = [held for held in by_model if held.client is not None]
     collected = await _collect(run, number, at_home) if last else {}
-    shared = isinstance(run.merging, OneModel)
     saved: dict[str, Path] = {}
     for held, clients in by_model.items():
         weights = collected.get(held) if held.client is not None else await run.models.weights(held)

@@ -19,7 +19,8 @@ from top_server.evidence import Evidence
 from top_server.group_run import GroupOutcome
 from top_server.grouping import GroupingRequest, Plan
 from top_server.models import Held
-from top_server.rounds import Teams, form_teams, group_tasks, merge
+from top_server.rounds import form_teams, group_tasks, merge
+from top_server.row import Teams
 from top_server.schemes import SCHEMES
 
 EVERY = pytest.mark.parametrize("regroup", ["always", "arrivals", "never"])

@@ -22,6 +22,8 @@ class Merging(abc.ABC):
 
     #: Where the models of clients that train alone stay, if these need no manager each; None if they do.
     alone: ClassVar[Results | None] = None
+    #: Whether all clients have the same model.
+    shared: ClassVar[bool] = False
     #: Options of --grouping-option that it reads.
     options: ClassVar[tuple[str, ...]] = ()
 
@@ -53,6 +55,9 @@ class Merging(abc.ABC):
     @abc.abstractmethod
     def of(self, client: int) -> Held:
         """The model that a client would use now."""
+
+    def welcome(self, clients: Iterable[int], held: Held) -> None:  # noqa: B027
+        """Gives newcomers a model to start from, where it is not one that they share."""
 
     def clients(self) -> Iterable[int]:
         """The clients that have a model, whether they are there or not."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class OneModel(Merging):
     """All start from the global model; results are folded in the order of the groups, whatever the timing."""
 
+    shared: ClassVar[bool] = True
+
     def __init__(self, run: Run, average: Callable[[], Average]) -> None:
         super().__init__(run)
         self._average = average

@@ -20,7 +20,6 @@ from top_server.evidence import Evidence
 from top_server.gram import SketchSpool, UpdateSpool
 from top_server.group_run import GroupTask
 from top_server.grouping.options import Options
-from top_server.merging.model_per_group import ModelPerGroup
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile
 from top_server.run import Run
@@ -228,7 +227,7 @@ class UpdateProfile(Profile):
     async def _welcome(self, round_number: int, newcomers: tuple[int, ...], reveal: Reveal) -> None:
         """Lets newcomers train once, for their updates alone, from the mean of the others' models."""
         run, merging = self.run, self.run.merging
-        if not isinstance(merging, ModelPerGroup):
+        if merging.shared:
             return  # they start from the global model and reveal their updates as they train
         others = tuple(client for client in run.membership.clients if client not in newcomers)
         starts = merging.start(others) if self._newcomer_start == "mean" else ()
