@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from fedgsp.messages import (
     MOST_SAMPLES,
+    Describe,
     Described,
     Discriminate,
     Discriminated,
+    Evaluate,
     Evaluated,
     Initialise,
     Recall,
@@ -27,8 +30,15 @@ MOST_BYTES = 1 << 56
 
 
 def flaw(work: Work | None, result: Result | Recalled | None) -> str:
-    """What is wrong with a result; empty if nothing is. Whether it is of the wanted kind, its program looks."""
-    return _FLAWS[type(result)](work, result) if result is not None else ""
+    """What is wrong with a result; empty if nothing is."""
+    wanted = _ANSWERS.get(type(work), NoneType)
+    if type(result) is not wanted:
+        return f"it answered {_name(type(result))} in place of {_name(wanted)}"
+    return _FLAWS[wanted](work, result) if result is not None else ""
+
+
+def _name(kind: type) -> str:
+    return "nothing" if kind is NoneType else kind.__name__
 
 
 def _trained(work: Work | None, result: Trained) -> str:
@@ -67,6 +77,15 @@ def _recalled(work: Work | None, result: Recalled) -> str:
     return f"it holds {unknown!r}, which was not asked for" if unknown is not None else ""
 
 
+#: Work -> the kind of its results; other work has none.
+_ANSWERS: dict[type, type] = {
+    Train: Trained,
+    Initialise: Trained,
+    Evaluate: Evaluated,
+    Describe: Described,
+    Discriminate: Discriminated,
+    Recall: Recalled,
+}
 _FLAWS: dict[type, Callable[[Work | None, Any], str]] = {
     Trained: _trained,
     Evaluated: _evaluated,

@@ -68,7 +68,8 @@ async def evaluate(run: Run, round_number: int) -> Evaluation | None:
     told = {client: answers[client] for client in clients if client in answers and answers[client].samples}
     partial = len(answers) < len(clients)
     if partial:
-        cause = outcome.result if isinstance(outcome.result, Failure) else outcome.skipped[0].failure
+        reasons = (outcome.result, *(skipped.failure for skipped in outcome.skipped))
+        cause = next((why for why in reasons if isinstance(why, Failure)), "another answer than was asked for")
         reason = f"{len(clients) - len(answers)} of {len(clients)} clients gave no answer: {cause}"
     else:
         reason = "no client has test samples"

@@ -14,8 +14,8 @@ from fedgsp.messages import (
     Initialise,
     Member,
     ModelRef,
-    Recalled,
     Release,
+    Result,
     Trained,
     Work,
 )
@@ -117,10 +117,10 @@ async def _ask(group: Group, task: str, work: Callable[[Member], Work | None]) -
             tickets.append((position, member, group.submit(member, group.key(task, position), order)))
     for position, member, ticket in tickets:
         outcome = await group.outcome(ticket, in_turn=False)
-        if outcome is None or isinstance(outcome, Failure | Recalled):
+        if isinstance(outcome, Failure):
             group.cancel(ticket)
-            empty = Failure(FailureCode.BAD_ORDER, "an empty answer")
-            group.skipped(member, outcome if isinstance(outcome, Failure) else empty)
+            group.skipped(member, outcome)
         else:
+            assert isinstance(outcome, Result)  # or it were a failure: see `answers`
             group.done(member, position, outcome)
     return GroupResult(ModelRef(""), 0, group.bytes_direct, group.bytes_relayed)

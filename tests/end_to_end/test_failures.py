@@ -11,9 +11,11 @@ from support.cluster import nodes, play, settings
 from support.reference import Reference, assert_same_bits
 
 from fedgsp.errors import PeerError
+from fedgsp.messages import Described, Evaluate, Evaluated, Order
 from fedgsp_node import server as node_server
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
+from fedgsp_node.worker import Worker
 from top_server.journal import Event
 
 EIGHT = range(8)
@@ -119,3 +121,18 @@ async def test_too_few_manager_ports_for_a_later_round_are_told_before_the_first
     messages = " ".join(str(error) for error in caught.value.exceptions)
     assert "comes to 4 group managers, but --manager-ports has 1 ports" in messages
     assert not (tmp_path / "run" / "history.jsonl").read_text()
+
+
+async def test_a_node_that_answers_something_else_is_as_good_as_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Worker._evaluate
+
+    async def confuses(self: Worker, order: Order, work: Evaluate) -> Evaluated | Described:
+        return Described((1, 2)) if order.client == 6 else await evaluate(self, order, work)
+
+    monkeypatch.setattr(Worker, "_evaluate", confuses)
+    run = await play(settings(tmp_path / "run"), nodes(range(4), range(4, 8)))
+    assert [(row["accuracy"], row["clients_trained"]) for row in run.rows] == [(None, 8)] * 2
+    assert {event["client"] for event in run.of_kind("client_skipped")} == {6}
+    assert "it answered Described in place of Evaluated" in run.of_kind("not_evaluated")[0]["reason"]

@@ -119,9 +119,9 @@ TRAIN = Train(None, "made", SETTINGS)
         ),
         (TRAIN, Trained(ModelRef("made"), 2**64 - 1), "18446744073709551615 samples"),
         (TRAIN, Trained(ModelRef("made"), bytes=2**64 - 1), "moved 18446744073709551615 bytes"),
-        (None, Evaluated(3, 2, 0.0), "3 right answers on 2"),
-        (None, Evaluated(1, 2, 0.0, squared_distance=float("nan")), "distance of nan"),
-        (None, Described((1, 2**64 - 1)), "samples of class 1"),
+        (Evaluate(None), Evaluated(3, 2, 0.0), "3 right answers on 2"),
+        (Evaluate(None), Evaluated(1, 2, 0.0, squared_distance=float("nan")), "distance of nan"),
+        (Describe(), Described((1, 2**64 - 1)), "samples of class 1"),
     ],
 )
 async def test_an_answer_that_cannot_be_is_a_failure(work: Any, result: Any, why: str) -> None:

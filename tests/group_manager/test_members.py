@@ -9,6 +9,7 @@ from support.clock import Clock
 from support.scripted import let_others_run
 
 from fedgsp.messages import (
+    Describe,
     Described,
     Done,
     Failed,
@@ -18,12 +19,11 @@ from fedgsp.messages import (
     OrderKey,
     OrderProgress,
     Progress,
-    Release,
 )
 from group_manager.members import Members, Session
 
 KEY = OrderKey(1, "train", 0, 0)
-ORDER = Order(KEY, 3, Release(("m",)))
+ORDER = Order(KEY, 3, Describe())
 RESULT = Described((1, 2))
 
 
@@ -233,7 +233,7 @@ async def test_waiting_for_nodes_names_those_that_are_missing_in_the_end() -> No
 
 async def ended(members: Members, session: Session, position: int, silence_s: float, clock: Clock) -> None:
     """An order that ends well after so long a silence."""
-    order = Order(OrderKey(1, "train", 0, position), 3, Release(("m",)))
+    order = Order(OrderKey(1, "train", 0, position), 3, Describe())
     waiting = asyncio.create_task(members.outcome(members.submit("n1", order), 600))
     await let_others_run()
     clock.advance(silence_s)
@@ -252,7 +252,7 @@ async def test_the_deadline_follows_the_longest_silence_of_orders_that_ended(
     session = await members.attach("n1")
     for position, silence_s in enumerate(silences):
         await ended(members, session, position, silence_s, clock)
-    last = Order(OrderKey(1, "train", 0, 99), 3, Release(("m",)))
+    last = Order(OrderKey(1, "train", 0, 99), 3, Describe())
     waiting = asyncio.create_task(members.outcome(members.submit("n1", last), 600))
     await let_others_run()
     clock.advance(deadline_s - 1)
@@ -268,7 +268,7 @@ async def test_orders_that_need_not_wait_for_each_other_stall_at_the_same_time()
     clock, members = Clock(), Members()
     await members.attach("n1")
     keys = [OrderKey(1, "train", 0, position) for position in range(3)]
-    tickets = [members.submit("n1", Order(key, 3, Release(("m",)))) for key in keys]
+    tickets = [members.submit("n1", Order(key, 3, Describe())) for key in keys]
     clock.advance(31)
     for ticket in tickets:
         assert code(await members.outcome(ticket, 30, in_turn=False)) is FailureCode.STALLED

@@ -18,6 +18,7 @@ from support.serving import serving
 from fedgsp import windows, wire
 from fedgsp.messages import (
     Attached,
+    Describe,
     Described,
     Done,
     Failure,
@@ -85,8 +86,9 @@ async def test_an_attached_node_takes_orders_and_reports() -> None:
         stream = Stream(channel)
         stream.say(NodeReport(Attached("run", "n1", "m0")))
         assert await members.wait_for({"n1"}, 10) == set()
-        ticket = members.submit("n1", ORDER)
-        assert await stream.order() == ORDER
+        asked = Order(KEY, 3, Describe())
+        ticket = members.submit("n1", asked)
+        assert await stream.order() == asked
         stream.say(NodeReport(None))  # of a kind that this version does not know
         stream.say(NodeReport(Done(KEY, Described((1, 2)))))
         assert await members.outcome(ticket, 10) == Described((1, 2))

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from support.surveyed import surveyed
 
-from fedgsp.messages import Evaluated
-from top_server.evaluation import Evaluation
+from fedgsp.messages import Described, Evaluated, MemberDone, Result
+from top_server.evaluation import Evaluation, evaluate
 
 TWO = {0: Evaluated(3, 4, 2.0, metrics={"auc": 0.9}), 5: Evaluated(1, 12, 6.0)}
 
@@ -21,3 +22,18 @@ def test_a_partial_evaluation_tells_clients_apart_but_nothing_over_all() -> None
     assert found.accuracy is None
     assert found.loss is None
     assert found.per_client == {0: 3 / 4, 5: 1 / 12}
+
+
+@pytest.mark.parametrize("result", [Described((1, 2)), None])
+async def test_a_client_with_another_answer_than_was_asked_for_gave_none(
+    monkeypatch: pytest.MonkeyPatch, result: Result | None
+) -> None:
+    """A manager of another version may let it through."""
+    async with surveyed(monkeypatch, 2, "weighted-mean") as surveys:
+        surveys.answers["evaluate"] = lambda task: surveys.outcome(
+            task, done=(MemberDone(0, 0, Evaluated(3, 5, 2.0)), MemberDone(1, 1, result))
+        )
+        found = await evaluate(surveys.stage.run, 1)
+        (told,) = surveys.stage.journal.of_kind("not_evaluated")
+    assert found == Evaluation({0: Evaluated(3, 5, 2.0)}, partial=True)
+    assert told["reason"] == "1 of 2 clients gave no answer: another answer than was asked for"

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from top_server.run import Run
 
+#: Programs in which nobody counts samples.
+UNCOUNTED = ("distance",)
+
 
 class Profile(abc.ABC):
     """Gathers evidence before every round."""
@@ -60,7 +63,8 @@ async def evaluate(
     start: tuple[tuple[Held, float], ...],
     own_starts: Mapping[int, Held] | None = None,
 ) -> dict[int, Evaluated]:
-    """Answers of those clients that gave one."""
+    """Answers of those clients that gave one; what is told of no samples is none, as it has no mean."""
     task = GroupTask(0, program, tuple(clients), start, own_starts or {})
     outcome = await run.survey(round_number, task)
-    return {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
+    answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
+    return {client: answer for client, answer in answers.items() if answer.samples or program in UNCOUNTED}

@@ -50,7 +50,7 @@ class Losses(Profile):
             if slot not in run.models:
                 await run.make_initial(slot, restart * count + cluster)
             answers = await evaluate(run, round_number, "evaluate-training", everyone, ((run.models[slot], 1.0),))
-            losses.append({c: answer.loss_sum / answer.samples for c, answer in answers.items() if answer.samples})
+            losses.append({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
         able = [client for client in everyone if hosted[client].train_samples]
         clients = tuple(client for client in able if all(client in column for column in losses))
         rows = [[column[client] for column in losses] for client in clients]

@@ -16,6 +16,6 @@ class TrainingAccuracy(Profile):
         everyone = tuple(self.run.membership.clients)
         start = self.run.merging.start(everyone)
         answers = await evaluate(self.run, round_number, "evaluate-training", everyone, start)
-        clients = tuple(sorted(client for client, answer in answers.items() if answer.samples))
+        clients = tuple(sorted(answers))
         accuracies = [[answers[client].correct / answers[client].samples] for client in clients]
         return Evidence(clients, figures={"train_accuracy": np.array(accuracies).reshape(-1, 1)})

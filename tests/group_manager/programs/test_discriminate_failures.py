@@ -303,11 +303,14 @@ async def test_counts_of_an_exchange_that_is_not_judged_are_nobodys_business() -
 
 
 @KINDS
-@pytest.mark.parametrize("answer", [None, Evaluated(1, 2, 3.0)])
-async def test_another_answer_than_was_asked_for_leaves_its_client_out(answer: Evaluated | None, shared: bool) -> None:
+@pytest.mark.parametrize(("answer", "said"), [(None, "nothing"), (Evaluated(1, 2, 3.0), "Evaluated")])
+async def test_another_answer_than_was_asked_for_leaves_its_client_out(
+    answer: Evaluated | None, said: str, shared: bool
+) -> None:
     async with discriminating(lying(lambda _, made: (answer, made))) as play:
         assert await distances(play, shared=shared) == pytest.approx(OTHERS)
-        assert play.skipped == {1: Failure(FailureCode.BAD_ORDER, "an empty answer")}
+        why = f"node n2: it answered {said} in place of Discriminated"
+        assert play.skipped == {1: Failure(FailureCode.BAD_ORDER, why)}
 
 
 # --- called off

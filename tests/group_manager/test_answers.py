@@ -1,0 +1,50 @@
+"""Whether a node's report can be the answer to its order: first of all of the kind that was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedgsp.messages import (
+    Cancel,
+    Describe,
+    Described,
+    Discriminate,
+    Discriminated,
+    Evaluate,
+    Evaluated,
+    Initialise,
+    Recall,
+    Recalled,
+    Release,
+    Result,
+    SendUp,
+    Train,
+    Trained,
+    Work,
+)
+from group_manager.answers import flaw
+
+#: Every kind of work, and what answers it.
+GOOD: list[tuple[Work, Result | Recalled | None]] = [
+    (Train(None, "m", None), Trained(None)),
+    (Initialise("m", 1), Trained(None)),
+    (Evaluate(None), Evaluated(1, 2, 0.5)),
+    (Describe(), Described((1, 2))),
+    (Discriminate(None, "m", (1,), None), Discriminated(None)),
+    (Recall("run/", ("m",)), Recalled(("m",))),
+    (SendUp("m"), None),
+    (Release(("m",)), None),
+    (Cancel(), None),
+]
+KINDS = {type(answer): answer for _, answer in GOOD}
+
+
+@pytest.mark.parametrize(("work", "right"), GOOD, ids=lambda one: type(one).__name__)
+def test_an_order_has_one_kind_of_answer(work: Work, right: Result | Recalled | None) -> None:
+    for kind, answer in KINDS.items():
+        assert bool(flaw(work, answer)) == (kind is not type(right)), kind
+
+
+def test_what_came_and_what_was_to_come_are_told() -> None:
+    assert flaw(Evaluate(None), Described((1, 2))) == "it answered Described in place of Evaluated"
+    assert flaw(Describe(), None) == "it answered nothing in place of Described"
