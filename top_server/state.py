@@ -109,7 +109,7 @@ def _write(
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
         # Not synced to disk, which takes as long as a short round: after a power cut the one before may have to do.
-        for other in sorted(directory.state.glob("round-*"))[:-_KEPT]:
+        for _, other in _folders(directory)[:-_KEPT]:
             shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}", "make room on that disk") from error
@@ -124,19 +124,25 @@ def _link(path: Path, name: Path) -> None:
 
 def is_in(directory: RunDirectory) -> bool:
     """Whether a run can be gone on with."""
-    return any(directory.state.glob("round-*"))
+    return bool(_folders(directory))
+
+
+def _folders(directory: RunDirectory) -> list[tuple[int, Path]]:
+    """The states that are there, by round: names have four digits at least, and more from round 10,000 on."""
+    named = [(path.name.removeprefix("round-"), path) for path in directory.state.glob("round-*")]
+    return sorted((int(number), path) for number, path in named if number.isdecimal())
 
 
 def latest(directory: RunDirectory) -> Saved | None:
     """The state after the last round that has one that can be read; DataError if all are damaged."""
     damaged: DataError | None = None
-    for folder in sorted(directory.state.glob("round-*"), reverse=True):
+    for number, folder in reversed(_folders(directory)):
         try:
             document = json.loads((folder / _FILE).read_text("utf-8"))
             for name, kind in _KINDS.items():
                 if not isinstance(document[name], kind):
                     raise TypeError(f"{name} is no {kind.__name__}")
-            return Saved(int(folder.name.removeprefix("round-")), folder, document)
+            return Saved(number, folder, document)
         except (OSError, ValueError, KeyError, TypeError) as error:
             damaged = DataError(f"{folder / _FILE} cannot be read: {error}", "restore it, or start the run again")
     if damaged is not None:

@@ -82,6 +82,16 @@ async def test_the_last_two_states_stay_and_a_cut_one_does_not_count(tmp_path: P
             (folders[expected - 2] / "state.json").write_text("")  # as a power cut may leave it
 
 
+async def test_round_ten_thousand_comes_after_the_one_before_it(tmp_path: Path) -> None:
+    async with staged(tmp_path, "mean", "none") as s:
+        for number in (9_998, 9_999, 10_000, 10_001):
+            state.save(s.run, RunDirectory(tmp_path), number, {})
+            saved = state.latest(RunDirectory(tmp_path))
+            assert saved is not None
+            assert saved.round == number
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"round-10000", "round-10001"}
+
+
 def test_without_a_state_there_is_none(tmp_path: Path) -> None:
     assert state.latest(RunDirectory(tmp_path)) is None
 
