@@ -81,9 +81,9 @@ def save(path: Path, tensors: Tensors, origin: Origin) -> None:
         folder.mkdir()
         safetensors.numpy.save_file(ordered, aside, metadata)  # straight from the tensors' memory
         aside.chmod(folder.stat().st_mode & 0o666)  # the library lets nobody else read it
-        _sync(aside)
+        sync(aside)
         aside.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except (OSError, safetensors.SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise RunError(f"{path} cannot be written: {why}", "make room on that disk") from error
@@ -109,7 +109,7 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
     return tensors, origin
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Puts a file's bytes, or the names in a directory, where they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

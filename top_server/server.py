@@ -86,6 +86,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         listen = resumed.address if resumed else config.listen
         address = await stack.enter_async_context(_doors(listen, config, membership, store, tls, resumed is not None))
         journal.record("listening", address=address)
+        for what in resumed.saved.damaged if resumed and resumed.saved else ():
+            journal.record("state_damaged", reason=what)
         host, _ = split_address(address)
         managers = await stack.enter_async_context(
             manager_pool(

@@ -26,7 +26,8 @@ _FILE = "state.json"
 #: States that stay: the last one, and one in case that is damaged.
 _KEPT = 2
 #: What is looked at before a run is there.
-_KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "config": str}
+_KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "config": str, "files": dict}
+_REMEDY = "restore it, or start the run again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Saved:
     round: int
     folder: Path
     document: Mapping[str, Any]
+    #: What is wrong with later ones, which are not gone on from.
+    damaged: tuple[str, ...] = ()
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -47,7 +50,7 @@ class Saved:
 class _Snapshot:
     """A state that changes no more, whatever a thread takes its time for."""
 
-    text: str
+    document: Mapping[str, Any]
     #: Models that this process holds, by the names of their files.
     models: Mapping[str, tuple[str, Weights]]
     origin: checkpoint.Origin
@@ -82,9 +85,8 @@ def _snapshot(run: Run, number: int) -> _Snapshot:
         "profile": run.profile.save(),
     }
     models = {name: (model_id, run.models.held(here[model_id])) for model_id, name in names.items()}
-    return _Snapshot(
-        json.dumps(document), models, checkpoint.Origin(run.run_id, run.config.scheme, number, run.config.seed)
-    )
+    origin = checkpoint.Origin(run.run_id, run.config.scheme, number, run.config.seed)
+    return _Snapshot(json.loads(json.dumps(document)), models, origin)
 
 
 def _write(
@@ -105,10 +107,13 @@ def _write(
             else:
                 checkpoint.save(aside / name, weights.arrays, snapshot.origin)
         write_profile(aside)
-        (aside / _FILE).write_text(snapshot.text, encoding="utf-8")
+        sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
+        (aside / _FILE).write_text(json.dumps({**snapshot.document, "files": sizes}), encoding="utf-8")
+        for path in (*aside.iterdir(), aside):
+            checkpoint.sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
-        # Not synced to disk, which takes as long as a short round: after a power cut the one before may have to do.
+        checkpoint.sync(directory.state)  # before the oldest goes: after a power cut one of them is whole
         for _, other in _folders(directory)[:-_KEPT]:
             shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
@@ -134,20 +139,33 @@ def _folders(directory: RunDirectory) -> list[tuple[int, Path]]:
 
 
 def latest(directory: RunDirectory) -> Saved | None:
-    """The state after the last round that has one that can be read; DataError if all are damaged."""
-    damaged: DataError | None = None
+    """The state after the last round that has a whole one; DataError if all are damaged."""
+    damaged: list[str] = []
     for number, folder in reversed(_folders(directory)):
         try:
             document = json.loads((folder / _FILE).read_text("utf-8"))
             for name, kind in _KINDS.items():
                 if not isinstance(document[name], kind):
                     raise TypeError(f"{name} is no {kind.__name__}")
-            return Saved(number, folder, document)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            damaged = DataError(f"{folder / _FILE} cannot be read: {error}", "restore it, or start the run again")
-    if damaged is not None:
-        raise damaged
+            damaged.append(f"{folder / _FILE} cannot be read: {error}")
+            continue
+        cut = [name for name, size in document["files"].items() if not _is_whole(folder / name, size)]
+        if not cut:
+            return Saved(number, folder, document, tuple(damaged))
+        damaged.append(f"{', '.join(str(folder / name) for name in sorted(cut))}: cut or missing")
+    if damaged:
+        remedy = "restore one of these states, or start the run again" if damaged[1:] else _REMEDY
+        raise DataError("; ".join(damaged), remedy)
     return None
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    """Whether a file has all of its bytes; what they are is looked at when they are used."""
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
 
 
 def offences(saved: Saved) -> dict[int, int]:
@@ -159,7 +177,7 @@ def _read(run: Run, path: Path) -> Weights:
     try:
         arrays, _ = checkpoint.load(path)
     except DataError as error:
-        raise DataError(error.what, "restore it, or start the run again") from None
+        raise DataError(error.what, _REMEDY) from None
     weights = run.handed_on(Weights.of(arrays, run.tensors)).at_rest()
     _ = weights.digest  # here and not in the event loop
     return weights
@@ -173,9 +191,9 @@ async def restore(run: Run, saved: Saved) -> None:
         for model_id, name in document["models"].items():
             weights = await asyncio.to_thread(_read, run, saved.folder / name)
             slots = [slot for slot, held in refs.items() if held.ref.id == model_id]
-            found = run.models.put(slots, model_id, weights)
-            if found.ref != refs[slots[0]].ref:
-                raise DataError(f"{saved.folder / name} is not the model that was saved", "restore it")
+            if weights.ref(model_id) != refs[slots[0]].ref:
+                raise DataError(f"{saved.folder / name} is not the model that was saved", _REMEDY)
+            run.models.put(slots, model_id, weights)
         run.models.point({slot: held for slot, held in refs.items() if held.client is not None})
         if document["plan"] is not None:
             groups, idle = document["plan"]
@@ -193,4 +211,4 @@ async def restore(run: Run, saved: Saved) -> None:
         await asyncio.to_thread(run.profile.load, saved.folder)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         what = f"{saved.folder} is damaged ({type(error).__name__}: {error})"
-        raise DataError(what, "restore it, or start the run again") from error
+        raise DataError(what, _REMEDY) from error

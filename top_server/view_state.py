@@ -253,6 +253,7 @@ _LINES: dict[str, str] = {
     "node_refused": "node {node} was refused: {reason}",
     "manager_lost": "group manager {manager} was lost: {reason}",
     "run_started": "run started: {scheme}, {rounds} rounds, {hosted} clients",
+    "state_damaged": "warning: {reason}; the run goes on from the state before, and its rounds since are played again",
     "not_evaluated": "round {round} was not evaluated: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
     "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",

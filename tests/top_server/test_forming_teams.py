@@ -183,8 +183,8 @@ async def in_a_task(outcome: GroupOutcome) -> GroupOutcome:
     return outcome
 
 
-async def merged(s: Stage, *outcomes: GroupOutcome) -> None:
-    await merge(s.run, 1, [asyncio.create_task(in_a_task(outcome)) for outcome in outcomes])
+async def merged(s: Stage, *outcomes: GroupOutcome, number: int = 1) -> None:
+    await merge(s.run, number, [asyncio.create_task(in_a_task(outcome)) for outcome in outcomes])
 
 
 async def test_what_clients_retain_is_known_by_who_holds_it() -> None:
@@ -194,7 +194,8 @@ async def test_what_clients_retain_is_known_by_who_holds_it() -> None:
         await merged(s, retained, await s.trained((2, 3), 6.0, number=1))
         assert s.run.local_models == {client: Held(ModelRef(f"of {client}"), client) for client in (0, 1)}
         again = (MemberDone(0, 0, Trained(ModelRef("newer"))),)
-        await merged(s, dataclasses.replace(retained, done=again, result=(await s.trained((0,), 7.0)).result))
+        result = (await s.trained((0,), 7.0)).result
+        await merged(s, dataclasses.replace(retained, done=again, result=result), number=2)
         assert s.run.local_models[0] == Held(ModelRef("newer"), 0)
         assert s.run.local_models[1] == Held(ModelRef("of 1"), 1)
 

@@ -198,7 +198,7 @@ def saved(
 ) -> None:
     folder = directory.state / f"round-{done:04d}"
     folder.mkdir(parents=True)
-    document = {"clients": [0], "offences": offences or {}, "config": dump(settings or RunConfig())}
+    document = {"clients": [0], "offences": offences or {}, "config": dump(settings or RunConfig()), "files": {}}
     (folder / "state.json").write_text(json.dumps(document))
 
 

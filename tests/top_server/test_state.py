@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -85,7 +85,7 @@ async def test_the_last_two_states_stay_and_a_cut_one_does_not_count(tmp_path: P
 async def test_round_ten_thousand_comes_after_the_one_before_it(tmp_path: Path) -> None:
     async with staged(tmp_path, "mean", "none") as s:
         for number in (9_998, 9_999, 10_000, 10_001):
-            state.save(s.run, RunDirectory(tmp_path), number, {})
+            await state.save(s.run, RunDirectory(tmp_path), number, {})
             saved = state.latest(RunDirectory(tmp_path))
             assert saved is not None
             assert saved.round == number
@@ -147,6 +147,35 @@ async def test_known_distances_are_not_measured_again(tmp_path: Path) -> None:
     async with staged(tmp_path, "none", "distances") as s:
         s.run.profile.restore({**known, "spent": [1.5, 7]})
         assert json.loads(json.dumps(s.run.profile.save())) == {**known, "spent": [1.5, 7]}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("file", ["state.json", "model-0.safetensors", "update-1.npy"])
+@pytest.mark.parametrize("damage", [cut, Path.unlink])
+async def test_a_damaged_state_is_named_and_the_one_before_is_gone_on_from(
+    tmp_path: Path, file: str, damage: Callable[[Path], None]
+) -> None:
+    async with staged(tmp_path, "none", "updates") as before:
+        assert before.run.updates is not None
+        for number in (1, 2):
+            before.run.updates.keep(1, np.array([number], np.float32))
+            await state.save(before.run, RunDirectory(tmp_path), number, {})
+    damage(tmp_path / "state" / "round-0002" / file)
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    assert saved.round == 1
+    (named,) = saved.damaged
+    assert f"round-0002/{file}" in named
+    async with staged(tmp_path, "none", "updates") as after:
+        await state.restore(after.run, saved)
+        assert after.run.updates is not None
+        np.testing.assert_array_equal(after.run.updates.spool.gram([1]), [[1.0]])
+    damage(tmp_path / "state" / "round-0001" / file)
+    with pytest.raises(DataError, match=r"round-0002.*round-0001.*; restore one of these states, or start the run"):
+        state.latest(RunDirectory(tmp_path))
 
 
 async def again(s: Stage, folder: Path) -> None:
