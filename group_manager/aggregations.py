@@ -121,6 +121,12 @@ AGGREGATIONS: dict[str, type[Aggregation]] = {
 }
 
 
+def needs_start(name: str) -> bool:
+    """Whether members are compared with what they started from by the aggregation that a request names."""
+    made = AGGREGATIONS.get(name)
+    return made is not None and made.needs_start
+
+
 def named(name: str) -> Aggregation:
     """The aggregation that a request names, the mean if none: "trimmed-mean:0.2" trims that share; else ValueError."""
     kind, colon, share = name.partition(":")

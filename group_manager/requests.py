@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from fedgsp.messages import MOST_CLIENT, MOST_SAMPLES, ModelRef, Part, RunGroupRequest
+from group_manager.aggregations import needs_start
 
 #: Longest wait for a member that makes no progress: a year.
 MOST_STALL_S = 366 * 24 * 3600.0
@@ -42,7 +43,7 @@ def _start(request: RunGroupRequest) -> str:
         return "the mean of the parts has no name"
     if request.program not in _WITH_START or _named(request.start):
         return ""
-    compared = request.program == "parallel" and request.aggregation == "fednova"  # with what members started from
+    compared = request.program == "parallel" and needs_start(request.aggregation)
     of_members = request.program not in _FOR_OWN_MODELS and not compared
     if of_members and all(member.start is not None for member in request.members):
         return ""

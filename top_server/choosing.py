@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
+from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.local_training import SMALLEST_BATCH, training_options
 from top_server.config import FIELDS, GROUPING_SERVICE, RunConfig, flag
@@ -16,8 +17,8 @@ from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 from top_server.trimming import TRIM_OPTIONS, TRIMMED, read_trim
 
-#: What a choice needs of another: column, value, other column, its values. What is neither here nor in the table of
-#: groupings goes with everything.
+#: What a choice needs of another: column, value, other column, its values. What is neither here nor in the tables of
+#: groupings and aggregations goes with everything.
 _MERGES_NEED = (
     ("merge", "clusters", "grouping", ("ifca",)),
     ("merge", "centres", "grouping", ("fesem",)),
@@ -26,9 +27,6 @@ _MERGES_NEED = (
     ("merge", "soft-clusters", "profile", ("losses",)),
 )
 _OTHERS_NEED = (
-    ("aggregation", "fednova", "program", ("parallel",)),
-    ("aggregation", "median", "program", ("parallel",)),
-    ("aggregation", TRIMMED, "program", ("parallel",)),
     ("profile", "model-distances", "program", ("parallel",)),
     ("weighing", "fedfa", "program", ("parallel",)),
     ("weighing", "maxfl", "program", ("parallel",)),
@@ -72,11 +70,14 @@ def choose(config: RunConfig) -> Scheme:
 
 
 def _needs() -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """Rows as above, those of the groupings too; of several that are not met the first is told."""
+    """Rows as above, those of the two tables too; of several that are not met the first is told."""
     yield from _MERGES_NEED
     for name, row in GROUPINGS.items():
         for column, value in row.needs.items():
             yield "grouping", name, column, (value,)
+    for name, aggregation in AGGREGATIONS.items():
+        if not aggregation.beside_relay:
+            yield "aggregation", name, "program", ("parallel",)
     yield from _OTHERS_NEED
 
 
@@ -131,8 +132,8 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
     chosen = PROFILES[scheme.profile].read(given["profile"])
     if scheme.merge == "soft-clusters" and SoftClusters.read(given["merge"]) > (models := chosen.models):
         raise ConfigError(f"option soft is {given['merge'].get('soft', 2)}, and there are {models} models", "lower it")
-    for kind in ("merge", "aggregation"):
-        if getattr(scheme, kind) == TRIMMED:
+    for kind, trims in (("merge", scheme.merge == TRIMMED), ("aggregation", AGGREGATIONS[scheme.aggregation].trims)):
+        if trims:
             read_trim(kind, given[kind])
     if scheme.service:
         return  # it may have others
@@ -164,5 +165,5 @@ def _readers(scheme: Scheme) -> dict[str, tuple[str, ...]]:
     return {
         "profile": PROFILES[scheme.profile].options,
         "merge": MERGE_OPTIONS.get(scheme.merge, ()),
-        "aggregation": TRIM_OPTIONS if scheme.aggregation == TRIMMED else (),
+        "aggregation": TRIM_OPTIONS if AGGREGATIONS[scheme.aggregation].trims else (),
     }

@@ -49,6 +49,12 @@ def _trainings() -> Iterable[str]:
     return TRAININGS
 
 
+def _aggregations() -> Iterable[str]:
+    from fedgsp.aggregations import AGGREGATIONS
+
+    return AGGREGATIONS
+
+
 def _merges() -> Iterable[str]:
     from top_server.merging import MERGES
 
@@ -95,7 +101,7 @@ class RunConfig:
         None,
         METHOD,
         "what becomes of models trained in parallel",
-        choices=("mean", "fednova", "median", "trimmed-mean"),
+        choices=_aggregations,
     )
     merge: str | None = _setting(
         None, METHOD, "what the groups' results become: one model, or one per group or cluster", choices=_merges

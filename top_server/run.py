@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.encoding import BFLOAT16, rounded, wire_bytes
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
@@ -35,7 +36,7 @@ from top_server.manager_pool import Manager, ManagerPool
 from top_server.membership import Membership
 from top_server.models import INITIAL, Held, Models
 from top_server.schemes import Scheme
-from top_server.trimming import TRIMMED, read_trim
+from top_server.trimming import read_trim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +100,8 @@ class Run:
     def aggregation(self) -> str:
         """The aggregation as group managers are told it: with the share that it trims, if it does."""
         name = self.scheme.aggregation
-        return f"{name}:{read_trim('aggregation', self.options['aggregation'])}" if name == TRIMMED else name
+        trims = AGGREGATIONS[name].trims
+        return f"{name}:{read_trim('aggregation', self.options['aggregation'])}" if trims else name
 
     @property
     def model_bytes(self) -> int:

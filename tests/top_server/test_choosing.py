@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from fedgsp.aggregations import AGGREGATIONS, Aggregating
 from fedgsp.errors import ConfigError
 from top_server.choosing import absent, choose, options
-from top_server.config import RunConfig
+from top_server.config import RunConfig, check
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGE_OPTIONS, MERGES
 from top_server.profiles import PROFILES
@@ -129,6 +130,14 @@ def test_models_are_aggregated_only_where_clients_train_in_parallel(aggregation:
     assert error.what == f"aggregation {aggregation} needs program parallel, and scheme fedgsp has relay"
     assert error.remedy == "give --program parallel"
     assert choose(RunConfig(scheme="fedgsp", aggregation=aggregation, program="parallel")).aggregation == aggregation
+
+
+def test_a_new_aggregation_is_not_passed_over_in_silence_where_clients_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AGGREGATIONS, "mine", Aggregating())
+    check(RunConfig(scheme="fedavg", aggregation="mine"))
+    assert choose(RunConfig(scheme="fedavg", aggregation="mine")).aggregation == "mine"
+    error = refused(scheme="fedgsp", aggregation="mine")
+    assert error.what == "aggregation mine needs program parallel, and scheme fedgsp has relay"
 
 
 def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
