@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedgsp.messages import Evaluated, Failure
+from fedgsp.messages import Evaluated
 from top_server.group_run import GroupTask
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ async def evaluate(run: Run, round_number: int) -> Evaluation | None:
     told = {client: answers[client] for client in clients if client in answers and answers[client].samples}
     partial = len(answers) < len(clients)
     if partial:
-        reasons = (outcome.result, *(skipped.failure for skipped in outcome.skipped))
-        cause = next((why for why in reasons if isinstance(why, Failure)), "another answer than was asked for")
+        cause = next(iter(outcome.failures), "another answer than was asked for")
         reason = f"{len(clients) - len(answers)} of {len(clients)} clients gave no answer: {cause}"
     else:
         reason = "no client has test samples"

@@ -148,6 +148,12 @@ class GroupOutcome:
         return {skipped.client for skipped in self.skipped}
 
     @property
+    def failures(self) -> list[Failure | None]:
+        """Why there is no result, and why members took no part."""
+        why = [self.result] if isinstance(self.result, Failure) else []
+        return [*why, *(skipped.failure for skipped in self.skipped)]
+
+    @property
     def took_part(self) -> set[int]:
         """Clients that are; one that had to train again counts once."""
         before = {hop.member.client for hop in self.hops if hop.member is not None}

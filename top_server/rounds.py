@@ -14,19 +14,15 @@ from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.group_run import LOST, MOST_TRIES, GroupOutcome, GroupTask, Trace, run_group
+from top_server.group_run import MOST_TRIES, GroupOutcome, GroupTask, Trace, run_group
 from top_server.grouping import GroupingRequest
 from top_server.growth import group_count
 from top_server.latecomers import with_absent, with_latecomers
 from top_server.membership import RETURN_TIMEOUT_S
 from top_server.row import Teams, row_of
-from top_server.run import Run
+from top_server.run import AllLostError, Run, unanswered
 from top_server.sampling import sample
 from top_server.weighing import WEIGHINGS
-
-
-class AllLostError(RunError):
-    """Nobody trained, as everybody was lost."""
 
 
 async def play(run: Run, number: int, last: int) -> dict[str, Any]:
@@ -36,12 +32,15 @@ async def play(run: Run, number: int, last: int) -> dict[str, Any]:
     """
     begin = time.monotonic()
     await wait_for_clients(run)
-    evidence = await run.profile.gather(number)  # once: it may use up what the round before left
     clients = tuple(run.membership.clients)
+    evidence: Evidence | None = None
     for tries in range(MOST_TRIES):
         if tries:
             await run.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, run.config.join_timeout))
+            await wait_for_clients(run)
         try:
+            if evidence is None:  # once it is there it stays: what the round before left may be used up
+                evidence = await run.profile.gather(number)
             return await _try(run, number, last, evidence, tries, begin)
         except AllLostError as error:
             run.journal.record("round_failed", round=number, reason=error.what)
@@ -181,7 +180,8 @@ def _request(run: Run, number: int, wanted: int, evidence: Evidence) -> Grouping
 async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutcome]]) -> list[GroupOutcome]:
     """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing."""
     outcomes: list[GroupOutcome] = []
-    taken, failures = 0, [Failure(FailureCode.UNSPECIFIED, "it has no groups")]
+    taken = 0
+    failures: list[Failure] = []
     for task in training:
         outcome = await task
         failure = await run.merging.take(number, outcome)
@@ -203,9 +203,7 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
     if not taken and run.merging.afresh:
         return outcomes  # whose models were lost start afresh in the next round
     if not taken:
-        kind = AllLostError if {failure.code for failure in failures[1:]} <= LOST else RunError
-        raise kind(
-            f"round {number} trained nobody: {failures[-1]}", "see events.jsonl and the logs in the run directory"
-        )
+        why = failures[-1] if failures else "it has no groups"
+        raise unanswered(f"round {number} trained nobody: {why}", failures)
     await run.merging.finish(number)
     return outcomes

@@ -46,6 +46,18 @@ if TYPE_CHECKING:
     from top_server.profiles.updates import Updates
     from top_server.resuming import Interrupted
 
+
+class AllLostError(RunError):
+    """Nobody did what was asked, as all were lost, perhaps with a network: it can be asked again."""
+
+
+def unanswered(what: str, failures: Iterable[Failure | None]) -> RunError:
+    """The error of a run in which nobody did something, for these reasons."""
+    codes = {failure.code if failure is not None else FailureCode.UNSPECIFIED for failure in failures}
+    kind = AllLostError if codes and codes <= LOST else RunError
+    return kind(what, "see events.jsonl and the logs in the run directory")
+
+
 Assign = Callable[[GroupingRequest], Awaitable[Plan]]
 
 
@@ -165,7 +177,7 @@ class Run:
 
     async def make_initial(self, slot: str, index: int) -> None:
         """Fresh weights, other ones for every index; raises RunError if no node can make them."""
-        made: Weights | Failure = Failure(FailureCode.NODE_LOST, "no client is there")
+        failure = Failure(FailureCode.NODE_LOST, "no client is there")
         for tries in range(MOST_TRIES):
             if not await self.membership.wait_for(1, 1, self.config.join_timeout):
                 break
@@ -174,12 +186,13 @@ class Run:
             if not isinstance(made, Failure):
                 self.models.put([slot], f"{self.run_id}/{slot}", self.handed_on(made.part(self.tensors)))
                 return
-            self.journal.record("initial_model_failed", model=slot, reason=str(made))
-            if made.code not in LOST:
+            failure = made
+            self.journal.record("initial_model_failed", model=slot, reason=str(failure))
+            if failure.code not in LOST:
                 break
             if not isinstance(outcome.result, Failure):
                 await self.managers.discard(outcome.manager)  # it has the model and does not answer
-        raise RunError(f"no node could make the initial model: {made}", "see the nodes' logs")
+        raise unanswered(f"no node could make the initial model: {failure}", [failure])
 
     def _some_clients(self, tries: int) -> tuple[int, ...]:
         """Up to three clients of three nodes, others in every try if there are."""

@@ -41,13 +41,15 @@ def same(evidence: Evidence, expected: np.ndarray) -> bool:
     return np.array_equal(evidence.matrices["distances"], expected, equal_nan=True)
 
 
-def failing(surveys: Surveys, *clients: int, reason: str = "no labels") -> None:
+def failing(
+    surveys: Surveys, *clients: int, reason: str = "no labels", code: FailureCode = FailureCode.TASK_RAISED
+) -> None:
     """From now on these clients fail; a manager tells 1 of them, as of all that it does not know."""
 
     def answer(task: GroupTask) -> GroupOutcome:
         lost = [client for client in task.clients if client in clients]
         told = matrix(task.clients, lambda a, b: 1.0 if a != b and {a, b}.intersection(lost) else truth(a, b))
-        skipped = tuple(MemberSkipped(c, Failure(FailureCode.TASK_RAISED, f"{reason} {c}")) for c in lost)
+        skipped = tuple(MemberSkipped(c, Failure(code, f"{reason} {c}")) for c in lost)
         return surveys.outcome(task, result=surveys.made(found(task.clients, told)), skipped=skipped)
 
     surveys.answers["discriminate"] = answer

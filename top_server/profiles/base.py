@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedgsp.messages import Evaluated
 from top_server.evidence import Evidence
-from top_server.group_run import GroupTask
+from top_server.group_run import GroupOutcome, GroupTask
 from top_server.models import Held
+from top_server.run import AllLostError, unanswered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,10 @@ class Profile(abc.ABC):
 
     @abc.abstractmethod
     async def gather(self, round_number: int) -> Evidence:
-        """What is known of the clients that are there; one that tells nothing is left out, and the reason recorded."""
+        """What is known of the clients that are there; one that tells nothing is left out, and the reason recorded.
+
+        May be asked again in the same round if it raises AllLostError.
+        """
 
     def save(self) -> dict[str, Any]:
         """What it knows, as JSON; beside that it may `write`."""
@@ -55,6 +59,16 @@ class Profile(abc.ABC):
         """The run is over."""
 
 
+async def survey(run: Run, round_number: int, task: GroupTask) -> GroupOutcome:
+    """Raises AllLostError if nobody who is there answers, as all are lost: what is known of them may still be true."""
+    outcome = await run.survey(round_number, task)
+    if not outcome.done and set(run.membership.clients) <= set(task.clients):
+        error = unanswered(f"no client told its profile ({task.program})", outcome.failures)
+        if isinstance(error, AllLostError):
+            raise error
+    return outcome
+
+
 async def evaluate(
     run: Run,
     round_number: int,
@@ -65,6 +79,6 @@ async def evaluate(
 ) -> dict[int, Evaluated]:
     """Answers of those clients that gave one; what is told of no samples is none, as it has no mean."""
     task = GroupTask(0, program, tuple(clients), start, own_starts or {})
-    outcome = await run.survey(round_number, task)
+    outcome = await survey(run, round_number, task)
     answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
     return {client: answer for client, answer in answers.items() if answer.samples or program in UNCOUNTED}

@@ -22,7 +22,7 @@ from top_server.group_run import GroupOutcome, GroupTask
 from top_server.grouping.options import Options
 from top_server.history import plain
 from top_server.profiles.base import Profile
-from top_server.run import Run
+from top_server.run import Run, unanswered
 from top_server.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -156,20 +156,25 @@ class Distances(Profile):
             self._known = {pair: distance for pair, distance in self._known.items() if client not in pair}
 
     async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
-        run, begin = self.run, time.monotonic()
+        run = self.run
         hosted = run.membership.clients
         able = [client for client in clients if hosted[client].train_samples >= 2]  # a part to train on, one to judge
-        self._met.update(client for client in new if client not in able)
+        arrived = [client for client in able if client in new]
+        if len(able) >= 2 and arrived:
+            await self._tell_apart(round_number, able, arrived)
         for client in set(new) - set(able):
             reason = "it has less than 2 training samples"
             run.journal.record("not_compared", round=round_number, client=client, reason=reason)
-        arrived = [client for client in able if client in new]
-        if len(able) < 2 or not arrived:
-            return
+            self._met.add(client)
+
+    async def _tell_apart(self, round_number: int, able: Sequence[int], arrived: Sequence[int]) -> None:
+        """Measures those that arrived with everybody; nothing is noted unless that can be used."""
+        run, begin = self.run, time.monotonic()
+        hosted = run.membership.clients
         # The same for all, so that the smallest decides; a smaller one that comes later, for its own pairs.
         half = min(hosted[client].train_samples for client in able) // 2
-        self._samples = self._samples or half
-        plan = self._plan(min(self._samples, half), arrived if len(arrived) < len(able) else ())
+        samples = self._samples or half
+        plan = self._plan(min(samples, half), arrived if len(arrived) < len(able) else ())
         networks, outputs = (1, len(able)) if self._chosen.shared else (len(able) - 1, 1)
         most = most_bytes(networks, outputs, run.membership.num_classes)
         task = GroupTask(0, "discriminate", tuple(able), discrimination=plan, max_bytes=most)
@@ -177,11 +182,12 @@ class Distances(Profile):
         outcome = await run.survey(round_number, task)
         if len(outcome.left_out) == len(able):
             last = outcome.skipped[-1].failure
-            raise RunError(f"no client's data could be told apart from the others': {last}", "see events.jsonl")
+            raise unanswered(f"no client's data could be told apart from the others': {last}", outcome.failures)
         found = await self._take(outcome, len(able))
         for (one, other), distance in found.items():
-            if (one in new or other in new) and not outcome.left_out.intersection((one, other)):
+            if (one in arrived or other in arrived) and not outcome.left_out.intersection((one, other)):
                 self._known[one, other] = distance
+        self._samples = samples
         self._note_failures(outcome.left_out.intersection(arrived))
         self._met.update(set(arrived) - outcome.left_out)
         seconds, moved = round(time.monotonic() - begin, 3), _bytes_moved(outcome)
@@ -221,7 +227,7 @@ class Distances(Profile):
             most = 8 * (clients + 1) * (clients + 1) + 64
             taken = await outcome.manager.client.take(outcome.result.ref.id, None, most)
         if isinstance(taken, Failure):
-            raise RunError(f"how far the clients' data are apart was not found: {taken}", "see events.jsonl")
+            raise unanswered(f"how far the clients' data are apart was not found: {taken}", [taken])
         order, matrix = (taken.arrays.get(name, np.empty(0)) for name in ("clients", "distances"))
         if order.ndim != 1 or matrix.shape != (len(order), len(order)):
             raise RunError("a group manager sent distances that cannot be used", "run the same version everywhere")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedgsp.messages import MOST_SAMPLES, Described, MemberDone
 from top_server.evidence import Evidence
 from top_server.group_run import GroupTask
-from top_server.profiles.base import Profile
+from top_server.profiles.base import Profile, survey
 
 
 class Histograms(Profile):
@@ -16,7 +16,7 @@ class Histograms(Profile):
         run = self.run
         unknown = tuple(client for client in run.membership.clients if client not in run.histograms)
         if unknown:
-            outcome = await run.survey(round_number, GroupTask(0, "describe", unknown))
+            outcome = await survey(run, round_number, GroupTask(0, "describe", unknown))
             for done in outcome.done:
                 self._take(round_number, done)
         known = tuple(client for client in run.membership.clients if client in run.histograms)

@@ -13,6 +13,7 @@ from top_server.evidence import Evidence
 from top_server.gram import UpdateSpool
 from top_server.group_run import GroupTask
 from top_server.models import Held
+from top_server.profiles.base import survey
 from top_server.profiles.priors import Priors
 from top_server.run import Run
 from top_server.run_directory import RunDirectory
@@ -54,7 +55,7 @@ class PriorModels(Priors):
 
     async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
         task = GroupTask(0, "collect", tuple(held), own_starts=held)
-        outcome = await self.run.survey(round_number, task)
+        outcome = await survey(self.run, round_number, task)
         for client, weights in outcome.models.items():
             if isinstance(weights, Weights):
                 parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]

@@ -13,7 +13,7 @@ from top_server.group_run import GroupTask
 from top_server.grouping.options import Options
 from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held
-from top_server.profiles.base import Profile, evaluate
+from top_server.profiles.base import Profile, evaluate, survey
 from top_server.run import Run
 
 
@@ -63,7 +63,7 @@ class Priors(Profile):
             for made_in, clients in by_round.items():
                 members = tuple(clients)
                 task = GroupTask(0, "alone", members, start, results=Results.KEPT, local_epochs=epochs, training="sgd")
-                outcome = await run.survey(made_in, task)
+                outcome = await survey(run, made_in, task)
                 self.priors.update(outcome.own_models)
         return tuple(client for client in run.membership.clients if client in self.priors)
 

@@ -11,7 +11,9 @@ from support.measured import failing, lacking, matrix, measuring, same
 from support.surveyed import Surveys
 
 from fedgsp.errors import RunError
+from fedgsp.messages import FailureCode
 from top_server.profiles.distances import MOST_TRIES
+from top_server.run import AllLostError
 
 KINDS = pytest.mark.parametrize("distance", ["pairwise", "shared"])
 
@@ -122,3 +124,24 @@ async def test_pairs_that_were_not_compared_are_null_in_the_record_and_measured_
     async with measuring(monkeypatch, tmp_path, distances=str(tmp_path / "kept.json")) as (surveys, profile):
         assert same(await profile.gather(1), matrix((0, 1, 2, 3)))
         assert newcomers(surveys) == [(1,)]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_where_all_are_lost_the_same_is_asked_again_as_if_nothing_had_been(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path) as (surveys, profile):
+        if number == 2:
+            await profile.gather(1)
+        before = profile.save(tmp_path)
+        await surveys.join("late", c7=40, c8=1)
+        failing(surveys, 0, 1, 2, 3, 7, code=FailureCode.NODE_LOST)
+        with pytest.raises(AllLostError, match="no client's data could be told apart"):
+            await profile.gather(number)
+        assert profile.save(tmp_path) == before
+        failing(surveys)
+        evidence = await profile.gather(number)
+        assert same(evidence, lacking((0, 1, 2, 3, 7, 8), 8))
+        assert evidence.newcomers == ((7, 8) if number == 2 else ())
+        first, again = surveys.asked[-2:]
+        assert first == again

@@ -1,0 +1,57 @@
+"""What profiles ask, when nobody answers: all lost, perhaps with a network, or each for a reason of its own."""
+
+from __future__ import annotations
+
+import pytest
+from support.surveyed import surveyed
+
+from fedgsp.messages import Described, Failure, FailureCode, MemberDone, MemberSkipped
+from top_server.group_run import GroupOutcome, GroupTask
+from top_server.profiles.base import survey
+from top_server.run import AllLostError
+
+LOST, STALLED = FailureCode.NODE_LOST, FailureCode.STALLED
+
+
+async def asked(
+    monkeypatch: pytest.MonkeyPatch,
+    clients: tuple[int, ...],
+    codes: tuple[FailureCode, ...],
+    result: FailureCode | None = None,
+    answered: tuple[int, ...] = (),
+) -> GroupOutcome:
+    """A question to these of three clients; the first ones fail like this."""
+    async with surveyed(monkeypatch, 3) as surveys:
+        skipped = tuple(MemberSkipped(c, Failure(code, "")) for c, code in zip(clients, codes, strict=False))
+        done = tuple(MemberDone(client, 0, Described((1, 2))) for client in answered)
+        outcome = {"skipped": skipped, "done": done, **({"result": Failure(result, "")} if result else {})}
+        surveys.answers["describe"] = lambda task: surveys.outcome(task, **outcome)
+        return await survey(surveys.stage.run, 1, GroupTask(0, "describe", clients))
+
+
+@pytest.mark.parametrize(("codes", "result"), [((LOST, STALLED, LOST), None), ((), FailureCode.UNREACHABLE)])
+async def test_where_all_are_lost_it_is_to_be_asked_again(
+    monkeypatch: pytest.MonkeyPatch, codes: tuple[FailureCode, ...], result: FailureCode | None
+) -> None:
+    with pytest.raises(AllLostError, match=r"no client told its profile \(describe\)"):
+        await asked(monkeypatch, (0, 1, 2), codes, result)
+
+
+@pytest.mark.parametrize(
+    ("clients", "codes", "answered"),
+    [
+        ((0, 1, 2), (LOST, FailureCode.TASK_RAISED, LOST), ()),
+        ((0, 1, 2), (LOST, LOST), (2,)),
+        ((0, 1), (LOST, LOST), ()),
+        ((0, 1, 2), (), ()),
+    ],
+    ids=["another reason", "one answers", "others are there", "no reason"],
+)
+async def test_otherwise_what_came_is_all_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+    clients: tuple[int, ...],
+    codes: tuple[FailureCode, ...],
+    answered: tuple[int, ...],
+) -> None:
+    outcome = await asked(monkeypatch, clients, codes, answered=answered)
+    assert [done.client for done in outcome.done] == list(answered)
