@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from top_server.evidence import Evidence
+from top_server.grouping.cheapest_model import choices
 from top_server.grouping.options import Options
 from top_server.models import cluster_slot
 from top_server.profiles.base import Profile, evaluate
@@ -56,7 +57,14 @@ class Losses(Profile):
         rows = [[column[client] for column in losses] for client in clients]
         costs = np.array(rows).reshape(-1, count)
         if clients:
-            loss = np.average(costs.min(axis=1), weights=[hosted[client].train_samples for client in clients])
-            chosen = np.bincount(costs.argmin(axis=1), minlength=count)
-            run.journal.record("clusters_chosen", round=round_number, clients=chosen, train_loss=loss)
+            chosen = choices(costs)
+            least = costs[np.arange(len(costs)), chosen]
+            known = np.isfinite(least)  # who has no finite loss is in no group
+            sizes = np.array([hosted[client].train_samples for client in clients])
+            run.journal.record(
+                "clusters_chosen",
+                round=round_number,
+                clients=np.bincount(chosen[known], minlength=count),
+                train_loss=np.average(least[known], weights=sizes[known]) if known.any() else None,
+            )
         return Evidence(clients, figures={"costs": costs})

@@ -133,12 +133,12 @@ async def test_where_all_are_lost_the_same_is_asked_again_as_if_nothing_had_been
     async with measuring(monkeypatch, tmp_path) as (surveys, profile):
         if number == 2:
             await profile.gather(1)
-        before = profile.save(tmp_path)
+        before = profile.save()
         await surveys.join("late", c7=40, c8=1)
         failing(surveys, 0, 1, 2, 3, 7, code=FailureCode.NODE_LOST)
         with pytest.raises(AllLostError, match="no client's data could be told apart"):
             await profile.gather(number)
-        assert profile.save(tmp_path) == before
+        assert profile.save() == before
         failing(surveys)
         evidence = await profile.gather(number)
         assert same(evidence, lacking((0, 1, 2, 3, 7, 8), 8))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 import pytest
 from support.scripted import model
 from support.surveyed import Surveys, surveyed
@@ -11,12 +14,14 @@ from top_server.group_run import GroupOutcome, GroupTask
 from top_server.profiles.losses import Losses
 
 
-def answering(surveys: Surveys) -> None:
-    """Every client says that it judged five samples, with its id as the mean loss."""
+def answering(surveys: Surveys, losses: Mapping[int, Sequence[float]] | None = None) -> None:
+    """Every client says that it judged five samples, with its id as the mean loss, or these of model after model."""
 
     def judge(task: GroupTask) -> GroupOutcome:
-        done = tuple(MemberDone(c, place, Evaluated(1, 5, 5.0 * c)) for place, c in enumerate(task.clients))
-        return surveys.outcome(task, done=done)
+        model = len(surveys.of("evaluate-training")) - 1
+        means = {client: losses[client][model] if losses else client for client in task.clients}
+        done = (MemberDone(c, place, Evaluated(1, 5, 5.0 * mean)) for place, (c, mean) in enumerate(means.items()))
+        return surveys.outcome(task, done=tuple(done))
 
     surveys.answers["evaluate-training"] = judge
     surveys.answers["initialise"] = lambda task: surveys.outcome(task, result=surveys.made(model(0.0)))
@@ -38,3 +43,31 @@ async def test_where_no_client_has_training_samples_nobody_judges(monkeypatch: p
         evidence = await Losses(surveys.stage.run).gather(1)
     assert evidence.clients == ()
     assert evidence.matrices["costs"].shape == (0, 2)
+
+
+NAN, INFINITE = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("losses", "chosen", "train_loss"),
+    [
+        ({0: (2.0, 1.0), 1: (3.0, 4.0)}, [1, 1], (10 * 1.0 + 11 * 3.0) / 21),
+        ({0: (NAN, 1.0), 1: (3.0, NAN)}, [1, 1], (10 * 1.0 + 11 * 3.0) / 21),
+        ({0: (NAN, NAN), 1: (3.0, 4.0)}, [1, 0], 3.0),
+        ({0: (INFINITE, INFINITE), 1: (3.0, 4.0)}, [1, 0], 3.0),
+        ({0: (NAN, INFINITE), 1: (INFINITE, NAN)}, [0, 0], None),
+    ],
+)
+async def test_what_is_told_of_the_choices_is_what_the_grouping_makes_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+    losses: Mapping[int, Sequence[float]],
+    chosen: list[int],
+    train_loss: float | None,
+) -> None:
+    """NaN, and infinite losses, are worst; who has no other is in no group, and counts in no mean."""
+    async with surveyed(monkeypatch, 2, "clusters", {"models": "2"}) as surveys:
+        answering(surveys, losses)
+        await Losses(surveys.stage.run).gather(1)
+        (told,) = surveys.stage.journal.of_kind("clusters_chosen")
+    assert told["clients"].tolist() == chosen
+    assert told["train_loss"] == (None if train_loss is None else pytest.approx(train_loss))
