@@ -8,7 +8,7 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -132,9 +132,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         finally:
             resumable = not finished and state.is_in(directory)
             await membership.dismiss(Leave(finished, reason, resumable), DISMISS_TIMEOUT_S)
-        seconds = round(time.monotonic() - begin, 1)
-        journal.record("run_finished", rounds=config.rounds, accuracy=row["accuracy"], seconds=seconds)
-    shutil.rmtree(directory.state, ignore_errors=True)  # nobody needs to go on from there
+        _finish(directory, journal, row, begin)
 
 
 async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = None) -> dict[str, Any]:
@@ -174,11 +172,18 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
     return row
 
 
+def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], begin: float) -> None:
+    """Tells the end of a run whose last row of the history this is; nobody needs to go on from its state."""
+    seconds = round(time.monotonic() - begin, 1)
+    journal.record("run_finished", rounds=row["round"], accuracy=row["accuracy"], seconds=seconds)
+    shutil.rmtree(directory.state, ignore_errors=True)
+
+
 async def _play_alone(
     config: RunConfig, new_run: Callable[[RunConfig, Scheme, str, Journal], Run], run_id: str, journal: Journal
 ) -> dict[int, float]:
     """What every client reaches alone, by a run of its own on the same nodes, before the run that it is for."""
-    settings = local_run.settings(config)
+    begin, settings = time.monotonic(), local_run.settings(config)
     directory = prepare(settings)
     journal.record("local_run_started", directory=str(directory.path), rounds=settings.rounds)
 
@@ -191,13 +196,14 @@ async def _play_alone(
         own_journal.subscribe(tell)
         # Models of both runs are in the same stores at the same time.
         run = new_run(settings, SCHEMES["independent"], f"{run_id}.alone", own_journal)
-        await _play(run, directory)
+        row = await _play(run, directory)
         models = [run.merging.of(client) for client in run.merging.clients()]
         at_home = {held.client: held for held in models if held.client is not None}
         await run.survey(settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
         run.models.clear()
         # New ones: an order of this run that is still on its way must not be taken for one of the next.
         await run.managers.close()
+        _finish(directory, own_journal, row, begin)
     found = local_run.recorded(config)
     assert found is not None
     return found

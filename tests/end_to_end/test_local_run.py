@@ -42,6 +42,10 @@ def recorded(path: Path) -> Finished:
     return Finished(RunDirectory(path), read_lines(RunDirectory(path).history))
 
 
+def read_events(path: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_lines(RunDirectory(path).events) if event["event"] == kind]
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
@@ -61,6 +65,10 @@ async def test_the_local_run_that_is_made_has_the_bits_of_one_that_is_played_for
     separate = await played(configured(tmp_path, "separate", scheme="independent"))
     assert_equals(separate, alone)
     assert contents(tmp_path / "alone" / "models").keys() == contents(separate.directory.models).keys()
+    assert not (tmp_path / "alone" / "state").exists()
+    (finished,) = read_events(tmp_path / "alone", "run_finished")
+    (told,) = separate.of_kind("run_finished")
+    assert (finished["rounds"], finished["accuracy"]) == (told["rounds"], told["accuracy"])
     # what is compared is not changed by the comparison
     assert_equals(run, oracle(rounds=3, learning_rate=RATE).play_global())
     recorded_settings = load(RunDirectory(tmp_path / "alone").config)
