@@ -49,12 +49,14 @@ class Evaluation:
 async def evaluate(run: Run, round_number: int) -> Evaluation | None:
     """Every client's model on its own test part; None, and the reason in the journal, if nobody could be asked.
 
+    A model that nobody trained is no result: its client is left out.
     If only part of the clients answered the evaluation is `partial`: figures over all clients would not compare with
     those of other rounds.
     """
-    clients = tuple(run.membership.clients)
+    clients = tuple(client for client in run.membership.clients if not run.merging.untrained(client))
     if not clients:
-        run.journal.record("not_evaluated", round=round_number, reason="no client is there")
+        reason = "no client that is there has a trained model" if run.membership.clients else "no client is there"
+        run.journal.record("not_evaluated", round=round_number, reason=reason)
         return None
     models = {client: run.merging.of(client) for client in clients}
     if len({held.ref.id for held in models.values()}) == 1:

@@ -171,6 +171,10 @@ class Run:
         (manager,) = await self.managers.ensure(1)
         return await run_group(self, round_number, task, manager, self.trace(tries))
 
+    def initial_id(self, slot: str) -> str:
+        """The id of the model that a slot has before anybody trained it."""
+        return f"{self.run_id}/{slot}"
+
     async def initialise(self) -> None:
         """The model of round 0, made on a client's node from the run's seed."""
         await self.make_initial(INITIAL, 0)
@@ -184,7 +188,7 @@ class Run:
             outcome = await self.survey(0, GroupTask(index, "initialise", self._some_clients(tries)), tries)
             made = await self.take(outcome, self.membership.tensors)
             if not isinstance(made, Failure):
-                self.models.put([slot], f"{self.run_id}/{slot}", self.handed_on(made.part(self.tensors)))
+                self.models.put([slot], self.initial_id(slot), self.handed_on(made.part(self.tensors)))
                 return
             failure = made
             self.journal.record("initial_model_failed", model=slot, reason=str(failure))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from pathlib import Path
 
@@ -11,19 +12,26 @@ from fedgsp.messages import Failure
 from fedgsp.weights import Weights
 from top_server.checkpoint import Checkpoints, Origin
 from top_server.group_run import GroupTask
+from top_server.grouping.request import listed
 from top_server.models import Held
 from top_server.run import Run
+
+logger = logging.getLogger(__name__)
 
 
 async def save(run: Run, checkpoints: Checkpoints, number: int) -> dict[str, Path]:
     """After a round the models that this process holds; after the last one those of single clients too.
 
-    Returns the file of each, by the model's id.
+    A model that nobody trained is not saved: it is no result. Returns the file of each other, by the model's id.
     """
     last = number == run.config.rounds
     by_model: dict[Held, list[int]] = defaultdict(list)
+    untrained: dict[int, str] = {}
     for client in run.merging.clients():
-        by_model[run.merging.of(client)].append(client)
+        if reason := run.merging.untrained(client):
+            untrained[client] = reason
+        else:
+            by_model[run.merging.of(client)].append(client)
     shared = run.merging.shared
     if not by_model and shared:
         by_model[run.merging.of(0)] = []  # all clients have gone, and the model is there
@@ -39,6 +47,10 @@ async def save(run: Run, checkpoints: Checkpoints, number: int) -> dict[str, Pat
         for write in (checkpoints.write_round, checkpoints.write_final) if last else (checkpoints.write_round,):
             saved[held.ref.id] = await asyncio.to_thread(write, weights.arrays, origin, label)
     await asyncio.to_thread(checkpoints.prune, saved.values(), last)
+    if last and untrained:
+        for client, reason in untrained.items():
+            run.journal.record("model_not_saved", client=client, reason=reason)
+        logger.warning("no trained model is saved for clients: %s", listed(untrained))
     return saved
 
 

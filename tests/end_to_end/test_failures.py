@@ -16,6 +16,7 @@ from fedgsp_node import server as node_server
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
+from top_server.checkpoint import load
 from top_server.journal import Event
 
 EIGHT = range(8)
@@ -59,6 +60,25 @@ async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: 
     assert {event["client"] for event in skipped} == {5}
     assert all(reason in event["reason"] for event in skipped)
     assert [row["clients_trained"] for row in run.rows] == [7, 7]
+
+
+@pytest.mark.parametrize("scheme", ["hcct", "ifca", "flsc"])
+async def test_a_client_that_never_trained_has_no_model_and_counts_in_no_accuracy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, scheme: str
+) -> None:
+    """In IFCA and FLSC it uses what others trained, if it chose a cluster that somebody did."""
+    changes, hosts = faulty(tmp_path, raises="5")
+    run = await play(settings(scheme=scheme, **changes), hosts)  # type: ignore[arg-type]
+    trained = set(range(8)) - ({5} if scheme != "ifca" else set())
+    assert [set(row["accuracy_per_client"]) for row in run.rows] == [set(map(str, sorted(trained)))] * 2
+    assert [row["clients_evaluated"] for row in run.rows] == [len(trained)] * 2
+    assert all(row["accuracy"] is not None for row in run.rows)
+    saved = {client for path in run.directory.models.glob("final*") for client in load(path)[1].clients}
+    assert saved == trained
+    without = [event["client"] for event in run.of_kind("model_not_saved")]
+    assert without == sorted(set(range(8)) - trained)
+    warned = [record.getMessage() for record in caplog.records if "no trained model" in record.getMessage()]
+    assert warned == ["no trained model is saved for clients: 5"] * bool(without)
 
 
 async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Path) -> None:

@@ -84,9 +84,8 @@ class GroupReference(Reference):
                     results.append(self.handed_on(result))
                 merged = weighted_mean(results, self._sizes(group)) if len(group) > 1 else results[0]
                 models.update(dict.fromkeys(group, self.handed_on(merged)))
-            # Those who came meanwhile are asked, too, how well they are served.
-            waiting = dict.fromkeys(self._there(number + 1), shared)
-            rounds.append(self._played(groups, {**waiting, **models}, heads))
+            # Those who came meanwhile have no model yet that could serve them.
+            rounds.append(self._played(groups, models, heads))
         return rounds
 
     def play_independent(self) -> list[Played]:

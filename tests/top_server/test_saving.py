@@ -47,6 +47,23 @@ async def test_a_model_that_all_groups_share_is_one_file_that_names_them(tmp_pat
         assert saved(tmp_path) == {"final": (5.0, (0, 1, 2, 3))}
 
 
+async def test_a_model_that_nobody_trained_is_not_saved_and_told_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage("none", rounds=2) as play:
+        checkpoints = Checkpoints(tmp_path, "last")
+        await save(play.run, checkpoints, 1)
+        assert saved(tmp_path) == {}
+        await play.run.merging.take(1, await play.trained((0, 1), 5.0))
+        await save(play.run, checkpoints, 1)
+        assert saved(tmp_path) == {"round-0001": (5.0, (0, 1))}
+        assert not play.journal.of_kind("model_not_saved")
+        await save(play.run, checkpoints, 2)
+        assert saved(tmp_path) == {"final": (5.0, (0, 1))}
+        assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [2, 3]
+        assert "no trained model is saved for clients: 2, 3" in caplog.text
+
+
 @pytest.mark.parametrize("merge", ["mean", "weighted-mean"])
 async def test_a_global_model_is_saved_when_all_clients_have_gone(tmp_path: Path, merge: str) -> None:
     async with stage(merge, rounds=1) as play:

@@ -61,7 +61,7 @@ class GroupingRequest:
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"a learning rate of {self.learning_rate}")
         if strangers := set(self.newcomers) - set(self.clients):
-            raise ValueError(f"newcomers that are not among the clients: {_listed(strangers)}")
+            raise ValueError(f"newcomers that are not among the clients: {listed(strangers)}")
         settled = [client for group in self.settled for client in group]
         if len(set(settled)) != len(settled) or not set(settled) <= set(self.clients) or not all(self.settled):
             raise ValueError("the settled groups must be disjoint, not empty, and of these clients")
@@ -109,11 +109,13 @@ class Plan:
                 seen.add(client)
         known = set(request.clients)
         if strangers := seen - known:
-            raise ValueError(f"the plan names clients that were not asked about: {_listed(strangers)}")
+            raise ValueError(f"the plan names clients that were not asked about: {listed(strangers)}")
         if missing := known - seen:
-            raise ValueError(f"the plan leaves out, neither grouped nor idle: {_listed(missing)}")
+            raise ValueError(f"the plan leaves out, neither grouped nor idle: {listed(missing)}")
 
 
-def _listed(clients: set[int], most: int = 10) -> str:
+def listed(clients: Iterable[int], most: int = 10) -> str:
+    """The first of some clients, and how many more there are."""
+    clients = set(clients)
     first = ", ".join(str(client) for client in sorted(clients)[:most])
     return first if len(clients) <= most else f"{first} and {len(clients) - most} more"

@@ -59,6 +59,10 @@ class Merging(abc.ABC):
     def welcome(self, clients: Iterable[int], held: Held) -> None:  # noqa: B027
         """Gives newcomers a model to start from, where it is not one that they share."""
 
+    def untrained(self, client: int) -> str:
+        """Why the model that a client would use is one that nobody trained; empty if somebody did."""
+        return ""
+
     def clients(self) -> Iterable[int]:
         """The clients that have a model, whether they are there or not."""
         return self.run.membership.clients

@@ -53,6 +53,15 @@ class Clusters(Merging):
         """The model of the cluster that it chose last."""
         return self.run.models[cluster_slot(self._chosen.get(client, 0))]
 
+    def untrained(self, client: int) -> str:
+        """A cluster may be chosen and all of its members fail."""
+        if client not in self._chosen:
+            return "it chose no cluster"
+        cluster = self._chosen[client]
+        slot = cluster_slot(cluster)
+        initial = self.run.models[slot].ref.id == self.run.initial_id(slot)
+        return f"nobody trained cluster {cluster}, which it chose" if initial else ""
+
 
 class Centres(Clusters):
     """The same, but a group starts from the plain mean of what its members trained last: from its centre.

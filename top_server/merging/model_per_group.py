@@ -85,6 +85,12 @@ class ModelPerGroup(Merging):
         slot = client_slot(client)
         return self.run.models[slot if slot in self.run.models else INITIAL]
 
+    def untrained(self, client: int) -> str:
+        """A client that comes late may have been given what others trained."""
+        if self.of(client).ref.id != self.run.initial_id(INITIAL):
+            return ""
+        return "it never trained, or what it had trained was lost"
+
     def welcome(self, clients: Iterable[int], held: Held) -> None:
         """Gives newcomers a model to start from."""
         self.run.models.point({client_slot(client): held for client in clients})

@@ -80,6 +80,10 @@ class SoftClusters(Merging):
         slot = client_slot(client)
         return self.run.models[slot if slot in self.run.models else cluster_slot(0)]
 
+    def untrained(self, client: int) -> str:
+        """The first cluster's model is not one that it chose."""
+        return "" if client_slot(client) in self.run.models else "it never trained"
+
     async def _make_start(self, round_number: int, clusters: tuple[int, ...]) -> None:
         mean = Mean(weighted=False)
         for cluster in clusters:

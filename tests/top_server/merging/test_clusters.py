@@ -48,6 +48,19 @@ async def test_a_client_that_did_not_answer_keeps_the_cluster_it_chose_last() ->
         assert [await s.value(s.run.merging.of(client)) for client in range(2)] == [3.0, 3.0]
 
 
+async def test_a_model_is_trained_once_somebody_trained_the_cluster_that_its_client_chose() -> None:
+    async with stage("clusters") as s:
+        for cluster in range(2):
+            slot = cluster_slot(cluster)
+            s.run.models.put([slot], s.run.initial_id(slot), model(float(cluster)))
+        assert s.run.merging.untrained(0) == "it chose no cluster"
+        await s.run.merging.begin(1, losses((1, 2), (2, 1), (2, 1)))
+        await s.run.merging.take(1, await s.trained((1,), 5.0))
+        # client 2 failed, client 0 chose a cluster that nobody trained, and client 3 did not answer
+        assert [bool(s.run.merging.untrained(client)) for client in range(4)] == [True, False, False, True]
+        assert s.run.merging.untrained(0) == "nobody trained cluster 0, which it chose"
+
+
 # --- FeSEM: centres of what the members trained last
 
 

@@ -97,6 +97,18 @@ async def test_a_part_of_a_start_that_is_lost_costs_nobody_else_theirs() -> None
         assert starts(s, 0, 1, 2) == [(own(0).id, 0, 10), ("run/initial", None, 11), ("run/1/0", None, 12)]
 
 
+async def test_a_model_is_trained_that_a_client_or_who_welcomed_it_trained_and_none_that_was_lost() -> None:
+    async with stage("none") as s:
+        await s.run.merging.take(1, s.alone({0: own(0), 1: own(1)}))
+        s.run.merging.welcome((2,), s.run.merging.of(0))  # type: ignore[attr-defined]
+        s.run.merging.welcome((3,), s.run.models[INITIAL])  # type: ignore[attr-defined]
+        assert [bool(s.run.merging.untrained(client)) for client in range(4)] == [False, False, False, True]
+        own_starts = {1: s.run.merging.of(1)}
+        outcome = s.outcome("alone", Failure(FailureCode.NO_SUCH_MODEL, "it"), skipped={1: ""}, own_starts=own_starts)
+        await s.run.merging.take(2, outcome)
+        assert s.run.merging.untrained(1)
+
+
 async def test_newcomers_start_from_the_model_that_they_are_given() -> None:
     async with stage("none") as s:
         held = s.run.models.put(["for a while"], "run/2/newcomers", model(8.0))
