@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedgsp.errors import ConfigError, RunError
 from top_server.history import complete, plain, to_line
-from top_server.run_directory import unusable
+from top_server.run_directory import lock, unusable
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -39,12 +38,10 @@ class Journal:
         except OSError as error:
             raise unusable(directory, "the record in", error) from None
         try:
-            fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends, however it does
-        except OSError:
+            lock(self._events, directory)
+        except ConfigError:
             self.close()
-            raise ConfigError(
-                f"another top server records in {directory.path}", "wait for its end, or stop it"
-            ) from None
+            raise
         self._now = now
         self._subscribers: list[Subscriber] = []
 

@@ -113,7 +113,7 @@ def _read(directory: RunDirectory) -> Resumed:
     started = [event for event in events if event["event"] == "run_started"]
     listening = [event for event in events if event["event"] == "listening"]
     if not started or not listening:
-        remedy = f"move the directory away and start it again: top-server --config {directory.config}"
+        remedy = f"start it again: top-server --config {directory.config} --run-dir {directory.path}"
         raise ConfigError(f"--resume {directory.path}: that run was cut off before its first round", remedy)
     if any(event["event"] == "run_finished" for event in events):
         raise ConfigError(f"--resume {directory.path}: that run is finished", "its models are in models/")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import fcntl
 import itertools
 import os
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, DataError
 from top_server.config import RunConfig, dump
+from top_server.history import read_lines
 
 DEFAULT_PARENT = Path("runs")
 
@@ -65,18 +68,52 @@ class RunDirectory:
 
 
 def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
-    """Make the directory of a run, with its settings in it; ConfigError if it cannot be or a run is there already."""
+    """Make the directory of a run, with its settings in it; ConfigError if it cannot be or a run is there already.
+
+    One that ended before its first round has left nothing that anybody needs: this one takes its place.
+    """
     path = config.run_dir or _unused(now or datetime.now(UTC), config.scheme)
     directory = RunDirectory(path)
-    check_free(directory)
+    again = _never_began(directory)
+    if not again:
+        check_free(directory)
     claim(directory)
     try:
-        directory.models.mkdir()
-        with directory.config.open("x", encoding="utf-8") as file:
+        if again:
+            _clear(directory)
+        directory.models.mkdir(exist_ok=again)
+        with directory.config.open("w" if again else "x", encoding="utf-8") as file:
             file.write(_settings_text(config))
     except OSError as error:
         raise unusable(directory, "--run-dir", error) from None
     return directory
+
+
+def lock(file: IO[bytes], directory: RunDirectory) -> None:
+    """Take a file of the record until it is closed, however this process ends; ConfigError if another has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        what = f"another top server records in {directory.path}"
+        raise ConfigError(what, "wait for its end, or stop it") from None
+
+
+def _never_began(directory: RunDirectory) -> bool:
+    """Whether a run was to be here and ended before its first round: waiting for nodes, say."""
+    try:
+        events = read_lines(directory.events)
+        empty = directory.history.stat().st_size == 0 and not any(directory.models.iterdir())
+    except (OSError, DataError):
+        return False
+    begun = any(event.get("event") == "round_started" for event in events) or any(directory.state.glob("round-*"))
+    return directory.config.is_file() and empty and not begun
+
+
+def _clear(directory: RunDirectory) -> None:
+    """Empties a record whose run never began; ConfigError if another top server waits for nodes there."""
+    with directory.events.open("r+b") as file:
+        lock(file, directory)
+        file.truncate()
 
 
 def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:

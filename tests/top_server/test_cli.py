@@ -14,6 +14,7 @@ import fedgsp
 from fedgsp.errors import ConfigError, PeerError, RunError
 from top_server import cli
 from top_server.config import FIELDS, RunConfig, flag, load
+from top_server.history import read_lines
 from top_server.settings_cli import combine
 
 TOP_SERVER = [sys.executable, "-m", "top_server"]
@@ -138,8 +139,8 @@ def test_a_run_that_nobody_joins_ends_with_its_record_and_a_reason(tmp_path: Pat
     config = load(record / "config.toml")
     assert (config.seed, config.rounds, config.task_option, config.run_dir) == (9, 3, {"a": "b"}, None)
     again = subprocess.run([*TOP_SERVER, *arguments], capture_output=True, text=True, timeout=50, check=False)
-    assert again.returncode == ConfigError.exit_code
-    assert "already holds a run" in again.stderr
+    assert again.returncode == RunError.exit_code  # the same, and not that a run is there
+    assert [event["event"] for event in read_lines(record / "events.jsonl")] == ["listening"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -10,6 +10,7 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from top_server.config import RunConfig, load
+from top_server.journal import Journal
 from top_server.run_directory import RunDirectory, check_free, claim, prepare, unusable
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -30,10 +31,42 @@ def test_its_name_is_time_and_scheme_and_never_taken_twice(tmp_path: Path, monke
     assert second.path == Path("runs/20250102T030405Z-fedgsp-2")
 
 
-def test_a_directory_takes_one_run_only(tmp_path: Path) -> None:
-    prepare(RunConfig(run_dir=tmp_path))
+def begun(directory: RunDirectory, *events: str) -> None:
+    with Journal(directory) as journal:
+        for event in events:
+            journal.record(event)
+
+
+@pytest.mark.parametrize("left", ["event", "row", "model", "state"])
+def test_a_directory_takes_one_run_only(tmp_path: Path, left: str) -> None:
+    directory = prepare(RunConfig(run_dir=tmp_path))
+    begun(directory, "listening", "run_started", *(["round_started"] if left == "event" else []))
+    if left == "row":
+        directory.history.write_text('{"round": 1}\n')
+    elif left == "model":
+        (directory.models / "round-0001.safetensors").touch()
+    elif left == "state":
+        (directory.state / "round-0000").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"already holds a run.*another directory"):
         prepare(RunConfig(run_dir=tmp_path))
+
+
+@pytest.mark.parametrize("events", [["listening", "node_refused"], ["listening", "node_joined", "run_started"]])
+def test_a_run_takes_the_place_of_one_that_ended_before_its_first_round(tmp_path: Path, events: list[str]) -> None:
+    begun(prepare(RunConfig(run_dir=tmp_path, min_nodes=4)), *events)
+    directory = prepare(RunConfig(run_dir=tmp_path, min_nodes=3))
+    assert load(directory.config).min_nodes == 3
+    assert directory.events.read_text() == ""
+
+
+def test_no_run_takes_the_place_of_one_that_still_waits_for_nodes(tmp_path: Path) -> None:
+    directory = prepare(RunConfig(run_dir=tmp_path, min_nodes=4))
+    with Journal(directory) as journal:
+        journal.record("listening")
+        with pytest.raises(ConfigError, match="another top server records in"):
+            prepare(RunConfig(run_dir=tmp_path, min_nodes=3))
+    assert load(directory.config).min_nodes == 4
+    assert "listening" in directory.events.read_text()
 
 
 @pytest.mark.parametrize("name", ["config.toml", "history.jsonl", "events.jsonl", "models"])
