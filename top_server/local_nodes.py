@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedgsp import lifecycle
 from fedgsp.channels import resolve
-from fedgsp.errors import PeerError, UserError
+from fedgsp.errors import PeerError, RunError, UserError
 from top_server.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -60,16 +60,21 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def running(commands: Sequence[Sequence[str]], logs: Path, journal: Journal) -> AsyncIterator[None]:
+async def running(
+    commands: Sequence[Sequence[str]], logs: Path, journal: Journal
+) -> AsyncIterator[Callable[[], None]]:
     """The local nodes of a run, while the body lasts; none is left behind. Their output goes to `logs`/NAME.log.
 
     A node that ends before it joined is a mistake that others would wait for in vain: the body is cancelled, and the
-    kind of UserError that the node ended with is raised. One that ends later is lost like any other node.
+    kind of UserError that the node ended with is raised. One that ends later is lost like any other node, unless all
+    have ended and no others ever joined: nobody would start them again, and RunError is raised. The body calls what it
+    is given before it asks nodes to end.
     """
     body = asyncio.current_task()
     assert body is not None
     cancelled_before = body.cancelling()
     joined: set[str] = set()
+    gone: set[str] = set()
     early: list[UserError] = []
     over = False
 
@@ -77,12 +82,23 @@ async def running(commands: Sequence[Sequence[str]], logs: Path, journal: Journa
         if event["event"] == "node_joined":
             joined.add(event["node"])
 
-    def ended(name: str, error: UserError) -> None:
-        if name in joined:
-            logger.warning("%s", error)
-        elif not early and not over:
+    def end(error: UserError) -> None:
+        if not early and not over:
             early.append(error)
             body.cancel()
+
+    def ended(name: str, error: UserError) -> None:
+        gone.add(name)
+        if name not in joined:
+            end(error)
+            return
+        logger.warning("%s", error)
+        if len(gone) == len(commands) and joined <= gone:
+            end(RunError(f"no node is left: {error.what}", error.remedy))
+
+    def will_be_over() -> None:
+        nonlocal over
+        over = True
 
     unsubscribe = journal.subscribe(notice)
     children: list[asyncio.subprocess.Process] = []
@@ -92,7 +108,7 @@ async def running(commands: Sequence[Sequence[str]], logs: Path, journal: Journa
             name, log = name_of(index), logs / f"{name_of(index)}.log"
             children.append(await lifecycle.spawn(command, log, says_ready=False))
             watchers.append(asyncio.create_task(_watch(children[-1], name, log, ended), name=f"watch {name}"))
-        yield
+        yield will_be_over
     except asyncio.CancelledError:
         # As asyncio.timeout does: turned into the error only if nobody else asked for the end as well.
         if early and body.uncancel() <= cancelled_before:

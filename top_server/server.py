@@ -100,7 +100,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
             )
         )
-        await stack.enter_async_context(
+        nodes_may_end = await stack.enter_async_context(
             local_nodes.running(local_nodes.commands(config, address), directory.logs, journal)
         )
         finished, reason = False, "the top server stopped"
@@ -130,6 +130,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             reason = str(error)
             raise
         finally:
+            nodes_may_end()
             resumable = not finished and state.is_in(directory)
             await membership.dismiss(Leave(finished, reason, resumable), DISMISS_TIMEOUT_S)
         _finish(directory, journal, row, begin)

@@ -156,6 +156,19 @@ async def test_a_killed_node_is_left_out_and_the_run_goes_on(tmp_path: Path) -> 
         assert of_kind(run, "round_finished")[-1]["clients_trained"] == 4
 
 
+async def test_a_run_whose_own_nodes_have_all_died_ends_at_once(tmp_path: Path) -> None:
+    flags = ["--rounds", "1000", "--local-nodes", "2", "--clients", "6", "--join-timeout", "600"]
+    async with top_server(tmp_path, *QUICK, *flags) as run:
+        await run.event("round_finished", DEADLINE_S)
+        for child in psutil.Process(run.pid).children():
+            if "fedgsp_node" in child.cmdline():
+                child.kill()
+        assert await run.ended(DEADLINE_S) == 6
+    assert "no node is left: local node-" in run.errors
+    assert "ended with exit code -9; its log, " in run.errors
+    assert "Traceback" not in run.errors
+
+
 async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(
         "import time\ndef factory():\n    print('loading', flush=True)\n    time.sleep(600)\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp.errors import PeerError, TaskError
+from fedgsp.errors import PeerError, RunError, TaskError
 from fedgsp_node.settings import parse_clients
 from top_server.config import RunConfig
 from top_server.journal import Journal
@@ -92,10 +92,12 @@ async def meeting() -> AsyncIterator[tuple[int, asyncio.Queue[Connection]]]:
         there.put_nowait((reader, writer))
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1], there
-        for writer in writers:
-            writer.close()
-            await writer.wait_closed()
+        try:
+            yield server.sockets[0].getsockname()[1], there
+        finally:
+            for writer in writers:
+                writer.close()
+                await writer.wait_closed()
 
 
 async def test_nodes_live_as_long_as_the_body(tmp_path: Path) -> None:
@@ -141,12 +143,49 @@ async def test_a_node_that_ends_after_it_joined_is_only_lost(tmp_path: Path) -> 
     logger, heard = logging.getLogger("top_server.local_nodes"), Heard()
     logger.addHandler(heard)
     with Journal(RunDirectory(tmp_path)) as journal:
-        async with meeting() as (port, there), running([python(LEAVES.format(port=port))], tmp_path, journal):
+        stays = python("import sys; sys.stdin.read()")
+        async with meeting() as (port, there), running([python(LEAVES.format(port=port)), stays], tmp_path, journal):
             _, writer = await there.get()
             journal.record("node_joined", node="node-0", clients=3)
             writer.write(b"!")
             assert (await heard.message).startswith("local node-0 ended with exit code 3")
     logger.removeHandler(heard)
+
+
+async def played_until_both_have_left(tmp_path: Path, others: tuple[str, ...] = (), over: bool = False) -> None:
+    """Two nodes that join and end one after the other; returns if the run goes on without them."""
+    logger = logging.getLogger("top_server.local_nodes")
+    with Journal(RunDirectory(tmp_path)) as journal:
+        async with meeting() as (port, there):
+            command = python(LEAVES.format(port=port))
+            async with running([command, command], tmp_path, journal) as nodes_may_end:
+                met = [await there.get() for _ in range(2)]
+                for name in ("node-0", "node-1", *others):
+                    journal.record("node_joined", node=name, clients=3)
+                if over:
+                    nodes_may_end()
+                for _, writer in met:
+                    heard = Heard()
+                    logger.addHandler(heard)
+                    try:
+                        writer.write(b"!")
+                        await heard.message
+                    finally:
+                        logger.removeHandler(heard)
+                await asyncio.sleep(0)  # a cancellation would come here
+
+
+async def test_when_all_nodes_have_ended_the_run_ends_with_the_reason(tmp_path: Path) -> None:
+    reason = r"no node is left: local node-\d ended with exit code 3; its log, .*node-\d.log"
+    with pytest.raises(RunError, match=reason):
+        await played_until_both_have_left(tmp_path)
+
+
+async def test_a_run_goes_on_while_others_nodes_may_come_back_or_its_own_are_to_end(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    await played_until_both_have_left(tmp_path / "a", others=("hospital",))
+    (tmp_path / "b").mkdir()
+    await played_until_both_have_left(tmp_path / "b", over=True)
 
 
 async def test_the_end_of_the_body_by_others_is_passed_on(tmp_path: Path) -> None:
