@@ -43,7 +43,7 @@ class Answers:
             member=lambda client: SimpleNamespace(node=self.nodes[client]),
         )
 
-    _some_clients = Run._some_clients
+    _some_clients, initial_id = Run._some_clients, Run.initial_id
 
     async def survey(self, _round: int, task: GroupTask, tries: int) -> Any:
         self.tries.append(tries)
