@@ -142,16 +142,26 @@ def _round_started(state: ViewState, event: Mapping[str, Any]) -> None:
     state.groups = {i: Group(i, size) for i, size in enumerate(members)} if isinstance(members, list) else {}
 
 
+def _in_training(state: ViewState, event: Mapping[str, Any]) -> Group | None:
+    """The group that an event is about; None if it is of a survey: these have numbers, too, but are no groups.
+
+    Surveys are made before the groups of a round begin, with the number of this round or of one before, and after.
+    """
+    group = state.groups.get(event.get("group", -1))
+    return group if group and group.state == "training" and event.get("round") == state.round else None
+
+
 def _hop_finished(state: ViewState, event: Mapping[str, Any]) -> None:
-    group = state.group(event)
-    group.members = count(event.get("members"))
-    group.hops += 1
+    group = _in_training(state, event)
+    if group is not None:
+        group.members = count(event.get("members"))
+        group.hops += 1
 
 
 def _client_skipped(state: ViewState, event: Mapping[str, Any]) -> None:
-    # Surveys of all clients skip some as well; they are no groups.
-    if event.get("group") in state.groups and event.get("round") == state.round:
-        state.group(event).skipped += 1
+    group = _in_training(state, event)
+    if group is not None:
+        group.skipped += 1
 
 
 def _group_finished(state: ViewState, event: Mapping[str, Any]) -> None:

@@ -30,8 +30,8 @@ def round_started(number: int, groups: int, members: int = 5) -> dict[str, Any]:
     return event("round_started", round=number, groups=groups, sampled_groups=groups, members=[members] * groups)
 
 
-def hop(group: int, position: int, members: int = 5) -> dict[str, Any]:
-    return event("hop_finished", round=1, group=group, position=position, members=members, client=9, loss=0.1)
+def hop(group: int, position: int, members: int = 5, number: int = 1) -> dict[str, Any]:
+    return event("hop_finished", round=number, group=group, position=position, members=members, client=9, loss=0.1)
 
 
 def state_after(*events: dict[str, Any]) -> ViewState:
@@ -84,9 +84,22 @@ def test_groups_advance_and_end() -> None:
     assert state.groups[0].hops == 0
 
 
-def test_a_survey_that_skips_a_client_is_no_group() -> None:
-    state = state_after(*started(), event("client_skipped", round=0, group=0, client=3, reason="lost"))
+@pytest.mark.parametrize("kind", ["hop_finished", "client_skipped"])
+def test_a_survey_is_no_group(kind: str) -> None:
+    state = state_after(*started(), event(kind, round=0, group=0, client=3, members=5, reason="lost"))
     assert state.groups == {}
+
+
+@pytest.mark.parametrize("kind", ["hop_finished", "client_skipped"])
+def test_what_clients_do_between_two_rounds_is_no_group_s(kind: str) -> None:
+    """Prior models that are trained again for an earlier round, newcomers of the next one, and evaluations."""
+    state = state_after(
+        *started(), round_started(1, 1), hop(0, 0), hop(0, 1), event("group_finished", round=1, group=0)
+    )
+    for number in (1, 2):
+        state.apply(event(kind, round=number, group=0, position=0, members=7, client=3, reason="lost"))
+    group = state.groups[0]
+    assert (group.members, group.hops, group.skipped) == (5, 2, 0)
 
 
 def test_time_left_is_told_from_recent_rounds() -> None:
@@ -216,7 +229,7 @@ def test_the_display_says_what_matters() -> None:
         *started(),
         event("round_finished", round=1, **ROW),
         round_started(2, 3),
-        hop(0, 0),
+        hop(0, 0, number=2),
         event("node_refused", node="c", reason="another [task]"),
     )
     text = "\n".join(drawn(state))
