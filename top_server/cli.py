@@ -17,7 +17,7 @@ from fedgsp.errors import ConfigError, UserError
 from top_server import config, settings_cli
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 OUTPUT = "Output"
 
@@ -70,11 +70,12 @@ def run(
             raise ConfigError(f"{wrong} is for a run, not for {context.invoked_subcommand}", "drop it")
         return
     if resume is not None:
-        if flags or config_file:
-            wrong = "--config" if config_file else config.flag(next(iter(flags)))
+        fixed = [config.flag(name) for name in flags if name not in config.MAY_CHANGE]
+        if fixed or config_file:
+            wrong = "--config" if config_file else fixed[0]
             raise ConfigError(f"{wrong} cannot be given with --resume: the run has its settings", "drop it")
         logs.configure(verbose)
-        raise typer.Exit(_resume(resume, json))
+        raise typer.Exit(_resume(resume, flags, json))
     base = config.load(config_file) if config_file else config.RunConfig()
     settings = settings_cli.combine(base, flags)
     logs.configure(verbose)
@@ -96,7 +97,7 @@ def _run(settings: config.RunConfig, json: bool) -> int:
         return lifecycle.run(server.run(settings, journal, credentials))
 
 
-def _resume(path: Path, json: bool) -> int:
+def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
     from top_server import choosing, resuming, server, view
     from top_server.journal import Journal
     from top_server.run_directory import RunDirectory
@@ -104,7 +105,8 @@ def _resume(path: Path, json: bool) -> int:
     directory = RunDirectory(path.absolute())
     resumed = resuming.find(directory)
     resuming.work_there(resumed)
-    settings = settings_cli.combine(dataclasses.replace(config.load(directory.config), run_dir=directory.path), {})
+    had = dataclasses.replace(config.load(directory.config), run_dir=directory.path)
+    settings = settings_cli.combine(had, flags)
     choosing.choose(settings)
     resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)

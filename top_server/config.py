@@ -234,6 +234,10 @@ FIELDS: Mapping[str, dataclasses.Field[Any]] = {field.name: field for field in d
 TYPES: Mapping[str, Any] = typing.get_type_hints(RunConfig)
 
 
+#: Settings that a run may have otherwise once it is resumed: nothing that comes of it hangs by them.
+MAY_CHANGE = ("manager_ports",)
+
+
 def flag(name: str) -> str:
     """The flag of a setting."""
     return f"--{name.replace('_', '-')}"

@@ -69,7 +69,7 @@ class ManagerPool:
         if self._ports is not None and count > len(self._ports):
             raise RunError(
                 f"the round needs {count} group managers but --manager-ports has {len(self._ports)} ports",
-                "widen --manager-ports, or lower --sampling-rate or --beta",
+                "widen --manager-ports, which --resume takes too",
             )
         while len(self._managers) < count:
             missing = min(count - len(self._managers), SPAWN_AT_ONCE if self._ports is None else 1)

@@ -92,7 +92,8 @@ def check_settings(resumed: Resumed, settings: RunConfig) -> None:
         return
     had = tomllib.loads(resumed.saved.document["config"])
     have = tomllib.loads(config.dump(dataclasses.replace(settings, run_dir=None)))
-    changed = sorted(name for name in had.keys() | have.keys() if had.get(name) != have.get(name))
+    compared = (had.keys() | have.keys()).difference(config.MAY_CHANGE)
+    changed = sorted(name for name in compared if had.get(name) != have.get(name))
     if changed:
         what = f"--resume: {', '.join(map(config.flag, changed))} in config.toml is not what the run had"
         raise ConfigError(what, "restore that file: a run that is resumed has the settings that it began with")

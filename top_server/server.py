@@ -25,13 +25,12 @@ from fedgsp.model_store import ModelStore
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
-from top_server import grouping_service, local_nodes, local_run, rounds, state
+from top_server import grouping_service, local_nodes, local_run, manager_ports, rounds, state
 from top_server.checkpoint import Checkpoints
 from top_server.choosing import absent, choose, options
 from top_server.config import RunConfig
 from top_server.group_run import GroupTask
 from top_server.grouping import GROUPINGS
-from top_server.growth import group_count
 from top_server.history import read_lines
 from top_server.journal import Event, Journal
 from top_server.manager_pool import manager_pool
@@ -42,7 +41,6 @@ from top_server.profiles import PROFILES
 from top_server.resuming import Resumed
 from top_server.run import Assign, Run, in_thread
 from top_server.run_directory import RunDirectory, prepare, unusable
-from top_server.sampling import sample_size
 from top_server.saving import save
 from top_server.schemes import SCHEMES, Scheme
 from top_server.summary import summarise
@@ -109,7 +107,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await _wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
                 await _wait_for_nodes(config, membership)
-            _check_manager_ports(config, scheme, len(membership.clients))
+            manager_ports.check(config, scheme, len(membership.clients))
 
             def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
                 assign = _assign(scheme, channels)
@@ -265,22 +263,6 @@ def check_head(scheme: Scheme, membership: Membership) -> None:
     if keeps and not 0 < heads < len(membership.tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
-
-
-def _check_manager_ports(config: RunConfig, scheme: Scheme, clients: int) -> None:
-    """Tells before the first round if a later one would need more managers than there are ports."""
-    ports = config.manager_port_range
-    if ports is None or scheme.sampling != "groups":
-        return
-    most = max(
-        sample_size(group_count(scheme.growth, number, config.alpha, config.beta, clients), config.sampling_rate)
-        for number in range(1, config.rounds + 1)
-    )
-    if most > len(ports):
-        raise ConfigError(
-            f"round by round the run comes to {most} group managers, but --manager-ports has {len(ports)} ports",
-            "widen --manager-ports, or lower --sampling-rate, --beta or --rounds",
-        )
 
 
 def _assign(scheme: Scheme, channels: Channels) -> Assign:

@@ -3,14 +3,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_ports, range_of
 from support.recorder import Recorder
 
 from fedgsp.channels import Channels, split_address
@@ -50,29 +50,6 @@ def runs(pid: int) -> bool:
 async def kill(manager: Manager) -> None:
     manager.process.kill()
     await manager.process.wait()
-
-
-@contextmanager
-def free_ports(count: int) -> Iterator[list[socket.socket]]:
-    """Neighbouring ports that nobody has, each held by a socket until it is closed."""
-    with ExitStack() as stack:
-        while True:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            held = [first]
-            try:
-                for offset in range(1, count):
-                    held.append(stack.enter_context(socket.socket()))
-                    held[-1].bind(("127.0.0.1", first.getsockname()[1] + offset))
-            except (OSError, OverflowError):
-                continue
-            yield held
-            return
-
-
-def range_of(held: list[socket.socket]) -> range:
-    first: int = held[0].getsockname()[1]
-    return range(first, first + len(held))
 
 
 # --- real managers
@@ -225,7 +202,7 @@ async def test_more_managers_than_ports_are_refused_before_any_is_started(
     async with pool(tmp_path, ports=range(7000, 7002)) as (managers, _):
         with pytest.raises(RunError, match="needs 3 group managers but --manager-ports has 2 ports") as caught:
             await managers.ensure(3)
-    assert "widen --manager-ports" in caught.value.remedy
+    assert "widen --manager-ports, which --resume takes too" in caught.value.remedy
     assert started == []
 
 

@@ -207,6 +207,7 @@ def test_other_settings_than_the_run_had_are_refused_by_name(tmp_path: Path) -> 
     saved(directory, 1)
     found = resuming.find(directory)
     resuming.check_settings(found, RunConfig(run_dir=tmp_path))
+    resuming.check_settings(found, RunConfig(manager_ports="7100-7109"))  # by which no result changes
     with pytest.raises(ConfigError, match="--learning-rate, --seed in config"):
         resuming.check_settings(found, RunConfig(seed=3, learning_rate=0.5))
 
@@ -226,7 +227,7 @@ def test_a_directory_has_one_top_server_at_a_time(tmp_path: Path) -> None:
         Journal(directory)
 
 
-@pytest.mark.parametrize("flags", [["--rounds", "3"], ["--config", "x.toml"]])
+@pytest.mark.parametrize("flags", [["--rounds", "3"], ["--manager-ports", "1-2", "--seed=3"], ["--config", "x.toml"]])
 def test_a_resumed_run_has_its_settings(tmp_path: Path, flags: list[str]) -> None:
     result = CliRunner().invoke(cli.app, ["--resume", str(tmp_path), *flags])
     assert isinstance(result.exception, ConfigError)

@@ -18,7 +18,7 @@ from top_server.trimming import TRIMMED
 if TYPE_CHECKING:
     from top_server.run import Run
 
-__all__ = ["MERGES", "MERGE_OPTIONS", "Merging"]
+__all__ = ["MERGES", "MERGE_OPTIONS", "Merging", "share_a_manager"]
 
 MERGES: dict[str, Callable[[Run], Merging]] = {
     "mean": partial(OneModel, average=partial(Mean, weighted=False)),
@@ -36,3 +36,8 @@ MERGE_OPTIONS: dict[str, tuple[str, ...]] = {
     "soft-clusters": SoftClusters.options,
     TRIMMED: TrimmedModel.options,
 }
+
+
+def share_a_manager(name: str) -> bool:
+    """Whether clients that train alone need one manager together, and not one each."""
+    return getattr(MERGES[name], "alone", None) is not None
