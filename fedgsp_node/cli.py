@@ -98,7 +98,9 @@ def start(
             rich_help_panel=WORK,
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="threads of a training step", rich_help_panel=WORK)] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="threads of a training step", rich_help_panel=WORK)
+    ] = 1,
     name: Annotated[
         str | None, typer.Option(help="its name in the record of the run; host and process if not given")
     ] = None,

@@ -155,9 +155,11 @@ def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:
     return {**found, "grouping": {name: value for name, value in merged.items() if name not in taken}}
 
 
-def absent(given: Mapping[str, str], clients: Collection[int]) -> list[int]:
-    """Clients that options such as alpha.3 are for, and that are not there: misspelt, or they come late."""
+def absent(scheme: Scheme, given: Mapping[str, str], clients: Collection[int]) -> list[int]:
+    """Clients that options of the grouping are for, and that are not there: misspelt, or they come late."""
     named = {client for name in given if (client := client_of(name)) is not None}
+    if not scheme.service:
+        named.update(GROUPINGS[scheme.grouping].names(given))
     return sorted(named.difference(clients))
 
 

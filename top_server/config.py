@@ -178,7 +178,7 @@ class RunConfig:
     tls_key: Path | None = _setting(None, PROCESSES, "PEM of the private key of --tls-cert", metavar="FILE")
     local_nodes: int = _setting(0, PROCESSES, "nodes to start on this machine", least=0)
     clients: int | None = _setting(None, PROCESSES, "clients that the local nodes host together: 0 to N - 1", least=1)
-    threads: int = _setting(1, PROCESSES, "threads per local node", least=1)
+    threads: int = _setting(1, PROCESSES, "threads per local node", least=1, most=1024)
 
     run_dir: Path | None = _setting(
         None, RECORD, "where the run is recorded; runs/TIME-SCHEME if not given", metavar="DIRECTORY"

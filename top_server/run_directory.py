@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -13,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from fedgsp.errors import ConfigError, DataError
+from fedgsp.errors import ConfigError, DataError, RunError, UserError
 from top_server.config import RunConfig, dump
 from top_server.history import read_lines
 
 DEFAULT_PARENT = Path("runs")
+#: What a disk says that takes no more.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,10 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
         with directory.config.open("w" if again else "x", encoding="utf-8") as file:
             file.write(_settings_text(config))
     except OSError as error:
+        if error.errno in _FULL and not again:  # or the next run, on a disk with room, would take this for one
+            with contextlib.suppress(OSError):
+                directory.config.unlink(missing_ok=True)
+                directory.models.rmdir()
         raise unusable(directory, "--run-dir", error) from None
     return directory
 
@@ -141,9 +148,11 @@ def claim(directory: RunDirectory, flag: str = "--run-dir") -> None:
         raise unusable(directory, flag, error) from None
 
 
-def unusable(directory: RunDirectory, flag: str, error: OSError) -> ConfigError:
-    """Why a directory cannot be used."""
+def unusable(directory: RunDirectory, flag: str, error: OSError) -> UserError:
+    """Why a directory cannot be used: a full disk is no mistake of the flag."""
     reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return RunError(f"{flag} {directory.path} cannot be written: {reason}", "make room on that disk")
     return ConfigError(f"{flag} {directory.path} cannot be used: {reason}", "give a directory that you may write to")
 
 

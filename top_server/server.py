@@ -120,7 +120,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 local_run.tell_left_out(config, membership.clients, alone, journal)
             run = new_run(config, scheme, run_id, journal)
             run.alone = alone
-            if away := absent(run.options["grouping"], membership.clients):
+            if away := absent(scheme, run.options["grouping"], membership.clients):
                 logger.warning("--grouping-option is for clients that are not there: %s", ", ".join(map(str, away)))
             row = await _play(run, directory, resumed)
             finished, reason = True, "the run is finished"

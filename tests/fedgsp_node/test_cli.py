@@ -65,6 +65,7 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
         (["start", "--top-server", "h:1", "--advertise", "h:2"], "error: --advertise tells an address where nobody"),
         (["start", "--top-server", "h:1", "--clients", "3-1"], "error: --clients has the reversed range 3-1"),
         (["start", "--top-server", "h:1", "--threads", "0"], "error: Invalid value for '--threads'"),
+        (["start", "--top-server", "h:1", "--threads", "3000000000"], "error: Invalid value for '--threads'"),
         (["start", "--top-server", "h:1", "--connect-timeout", "0"], "error: --connect-timeout is 0"),
         (["start", "--top-server", "h:1", "--connect-timeout", "nan"], "error: --connect-timeout is nan"),
         (["start", "--top-server", "h:1", "--hand-over", "x"], "error: --hand-over is 'x'; give one of auto, network"),

@@ -148,8 +148,13 @@ def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
 
 def test_clients_that_options_name_are_known_by_their_ids() -> None:
     given = {"alpha": "1", "alpha.3": "2", "alpha.12": "2", "eps.x": "1", "7": "1"}
-    assert absent(given, {0, 3}) == [12]
-    assert absent(given, {3, 12}) == []
+    assert absent(SCHEMES["hcct"], given, {0, 3}) == [12]
+    assert absent(SCHEMES["hcct"], given, {3, 12}) == []
+    fixed = choose(RunConfig(scheme="hcct", grouping="fixed"))
+    assert absent(fixed, {"groups": "0,1/22"}, {0, 1, 2, 3}) == [22]
+    assert absent(fixed, {}, {0}) == []
+    asked = choose(RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:7300"))
+    assert absent(asked, {"groups": "as it likes"}, {0}) == []
 
 
 # --- training with which nobody would learn

@@ -93,6 +93,7 @@ def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
         ("lost_after", float("nan"), "at least 1.0 and of at most 30.0"),
         ("local_nodes", -1, "at least 0"),
         ("threads", 0, "at least 1"),
+        ("threads", 3_000_000_000, "at most 1024"),
         ("seed", -1, "at least 0"),
         ("task", "", "module:factory"),
         ("listen", "7000", "host:port"),

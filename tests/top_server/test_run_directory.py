@@ -122,8 +122,9 @@ def test_a_file_is_no_place_and_the_flag_that_named_it_is_told(
 
 
 def test_a_full_disk_is_told_by_its_reason(tmp_path: Path) -> None:
-    reasons = [OSError(errno.ENOSPC, "No space left on device"), OSError("odd")]
-    assert [unusable(RunDirectory(tmp_path), "--run-dir", reason).what for reason in reasons] == [
-        f"--run-dir {tmp_path} cannot be used: No space left on device",
-        f"--run-dir {tmp_path} cannot be used: odd",
+    full, odd = OSError(errno.ENOSPC, "No space left on device"), OSError("odd")
+    told = [unusable(RunDirectory(tmp_path), "--run-dir", reason) for reason in (full, odd)]
+    assert [(error.exit_code, str(error)) for error in told] == [
+        (6, f"--run-dir {tmp_path} cannot be written: No space left on device; make room on that disk"),
+        (2, f"--run-dir {tmp_path} cannot be used: odd; give a directory that you may write to"),
     ]

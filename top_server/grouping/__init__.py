@@ -8,7 +8,7 @@ from top_server.grouping.base import Grouping
 from top_server.grouping.cheapest_model import fesem, ifca
 from top_server.grouping.fedcluster import FedClusterOptions, fedcluster
 from top_server.grouping.fedcollab import FedCollabOptions, fedcollab
-from top_server.grouping.fixed import fixed, fixed_groups
+from top_server.grouping.fixed import fixed, fixed_clients, fixed_groups
 from top_server.grouping.hcct import HcctOptions, hcct
 from top_server.grouping.icg import IcgOptions, icg
 from top_server.grouping.kmeans import KMeansOptions, kmeans
@@ -26,7 +26,7 @@ GROUPINGS: dict[str, Grouping] = {
     "fedcollab": Grouping(fedcollab, FedCollabOptions.read, {"profile": "distances"}, continues=True),
     # Without these merges the models that clients choose among are never trained.
     "fesem": Grouping(fesem, partial(no_options, "fesem"), {"profile": "model-distances", "merge": "centres"}),
-    "fixed": Grouping(fixed, fixed_groups, static=True),
+    "fixed": Grouping(fixed, fixed_groups, static=True, names=fixed_clients),
     "hcct": Grouping(hcct, HcctOptions.read, {"profile": "updates"}),
     "icg": Grouping(icg, IcgOptions.read, {"profile": "histograms"}, counted=True),
     "ifca": Grouping(ifca, partial(no_options, "ifca"), {"profile": "losses", "merge": "clusters"}),

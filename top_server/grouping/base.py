@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from top_server.grouping.request import GroupingRequest, Plan
+
+
+def _nobody(_: Mapping[str, str]) -> Collection[int]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class Grouping:
     continues: bool = False
     #: Whether it gives the same clients the same groups.
     static: bool = False
+    #: The clients that its options name, beside those of options such as alpha.3.
+    names: Callable[[Mapping[str, str]], Collection[int]] = _nobody
 
     def __call__(self, request: GroupingRequest) -> Plan:
         """Who trains with whom."""

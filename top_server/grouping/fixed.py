@@ -25,10 +25,15 @@ def fixed_groups(given: Mapping[str, str]) -> list[list[int]]:
     return groups
 
 
+def fixed_clients(given: Mapping[str, str]) -> set[int]:
+    """The clients of these groups."""
+    return {client for group in fixed_groups(given) for client in group}
+
+
 def fixed(request: GroupingRequest) -> Plan:
     """The groups of option `groups`, written 0,1/2; clients that it does not name are alone, absent ones left out."""
     groups = fixed_groups(request.options)
-    named = {client for group in groups for client in group}
+    named = fixed_clients(request.options)
     present = set(request.clients)
     found = [tuple(sorted(present & set(group))) for group in groups]
     found += [(client,) for client in request.clients if client not in named]

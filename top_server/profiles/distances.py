@@ -130,6 +130,8 @@ class Distances(Profile):
         """
         hosted = self.run.membership.clients
         clients = tuple(hosted)
+        if round_number == 1 and self._chosen.file and self._met.isdisjoint(clients):
+            logger.warning("option distances: %s knows none of this run's clients", self._chosen.file)
         self._check_sizes(round_number, {client: hosted[client].train_samples for client in clients})
         new = tuple(client for client in clients if client not in self._met)
         if new:

@@ -67,6 +67,17 @@ async def test_what_a_run_recorded_another_need_not_measure(tmp_path: Path, monk
     assert records[1]["bytes"] == 0
 
 
+async def test_a_file_that_names_none_of_the_clients_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "kept.json"
+    for clients, told in (([0, 91], False), ([90, 91], True)):
+        file.write_text(json.dumps({**GOOD, "clients": clients}))
+        async with measuring(monkeypatch, tmp_path, distances=str(file)) as (_, profile):
+            await profile.gather(1)
+        assert (f"{file} knows none of this run's clients" in caplog.text) is told
+
+
 async def test_clients_that_a_file_does_not_name_are_measured_as_newcomers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
