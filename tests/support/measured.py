@@ -67,7 +67,14 @@ async def measuring(
     async with surveyed(monkeypatch, clients, profile=options, run_dir=directory, seed=5) as surveys:
 
         def answer(task: GroupTask) -> GroupOutcome:
-            return surveys.outcome(task, result=surveys.made(found(task.clients, matrix(task.clients, rule))))
+            assert task.discrimination is not None
+            new = set(task.discrimination.newcomers)
+
+            def told(one: int, other: int) -> float:
+                """Of a pair that has no network a manager knows nothing."""
+                return rule(one, other) if one == other or not new or {one, other} & new else 1.0
+
+            return surveys.outcome(task, result=surveys.made(found(task.clients, matrix(task.clients, told))))
 
         surveys.answers["discriminate"] = answer
         yield surveys, Distances(surveys.stage.run)

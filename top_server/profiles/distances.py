@@ -22,6 +22,7 @@ from top_server.group_run import GroupOutcome, GroupTask
 from top_server.grouping.options import Options
 from top_server.history import plain
 from top_server.profiles.base import Profile
+from top_server.profiles.measurements import Measurement, measurements
 from top_server.run import Run, unanswered
 from top_server.run_directory import RunDirectory
 
@@ -172,27 +173,32 @@ class Distances(Profile):
     async def _tell_apart(self, round_number: int, able: Sequence[int], arrived: Sequence[int]) -> None:
         """Measures those that arrived with everybody; nothing is noted unless that can be used."""
         run, begin = self.run, time.monotonic()
-        hosted = run.membership.clients
-        # The same for all, so that the smallest decides; a smaller one that comes later, for its own pairs.
-        half = min(hosted[client].train_samples for client in able) // 2
-        samples = self._samples or half
-        plan = self._plan(min(samples, half), arrived if len(arrived) < len(able) else ())
-        networks, outputs = (1, len(able)) if self._chosen.shared else (len(able) - 1, 1)
-        most = most_bytes(networks, outputs, run.membership.num_classes)
-        task = GroupTask(0, "discriminate", tuple(able), discrimination=plan, max_bytes=most)
+        sizes = {client: run.membership.clients[client].train_samples for client in able}
+        before = [client for client in able if client not in arrived]
+        # The same for all, so that the smallest decides; one that comes later, for its own pairs alone.
+        samples = self._samples or min(sizes[client] for client in before or able) // 2
+        plan = measurements(sizes, arrived, samples)
+        if self._chosen.shared:
+            # A shared network has an output for everybody: newcomers make it learn again.
+            plan = [Measurement(min(samples, min(sizes.values()) // 2), tuple(able))]
         logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
-        outcome = await run.survey(round_number, task)
-        if len(outcome.left_out) == len(able):
-            last = outcome.skipped[-1].failure
-            raise unanswered(f"no client's data could be told apart from the others': {last}", outcome.failures)
-        found = await self._take(outcome, len(able))
-        for (one, other), distance in found.items():
-            if (one in arrived or other in arrived) and not outcome.left_out.intersection((one, other)):
-                self._known[one, other] = distance
+        outcomes: list[GroupOutcome] = []
+        found: dict[tuple[int, int], float] = {}
+        for measurement in plan:
+            outcome = await run.survey(round_number, self._task(measurement))
+            taken = await self._take(outcome, len(measurement.clients))
+            told = [pair for pair in taken if measurement.tells(pair) and not outcome.left_out.intersection(pair)]
+            found.update((pair, taken[pair]) for pair in told)
+            outcomes.append(outcome)
+        if all(len(outcome.left_out) == len(outcome.task.clients) for outcome in outcomes):
+            failures = [failure for outcome in outcomes for failure in outcome.failures]
+            raise unanswered(f"no client's data could be told apart from the others': {failures[-1]}", failures)
+        self._known.update((pair, distance) for pair, distance in found.items() if set(arrived).intersection(pair))
         self._samples = samples
-        self._note_failures(outcome.left_out.intersection(arrived))
-        self._met.update(set(arrived) - outcome.left_out)
-        seconds, moved = round(time.monotonic() - begin, 3), _bytes_moved(outcome)
+        failed = {client for outcome in outcomes for client in outcome.left_out.intersection(arrived)}
+        self._note_failures(failed)
+        self._met.update(set(arrived) - failed)
+        seconds, moved = round(time.monotonic() - begin, 3), sum(map(_bytes_moved, outcomes))
         self._seconds += seconds
         self._bytes += moved
         run.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
@@ -204,7 +210,8 @@ class Distances(Profile):
             if self._failures[client] >= MOST_TRIES:
                 self._met.add(client)
 
-    def _plan(self, samples: int, newcomers: Iterable[int]) -> Discrimination:
+    def _task(self, measurement: Measurement) -> GroupTask:
+        samples, clients, newcomers = measurement
         chosen = self._chosen
         settings = DiscriminatorSettings(
             samples,
@@ -215,10 +222,10 @@ class Distances(Profile):
             chosen.shared,
             chosen.feature_scale,
         )
-        # A shared network has an output for everybody: newcomers make it learn again.
-        return Discrimination(
-            settings, chosen.exchanges, chosen.judge_every, chosen.patience, () if chosen.shared else tuple(newcomers)
-        )
+        plan = Discrimination(settings, chosen.exchanges, chosen.judge_every, chosen.patience, newcomers)
+        networks, outputs = (1, len(clients)) if chosen.shared else (len(clients) - 1, 1)
+        most = most_bytes(networks, outputs, self.run.membership.num_classes)
+        return GroupTask(0, "discriminate", clients, discrimination=plan, max_bytes=most)
 
     async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], float]:
         """The distances that a group manager found; raises RunError if there are none that can be used."""

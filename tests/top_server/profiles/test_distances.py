@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     GroupResult,
+    MemberSkipped,
     TensorSpec,
 )
 from fedgsp.weights import Weights
+from top_server.group_run import GroupOutcome, GroupTask
 from top_server.profiles.distances import DistanceOptions, Distances
 
 
@@ -159,9 +162,60 @@ async def test_newcomers_train_on_as_many_samples_as_the_first_or_on_half_of_few
         await surveys.join("small", c8=6)
         await profile.gather(3)
         await surveys.join("large again", c9=40)
-        await profile.gather(4)
-        # the last one's pairs are measured together, and one of them is with the small one
-        assert samples(surveys) == [5, 5, 3, 3]
+        evidence = await profile.gather(4)
+        assert samples(surveys) == [5, 5, 3, 5, 3]
+        # with the small one the last one is told apart by itself
+        assert [task.clients for task in surveys.asked[3:]] == [(0, 1, 2, 3, 7, 9), (8, 9)]
+        assert same(evidence, matrix((0, 1, 2, 3, 7, 8, 9)))
+
+
+async def test_a_small_newcomer_costs_the_others_that_come_with_it_no_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        await profile.gather(1)
+        await surveys.join("late", c5=4, c7=40, c8=60)
+        evidence = await profile.gather(2)
+        assert samples(surveys) == [5, 5, 2]
+        assert [plan.newcomers for plan in plans(surveys)] == [(), (7, 8), (5,)]
+        assert same(evidence, matrix((0, 1, 5, 7, 8)))
+        (_, told) = surveys.stage.journal.of_kind("distances_found")
+        assert (told["clients"], told["bytes"]) == ([0, 1, 5, 7, 8], 2 * 345)
+
+
+async def test_one_of_several_measurements_may_come_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
+        await profile.gather(1)
+        await surveys.join("small", c5=4)
+        await profile.gather(2)
+        whole = surveys.answers["discriminate"]
+
+        def answer(task: GroupTask) -> GroupOutcome:
+            failed = task.clients if task.clients == (5, 7) else ()
+            skipped = tuple(MemberSkipped(client, Failure(FailureCode.TASK_RAISED, "")) for client in failed)
+            return dataclasses.replace(whole(task), skipped=skipped)
+
+        surveys.answers["discriminate"] = answer
+        await surveys.join("late", c7=40)
+        evidence = await profile.gather(3)
+        expected = matrix((0, 1, 5, 7))
+        expected[2, 3] = expected[3, 2] = np.nan
+        assert same(evidence, expected)
+        surveys.answers["discriminate"] = whole
+        assert same(await profile.gather(4), matrix((0, 1, 5, 7)))
+
+
+async def test_a_shared_network_sees_as_many_samples_of_all_as_the_smallest_can_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with measuring(monkeypatch, tmp_path, clients=2, distance="shared") as (surveys, profile):
+        await profile.gather(1)
+        await surveys.join("late", c5=4, c7=40)
+        await profile.gather(2)
+        assert samples(surveys) == [5, 2]
+        assert surveys.asked[1].clients == (0, 1, 5, 7)
 
 
 async def test_the_number_of_samples_does_not_grow_when_the_smallest_have_left(
