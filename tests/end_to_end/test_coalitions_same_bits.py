@@ -69,7 +69,7 @@ CASES: dict[str, Case] = {
     "pfedme": Case("pfedme", together, training="pfedme"),
     "ditto": Case("ditto", together, training="ditto"),
     "fedcluster": Case(
-        "fedcluster", lambda oracle: oracle.play_fedcluster(), {"eps1": "0.9", "eps2": "0.05", "min_round": "0"}
+        "fedcluster", lambda oracle: oracle.play_fedcluster(), {"eps1": "0.4", "eps2": "0.02", "min_round": "0"}
     ),
     # at lower rates nobody comes nearer to another model than to that which it started from
     "fesem": Case("fesem", lambda oracle: oracle.play_fesem(3), {"models": "3"}, rate=1.0),
