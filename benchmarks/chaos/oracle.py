@@ -15,6 +15,7 @@ from fedgsp_node.tasks import load_task
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from support.reference import Reference, State, stream, weighted_mean
+from support.reference_groups import GroupReference
 
 TRAINING = ("relay", "parallel")
 
@@ -98,6 +99,8 @@ def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
                 present, calm = 0, False
             case {"event": "node_joined" | "node_left" as what}:
                 present, calm = present + (1 if what == "node_joined" else -1), False
+            case {"event": "client_skipped", "program": "evaluate-training"}:
+                calm = False  # who told no profile is in no group
             case {"event": "run_started" | "round_finished"}:
                 calm = present == len(plan.hosted)
             case {"event": "round_started", "round": int(number), "teams": teams}:
@@ -132,12 +135,22 @@ def _averaged(
     return weighted_mean(states, [len(reference.task.data(client).train) for client in members])
 
 
+def _by_accuracy(
+    reference: Reference, model: State, number: int, group: int, team: Sequence[int], members: Sequence[int]
+) -> State:
+    weights = zip(team, GroupReference(reference.task, team, reference.rounds).by_accuracy(model), strict=True)
+    counted = [(client, weight) for client, weight in weights if weight > 0 and client in members]
+    states = [reference.train(model, client, number) for client, _ in counted]
+    return weighted_mean(states, [weight for _, weight in counted])
+
+
 RULES = {
     "fedgsp": _shuffled,
     "naive-gsp": _relayed,
     "naive-gsp-icg": _relayed,
     "fedavg": _averaged,
     "global": _averaged,
+    "fedfa": _by_accuracy,
 }
 WEIGHTED = ("fedavg", "global")
 

@@ -20,8 +20,8 @@ VICTIMS: Mapping[str, Mapping[str, float]] = {
 }
 #: How long, in seconds: until a killed process is started again, a stopped one continued, a cut link mended.
 LASTING = {"kill": (0.0, 2.0), "stop": (1.0, 12.0), "cut": (1.0, 15.0)}
-#: The schemes whose models the oracle can tell.
-SCHEMES = {"fedgsp": 0.6, "fedavg": 0.15, "naive-gsp": 0.1, "naive-gsp-icg": 0.1, "global": 0.05}
+#: The schemes whose models the oracle can tell; in every round of FedFA clients tell of themselves, too.
+SCHEMES = {"fedgsp": 0.6, "fedavg": 0.1, "fedfa": 0.05, "naive-gsp": 0.1, "naive-gsp-icg": 0.1, "global": 0.05}
 RELAYS = {"auto": 0.75, "manager": 0.25}
 SECOND_FAULT = 0.2
 WEATHER = 0.3

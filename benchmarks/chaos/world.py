@@ -82,7 +82,7 @@ class World:
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
             command += self._task
-            if plan.scheme != "global":
+            if plan.scheme not in ("global", "fedfa"):  # in which all clients train in every round
                 command += ["--alpha", str(plan.alpha), "--beta", "2", "--sampling-rate", "1"]
         process = await self._start(TOP_SERVER, command)
         self._watching.append(asyncio.create_task(self._watch(process), name="watch the top server"))

@@ -124,10 +124,11 @@ class GroupReference(Reference):
         return self._play_one_model(lambda model: self._sizes(self.clients))
 
     def play_fedfa(self) -> list[Played]:
-        def weigh(model: State) -> list[float]:
-            return self._weighed("fedfa", train_accuracy=[self._right(model, c, "train") for c in self.clients])
+        return self._play_one_model(self.by_accuracy)
 
-        return self._play_one_model(weigh)
+    def by_accuracy(self, model: State) -> list[float]:
+        """FedFA's weights of the clients."""
+        return self._weighed("fedfa", train_accuracy=[self._right(model, c, "train") for c in self.clients])
 
     def play_maxfl(self, prior_epochs: int) -> list[Played]:
         initial = self.initial()
