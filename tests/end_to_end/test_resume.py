@@ -103,6 +103,7 @@ async def test_nodes_wait_for_a_run_to_be_resumed(
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 async def test_a_run_that_came_to_more_groups_than_there_are_ports_goes_on_with_more(tmp_path: Path) -> None:
     flags = ["--scheme", "independent", "--grouping", "fixed", "--grouping-option", "groups=0,1/2,3", "--rounds", "2"]
     flags += ["--local-nodes", "1", "--clients", "4", "--task-option", "clients=4"]
