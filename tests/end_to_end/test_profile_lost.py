@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.cluster import Finished, play
+from support.coming_and_going import away_between
 from support.gated_task import gated_settings, host
 from support.managers_here import managers_here
 from support.reference import assert_same_bits
 
 from fedgsp.messages import Describe, Discriminate, Evaluate, Order, Work
-from fedgsp_node import server as node_server
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.worker import Uploader, Worker
 from top_server.checkpoint import load
@@ -69,18 +68,9 @@ async def disturbed(folder: Path, scheme: str, number: int, kind: type[Work]) ->
         if event["event"] == "round_failed":
             failed.set()
 
-    async def leaves_and_returns(settings: NodeSettings) -> None:
-        first = asyncio.create_task(node_server.run(settings))
-        await hit.wait()
-        first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
-        await failed.wait()
-        await node_server.run(settings)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "carry_out", told)
-        both = [(node, leaves_and_returns) for node in hosts(folder)]
+        both = [(node, away_between(hit, failed)) for node in hosts(folder)]
         return await play(configured(folder, scheme), [], both, watch)
 
 

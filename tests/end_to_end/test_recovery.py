@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -14,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import nodes, play, settings
+from support.coming_and_going import away_between
 from support.reference import Reference, assert_same_bits
 
 from fedgsp.weights import Weights
-from fedgsp_node import server as node_server
 from fedgsp_node.clients import Clients, Learned
-from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from top_server.journal import Event
 
@@ -126,16 +124,7 @@ async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_bac
         if event["event"] == "round_failed":
             gone.set()
 
-    async def leaves_and_returns(settings: NodeSettings) -> None:
-        first = asyncio.create_task(node_server.run(settings))
-        await hit.wait()
-        first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
-        await gone.wait()
-        await node_server.run(settings)
-
-    both: list[Any] = [(node, leaves_and_returns) for node in nodes([0, 2, 4, 6], [1, 3, 5, 7])]
+    both: list[Any] = [(node, away_between(hit, gone)) for node in nodes([0, 2, 4, 6], [1, 3, 5, 7])]
     config = settings(tmp_path / "run", beta=1, rounds=3, min_nodes=2)
     run = await play(config, [], both, watch)
     assert left >= {"n0", "n1"}

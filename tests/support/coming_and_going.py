@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,21 @@ from top_server.journal import Event
 
 #: Hosted by the node that is restarted in the middle of round 2, when they have trained; the others wait that long.
 RESTARTED = (0, 1, 2)
+
+
+def away_between(leave: asyncio.Event, back: asyncio.Event) -> Callable[[NodeSettings], Coroutine[Any, Any, None]]:
+    """What plays a node that ends when it is to leave, and starts again when it is to be back."""
+
+    async def goes_and_comes(settings: NodeSettings) -> None:
+        first = asyncio.create_task(node_server.run(settings))
+        await leave.wait()
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        await back.wait()
+        await node_server.run(settings)
+
+    return goes_and_comes
 
 
 async def play_with_a_restart(tmp_path: Path, state_dir: Path | None, **changes: Any) -> Finished:
@@ -37,19 +53,10 @@ async def play_with_a_restart(tmp_path: Path, state_dir: Path | None, **changes:
             case {"event": "node_joined", "node": "restarted"} if left.is_set():
                 gate.set()
 
-    async def restarts(settings: NodeSettings) -> None:
-        first = asyncio.create_task(node_server.run(settings))
-        await trained.wait()
-        first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
-        await left.wait()
-        await node_server.run(settings)
-
     stays = host("stays", 3, 4, 5, gate="restart")
     back = host("restarted", *RESTARTED, state_dir=state_dir)
     config = gated_settings(tmp_path, min_nodes=2, **changes)
-    run = await play(config, [stays], [(back, restarts)], watch)
+    run = await play(config, [stays], [(back, away_between(trained, left))], watch)
     assert len([event for event in run.of_kind("node_joined") if event["node"] == "restarted"]) == 2
     return run
 
