@@ -16,7 +16,9 @@ from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from top_server import config, state
 from top_server.config import RunConfig
-from top_server.group_run import OFFENCES, Trace, first_attempt
+from top_server.group_run import first_attempt
+from top_server.group_task import Trace
+from top_server.group_watch import OFFENCES
 from top_server.history import read_lines
 from top_server.moved import Moved
 from top_server.run_directory import RunDirectory

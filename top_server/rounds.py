@@ -14,7 +14,8 @@ from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.group_run import MOST_TRIES, GroupOutcome, GroupTask, Trace, run_group
+from top_server.group_run import MOST_TRIES, run_group
+from top_server.group_task import GroupOutcome, GroupTask, Trace
 from top_server.grouping import GroupingRequest
 from top_server.growth import group_count
 from top_server.latecomers import with_absent, with_latecomers

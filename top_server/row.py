@@ -17,7 +17,7 @@ from top_server.moved import Moved
 
 if TYPE_CHECKING:
     from top_server.evaluation import Evaluation
-    from top_server.group_run import GroupOutcome
+    from top_server.group_task import GroupOutcome
     from top_server.run import Run
 
 

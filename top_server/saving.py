@@ -11,7 +11,7 @@ from fedgsp.errors import RunError
 from fedgsp.messages import Failure
 from fedgsp.weights import Weights
 from top_server.checkpoint import Checkpoints, Origin
-from top_server.group_run import GroupTask
+from top_server.group_task import GroupTask
 from top_server.grouping.request import listed
 from top_server.models import Held
 from top_server.run import Run

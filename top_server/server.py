@@ -29,7 +29,7 @@ from top_server import grouping_service, local_nodes, local_run, manager_ports, 
 from top_server.checkpoint import Checkpoints
 from top_server.choosing import absent, choose, options
 from top_server.config import RunConfig
-from top_server.group_run import GroupTask
+from top_server.group_task import GroupTask
 from top_server.grouping import GROUPINGS
 from top_server.history import read_lines
 from top_server.journal import Event, Journal

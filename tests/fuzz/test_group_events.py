@@ -45,7 +45,8 @@ from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2
 from fedgsp.weights import WeightsError
 from top_server import manager_client
-from top_server.group_run import Trace, _Watcher
+from top_server.group_task import Trace
+from top_server.group_watch import GroupWatch
 from top_server.grouping import GroupingRequest
 from top_server.grouping_service import assign
 from top_server.manager_client import ManagerClient
@@ -78,7 +79,7 @@ EVENTS: list[group_pb2.GroupEvent] = [
 MANAGER_SAYS = said(group_pb2.GroupEvent, EVENTS, ("m", "m.update"))
 
 
-def watcher(client: ManagerClient, recorder: Recorder) -> _Watcher:
+def watcher(client: ManagerClient, recorder: Recorder) -> GroupWatch:
     """One whose run takes what it is told of, and keeps nothing."""
 
     async def take(*_: Any) -> Any:
@@ -86,7 +87,7 @@ def watcher(client: ManagerClient, recorder: Recorder) -> _Watcher:
 
     membership = SimpleNamespace(note_offence=lambda _: None)
     run = SimpleNamespace(journal=recorder, membership=membership, take_model=take, take_update=take)
-    return _Watcher(run, REQUEST, SimpleNamespace(client=client), Trace())  # type: ignore[arg-type]
+    return GroupWatch(run, REQUEST, SimpleNamespace(client=client), Trace())  # type: ignore[arg-type]
 
 
 @fuzzed(30)

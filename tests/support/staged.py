@@ -34,7 +34,7 @@ from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer
 from top_server.config import RunConfig
-from top_server.group_run import GroupOutcome, GroupTask
+from top_server.group_task import GroupOutcome, GroupTask
 from top_server.manager_client import ManagerClient
 from top_server.manager_pool import Manager
 from top_server.membership import Membership

@@ -16,7 +16,7 @@ from support.staged import Stage, stage
 
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
 from fedgsp.weights import Weights
-from top_server.group_run import GroupOutcome, GroupTask
+from top_server.group_task import GroupOutcome, GroupTask
 from top_server.membership import Node
 from top_server.run import Run
 

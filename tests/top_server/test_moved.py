@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, MemberDone, ModelRef, Source, SourceKind, Trained
-from top_server.group_run import GroupOutcome, GroupTask, Trace
+from top_server.group_task import GroupOutcome, GroupTask, Trace
 from top_server.moved import Moved
 
 MANAGER: Any = None

@@ -16,7 +16,7 @@ from top_server.models import GLOBAL, INITIAL, Held
 from top_server.trimming import TRIM_OPTIONS, read_trim
 
 if TYPE_CHECKING:
-    from top_server.group_run import GroupOutcome
+    from top_server.group_task import GroupOutcome
     from top_server.run import Run
 
 

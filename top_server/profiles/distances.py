@@ -18,7 +18,7 @@ from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.group_run import GroupOutcome, GroupTask
+from top_server.group_task import GroupOutcome, GroupTask
 from top_server.grouping.options import Options
 from top_server.history import plain
 from top_server.profiles.base import Profile

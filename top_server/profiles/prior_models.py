@@ -11,7 +11,7 @@ from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.gram import UpdateSpool
-from top_server.group_run import GroupTask
+from top_server.group_task import GroupTask
 from top_server.models import Held
 from top_server.profiles.base import survey
 from top_server.profiles.priors import Priors

@@ -18,7 +18,7 @@ from fedgsp.weights import Weights, total_bytes, without_head
 from top_server import layer_scores
 from top_server.evidence import Evidence
 from top_server.gram import SketchSpool, UpdateSpool
-from top_server.group_run import GroupTask
+from top_server.group_task import GroupTask
 from top_server.grouping.options import Options
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile

@@ -8,7 +8,7 @@ import pytest
 from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Evaluated, MemberDone, ModelRef, Trained
-from top_server.group_run import GroupOutcome, GroupTask
+from top_server.group_task import GroupOutcome, GroupTask
 from top_server.profiles.priors import PriorDistances, PriorLosses, Priors
 
 
