@@ -9,9 +9,17 @@ import zlib
 
 import numpy as np
 
+from fedgsp.errors import ConfigError
+
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """A generator for `purpose` (for example "client-order") and its keys (for example round, group)."""
+    """A generator for `purpose` (for example "client-order") and its keys (for example round, group).
+
+    Raises:
+        ConfigError: if the seed is negative.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}", "give a whole number, 0 or more")
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *keys])
 
 

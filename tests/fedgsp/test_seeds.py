@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgsp.errors import ConfigError
 from fedgsp.seeds import derive, stream
 
 seeds = st.integers(0, 2**64 - 1)
@@ -59,3 +60,8 @@ def test_global_numpy_state_is_left_alone() -> None:
     before = np.random.get_state()[1].tolist()
     stream(0, "sampling").integers(10)
     assert np.random.get_state()[1].tolist() == before
+
+
+def test_a_negative_seed_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="seed is -1; give a whole number, 0 or more"):
+        stream(-1, "partition")
