@@ -49,7 +49,8 @@ def maxfl(sizes: Sizes, evidence: Evidence) -> Floats:
     """
     with np.errstate(invalid="ignore"):  # of two infinite losses the difference is NaN, as wanted
         gap = _column("maxfl", evidence, "train_loss") - _column("maxfl", evidence, "prior_loss")
-    return _weights((1 - np.tanh(gap / 2) ** 2) / 4)  # the same, without overflow
+    tail = np.exp(-np.abs(gap))  # s * (1 - s) by the smaller of the two: no overflow, and no digits lost
+    return _weights(tail / (1 + tail) ** 2)
 
 
 #: Name -> weighing(sizes, evidence), as above; ConfigError if a column of evidence is missing.

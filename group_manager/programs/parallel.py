@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Results, Trained
 from fedgsp.weights import Weights
@@ -10,6 +11,8 @@ from group_manager.aggregations import Aggregation, named
 from group_manager.group import Group
 from group_manager.norms import Norms
 from group_manager.programs.window import train_all
+
+logger = logging.getLogger(__name__)
 
 
 async def run(group: Group) -> GroupResult | Failure:
@@ -34,17 +37,23 @@ async def run(group: Group) -> GroupResult | Failure:
         await intake.all_taken()
     finally:
         intake.cancel()
-    if intake.aggregation.empty:
+    if intake.aggregation.empty and not intake.uncounted:
         return Failure(intake.reason.code, f"no member trained; the last reason: {intake.reason.detail}")
     start: Weights | Failure | None = None
-    if intake.aggregation.needs_start:
+    if intake.aggregation.empty or intake.aggregation.needs_start:
         assert request.start is not None
         start = await group.collect(request.start.id)
     if isinstance(start, Failure):
         return start
-    result = await asyncio.to_thread(_result, group, intake.aggregation, start)
+    if intake.aggregation.empty:
+        assert start is not None
+        result = start
+        logger.warning("round=%d group=%d nobody who counts trained: its model stays", request.round, request.group)
+    else:
+        result = await asyncio.to_thread(_result, group, intake.aggregation, start)
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
-    return GroupResult(ref, intake.samples, group.bytes_direct, group.bytes_relayed)
+    samples = intake.uncounted if intake.aggregation.empty else intake.samples
+    return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
 
 
 async def _collect(group: Group, norms: Norms | None, model_id: str) -> Weights | Failure:
@@ -60,7 +69,8 @@ class _Intake:
         self._taking: asyncio.Task[None] | None = None
         self.aggregation = aggregation
         self.retain = group.request.results is Results.RETAINED
-        self.samples = 0
+        #: Training samples of the members that count, and of those without weight.
+        self.samples = self.uncounted = 0
         self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
     async def take(
@@ -93,7 +103,9 @@ class _Intake:
         self, position: int, member: Member, model_id: str, trained: Trained, model: Weights | None, length: float
     ) -> None:
         group = self._group
-        if model is not None:
+        if model is None:
+            self.uncounted += trained.samples
+        else:
             try:
                 await asyncio.to_thread(self.aggregation.fold, model, member.weight, trained.steps)
             except ValueError as error:

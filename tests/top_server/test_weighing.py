@@ -45,6 +45,15 @@ def test_maxfl_counts_those_more_who_are_near_to_gaining() -> None:
     assert found == pytest.approx(sigmoid * (1 - sigmoid))
 
 
+@pytest.mark.parametrize(
+    ("gaps", "shares"), [((34, 36), (0.880797, 0.119203)), ((-37, 38), (0.731059, 0.268941)), ((40, 60), (1, 0))]
+)
+def test_maxfl_tells_those_apart_who_are_far_from_gaining(gaps: object, shares: object) -> None:
+    found = weights("maxfl", np.array([1, 1]), train_loss=gaps, prior_loss=(0, 0))
+    assert found / found.sum() == pytest.approx(shares, abs=5e-7)
+    assert found.min() > 0
+
+
 def test_maxfl_bears_losses_of_any_size() -> None:
     assert weights("maxfl", train_loss=(1e308, -5000, 1), prior_loss=(-1e300, 5000, 1)).tolist() == [0, 0, 0.25]
     assert weights("maxfl", train_loss=(INF, INF, 1), prior_loss=(INF, 1, 1)).tolist() == [0, 0, 0.25]

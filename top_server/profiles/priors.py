@@ -85,7 +85,7 @@ class PriorLosses(Priors):
         self._losses = {int(client): loss for client, loss in saved["losses"].items()}
 
     async def gather(self, round_number: int) -> Evidence:
-        """Columns `train_loss` and `prior_loss`."""
+        """Columns `train_loss` and `prior_loss`; NaN of those who have no prior model, or gave no answer."""
         clients = await self.train_priors(round_number)
         unknown = {client: self.priors[client] for client in clients if client not in self._losses}
         if unknown:
@@ -95,24 +95,19 @@ class PriorLosses(Priors):
             self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
         start = self.run.merging.start(clients)
         answers = await evaluate(self.run, round_number, "evaluate-training", clients, start)
-        known = tuple(client for client in clients if client in answers and client in self._losses)
-        return Evidence(
-            known,
-            figures={
-                "train_loss": np.array([[answers[c].loss_sum / answers[c].samples] for c in known]).reshape(-1, 1),
-                "prior_loss": np.array([[self._losses[c]] for c in known]).reshape(-1, 1),
-            },
-        )
+        losses = {c: answer.loss_sum / answer.samples for c, answer in answers.items() if c in self._losses}
+        prior = {client: self._losses[client] for client in losses}
+        return _columns(self.run, train_loss=losses, prior_loss=prior)
 
 
 class PriorDistances(Priors):
     """Training loss of the mean of all clients' models, and how far that mean is from the prior one (HCCT's MAXFL)."""
 
     async def gather(self, round_number: int) -> Evidence:
-        """Columns `train_loss` and `prior_distance`; none before the first round, whose models are all the same."""
+        """Columns `train_loss` and `prior_distance`, NaN as above; none before round 1, when all models are alike."""
         clients = await self.train_priors(round_number)
         if round_number == 1:
-            return Evidence(clients)
+            return Evidence(tuple(self.run.membership.clients) if clients else ())
         start = self.run.merging.start(clients)
         answers = await self._compare(round_number, clients, start)
         lost = set(clients) - set(answers)
@@ -123,15 +118,20 @@ class PriorDistances(Priors):
             answers.update(await self._compare(round_number, again, start) if again else {})
             for client in set(again) - set(answers):
                 self.priors.pop(client)
-        known = tuple(client for client in clients if client in answers)
-        return Evidence(
-            known,
-            figures={
-                "train_loss": np.array([[answers[c].loss_sum / answers[c].samples] for c in known]).reshape(-1, 1),
-                "prior_distance": np.array([[answers[c].squared_distance] for c in known]).reshape(-1, 1),
-            },
-        )
+        losses = {client: answer.loss_sum / answer.samples for client, answer in answers.items()}
+        distances = {client: answer.squared_distance for client, answer in answers.items()}
+        return _columns(self.run, train_loss=losses, prior_distance=distances)
 
     async def _compare(self, round_number: int, clients: tuple[int, ...], start: Starts) -> dict[int, Evaluated]:
         own = {client: self.priors[client] for client in clients}
         return await evaluate(self.run, round_number, "compare", clients, start, own)
+
+
+def _columns(run: Run, **figures: Mapping[int, float]) -> Evidence:
+    """Columns (N, 1) of the clients that are there; nobody, if nothing is known of anybody."""
+    clients = tuple(run.membership.clients) if any(figures.values()) else ()
+    columns = {
+        name: np.array([known.get(client, np.nan) for client in clients]).reshape(-1, 1)
+        for name, known in figures.items()
+    }
+    return Evidence(clients, figures=columns)

@@ -91,6 +91,11 @@ class Updates:
                 self.forget(client)
 
 
+def most_bytes(tensors: tuple[TensorSpec, ...], sketch: int) -> int:
+    """What a client may bring: a model, an update, which is float32 whatever the model is, or a sketch."""
+    return max(total_bytes(tensors), 4 * trainable_size(tensors), LENGTH_BYTES + sketch) + 8
+
+
 class UpdateProfile(Profile):
     """In every round clients reveal a view of their updates; before the next one their inner products are taken."""
 
@@ -164,6 +169,8 @@ class UpdateProfile(Profile):
         """The Gram matrix of the last updates; rows of clients without one are NaN. None before the first round."""
         run, updates = self.run, self._updates
         present = tuple(run.membership.clients)
+        # One whose model was lost may have its group's by now.
+        self._met -= {client for client in run.merging.afresh if run.merging.untrained(client)}
         newcomers = tuple(client for client in present if client not in self._met)
         self._met.update(present)
         reveal = Reveal(self._view, self._without_head)
@@ -201,8 +208,7 @@ class UpdateProfile(Profile):
         spool = (SketchSpool if self._similarity == "sketch" else UpdateSpool)(
             RunDirectory(self.run.config.run_dir).path
         )
-        # A view is never larger than the model, but a sketch may be larger than a tiny one.
-        return Updates(spool, length, max(total_bytes(self.run.membership.tensors), LENGTH_BYTES + self._sketch) + 8)
+        return Updates(spool, length, most_bytes(self.run.membership.tensors, self._sketch))
 
     async def _choose_layer(self, updates: Updates) -> None:
         """HCCT-E: picks the layer whose updates differ most, once, and keeps that slice of what is known."""

@@ -198,6 +198,18 @@ async def test_a_member_without_weight_trains_and_reports_but_its_model_stays_wh
         assert outcome.samples == SAMPLES[0] + SAMPLES[2]
 
 
+async def test_if_all_that_count_fail_those_that_do_not_leave_the_model_as_it_was() -> None:
+    async with scene(Faults().fail(1), samples=SAMPLES) as play:
+        await play.attach(TWO_NODES[:3])
+        request = play.request(TWO_NODES[:3], "parallel")
+        members = tuple(dataclasses.replace(one, weight=float(one.client == 1)) for one in request.members)
+        outcome = await play.run_request(dataclasses.replace(request, members=members))
+        assert await play.result(outcome) == START
+        assert play.done == [0, 2]
+        assert isinstance(outcome, GroupResult)
+        assert outcome.samples == SAMPLES[0] + SAMPLES[2]
+
+
 async def test_a_group_may_start_from_the_mean_of_its_members_models() -> None:
     async with scene(samples=SAMPLES) as play:
         await play.attach(TWO_NODES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.surveyed import Surveys, surveyed
 
@@ -12,11 +14,11 @@ from top_server.group_task import GroupOutcome, GroupTask
 from top_server.profiles.priors import PriorDistances, PriorLosses, Priors
 
 
-def answering(surveys: Surveys, judged: dict[int, int]) -> None:
-    """Every client trains; it judges five samples, or as many as are named here, with its id as the mean loss."""
+def answering(surveys: Surveys, judged: dict[int, int], failing: Collection[int] = ()) -> None:
+    """Every other client trains; it judges five samples, or as many as are named, with its id as the mean loss."""
 
     def alone(task: GroupTask) -> GroupOutcome:
-        done = tuple(MemberDone(c, 0, Trained(ModelRef(f"prior of {c}"))) for c in task.clients)
+        done = tuple(MemberDone(c, 0, Trained(ModelRef(f"prior of {c}"))) for c in task.clients if c not in failing)
         return surveys.outcome(task, done=done)
 
     def judge(task: GroupTask) -> GroupOutcome:
@@ -28,12 +30,38 @@ def answering(surveys: Surveys, judged: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("profile", [PriorLosses, PriorDistances])
-async def test_a_client_that_judged_no_samples_is_left_out(
+async def test_of_a_client_that_judged_no_samples_nothing_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: type[Priors]
 ) -> None:
     async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
         answering(surveys, {1: 0})
         learned = profile(surveys.stage.run)
         evidence = await learned.gather(2)
-    assert evidence.clients == (0, 2)
-    assert evidence.matrices["train_loss"].tolist() == [[0.0], [2.0]]
+    assert evidence.clients == (0, 1, 2)
+    for column in evidence.matrices.values():
+        assert np.isnan(column).tolist() == [[False], [True], [False]]
+    assert evidence.matrices["train_loss"][[0, 2]].tolist() == [[0.0], [2.0]]
+
+
+@pytest.mark.parametrize("profile", [PriorLosses, PriorDistances])
+@pytest.mark.parametrize("round_number", [1, 2])
+async def test_a_client_whose_training_beforehand_fails_is_there_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: type[Priors], round_number: int
+) -> None:
+    async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
+        answering(surveys, {}, failing=(1,))
+        evidence = await profile(surveys.stage.run).gather(round_number)
+    assert evidence.clients == (0, 1, 2)
+    for column in evidence.matrices.values():
+        assert np.isnan(column).tolist() == [[False], [True], [False]]
+
+
+@pytest.mark.parametrize("profile", [PriorLosses, PriorDistances])
+@pytest.mark.parametrize("round_number", [1, 2])
+async def test_if_nobody_can_tell_nobody_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: type[Priors], round_number: int
+) -> None:
+    async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
+        answering(surveys, {}, failing=(0, 1, 2))
+        evidence = await profile(surveys.stage.run).gather(round_number)
+    assert evidence.clients == ()

@@ -1,0 +1,42 @@
+"""What clients may show of their updates, and who is a newcomer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.surveyed import surveyed
+
+from fedgsp.messages import TensorSpec
+from top_server.profiles.updates import LENGTH_BYTES, UpdateProfile, most_bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "sketch", "most"),
+    [
+        ("float32", 1000, 16, 4000),
+        ("float16", 1000, 16, 4000),  # the update is twice as large as the model
+        ("float64", 1000, 16, 8000),
+        ("float32", 1000, 65536, LENGTH_BYTES + 65536),
+    ],
+)
+def test_as_much_may_come_as_the_largest_view_has(dtype: str, values: int, sketch: int, most: int) -> None:
+    assert most <= most_bytes((TensorSpec("w", dtype, (values,)),), sketch) <= most + 8
+
+
+async def test_a_client_whose_model_is_lost_is_a_newcomer_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with surveyed(monkeypatch, 4, "none", run_dir=tmp_path) as surveys:
+        surveys.answers["alone"] = surveys.outcome
+        profile = UpdateProfile(surveys.stage.run)
+        try:
+            assert (await profile.gather(1)).newcomers == ()
+            assert (await profile.gather(2)).newcomers == ()
+            surveys.stage.run.merging.afresh.add(1)
+            assert (await profile.gather(3)).newcomers == (1,)
+            assert [task.clients for task in surveys.of("alone")] == [(1,)]
+            surveys.stage.run.merging.afresh.clear()
+            assert (await profile.gather(4)).newcomers == ()
+        finally:
+            profile.close()
