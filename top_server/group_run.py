@@ -26,8 +26,6 @@ from top_server.models import Held
 if TYPE_CHECKING:
     from top_server.run import Run
 
-#: Why a group fails whose nodes, or whose manager, are lost; what it did can be tried again.
-LOST = {FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT}
 #: Managers that a group is tried on before it is given up.
 MOST_MANAGERS = 4
 #: How often a round, or the making of a model, is tried whose nodes are lost.
@@ -83,12 +81,12 @@ async def _on(run: Run, round_number: int, task: GroupTask, manager: Manager, tr
         task,
         manager,
         result,
-        tuple(watcher.done),
-        tuple(watcher.skipped),
-        frozenset(watcher.lost),
-        watcher.models,
-        tuple(watcher.hops),
-        trace,
+        done=tuple(watcher.done),
+        skipped=tuple(watcher.skipped),
+        lost=watcher.lost,
+        models=watcher.models,
+        hops=tuple(watcher.hops),
+        trace=trace,
     )
 
 

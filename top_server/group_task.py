@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fedgsp.messages import (
     Discrimination,
@@ -18,12 +19,16 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.weights import Weights
-from top_server.manager_pool import Manager
 from top_server.models import Held
 from top_server.moved import Moved
 
+if TYPE_CHECKING:
+    from top_server.manager_pool import Manager
+
 #: Programs in which members train.
 TRAINS = ("relay", "parallel", "alone")
+#: Why something fails whose nodes, or whose manager, are lost; it can be tried again when they are back.
+LOST = {FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,8 @@ class GroupOutcome:
     result: GroupResult | Failure
     done: tuple[MemberDone, ...]
     skipped: tuple[MemberSkipped, ...]
-    #: Clients whose models are lost, and so had no part in the group's start.
-    lost: frozenset[int] = frozenset()
+    #: Why clients' models had no part in the group's start.
+    lost: Mapping[int, Failure] = field(default_factory=dict)
     #: Members' own models, where these are collected, or why one could not be had.
     models: Mapping[int, Weights | Failure] = field(default_factory=dict)
     #: The hops of a relay behind its result, or so far.

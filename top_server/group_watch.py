@@ -57,7 +57,7 @@ class GroupWatch:
         self.done: list[MemberDone] = []
         self.hops: list[FinishedHop] = list(trace.finished)
         self.skipped: list[MemberSkipped] = list(trace.skipped)
-        self.lost: set[int] = set()
+        self.lost: dict[int, Failure] = {}
         self.models: dict[int, Weights | Failure] = {}
 
     def __call__(self, event: GroupEvent) -> None:
@@ -84,8 +84,8 @@ class GroupWatch:
                     code=skipped.failure.code.name if skipped.failure is not None else None,
                     reason=str(skipped.failure),
                 )
-            case PartLost(client, _):
-                self.lost.add(client)
+            case PartLost(client, failure):
+                self.lost[client] = failure or Failure(FailureCode.NO_SUCH_MODEL, "no reason was given")
             case PairsLeft(exchanges, left, pairs):
                 told = {"exchanges": exchanges, "most": self._most, "left": left, "pairs": pairs}
                 self._run.journal.record("discriminators", **told)

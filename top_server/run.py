@@ -20,8 +20,8 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, total_bytes, without_head
 from top_server.config import RunConfig
-from top_server.group_run import LOST, MOST_MANAGERS, MOST_TRIES, first_attempt, run_group
-from top_server.group_task import GroupOutcome, GroupTask, Trace
+from top_server.group_run import MOST_MANAGERS, MOST_TRIES, first_attempt, run_group
+from top_server.group_task import LOST, GroupOutcome, GroupTask, Trace
 from top_server.grouping import GroupingRequest, Plan
 from top_server.journal import Journal
 from top_server.manager_pool import Manager, ManagerPool

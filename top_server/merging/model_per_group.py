@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, Results
+from top_server.group_task import LOST
 from top_server.merging.base import Merging, Starts
 from top_server.models import INITIAL, Held, client_slot
 
@@ -65,20 +66,21 @@ class ModelPerGroup(Merging):
         return None
 
     def note_lost(self, outcome: GroupOutcome) -> None:
-        """A model that its node lost is lost: its client is a newcomer again, unless its group gave it another."""
-        gone = {
-            skipped.client
-            for skipped in outcome.skipped
-            if skipped.client in outcome.task.own_starts
-            and skipped.failure is not None
-            and skipped.failure.code is FailureCode.NO_SUCH_MODEL
-        }
-        for client in sorted(gone | outcome.lost):
+        """A model that its node lost is lost: its client is a newcomer again, unless its group gave it another.
+
+        While only the node is lost, the model may come back with it.
+        """
+        gone = {client: failure for client, failure in outcome.lost.items() if failure.code not in LOST}
+        for skipped in outcome.skipped:
+            why, own = skipped.failure, skipped.client in outcome.task.own_starts
+            if own and why is not None and why.code is FailureCode.NO_SUCH_MODEL:
+                gone[skipped.client] = why
+        for client, failure in sorted(gone.items()):
             if self.of(client).client == client:
                 self.run.models.drop(client_slot(client))
                 self._trained.pop(client, None)
                 self.afresh.add(client)
-                self.run.journal.record("model_lost", client=client, reason="its node has it no more")
+                self.run.journal.record("model_lost", client=client, reason=str(failure))
 
     def of(self, client: int) -> Held:
         """Its own or its group's; the initial model for one that has not trained yet."""

@@ -12,6 +12,7 @@ from support.scripted import model
 from support.staged import START, Stage, stage
 
 from fedgsp.messages import Failure, FailureCode, ModelRef
+from top_server.group_task import LOST
 from top_server.merging import MERGES
 from top_server.models import INITIAL, Held
 
@@ -86,14 +87,27 @@ async def test_a_client_whose_own_model_is_lost_starts_from_the_initial_one_agai
         assert starts(s, 0, 1) == [(own(0).id, 0, 10), ("run/initial", None, 11)]
 
 
+async def test_a_model_whose_node_is_away_may_come_back_with_it() -> None:
+    async with stage("none") as s:
+        await s.run.merging.take(1, s.alone({0: own(0), 1: own(1)}))
+        lost = {client: Failure(code, "its node") for client, code in enumerate(sorted(LOST))}
+        assert len(lost) == 4
+        outcome = await s.trained((2, 3), 5.0)
+        assert await s.run.merging.take(2, dataclasses.replace(outcome, lost=lost)) is None
+        assert not s.journal.of_kind("model_lost")
+        assert starts(s, 0, 1) == [(own(0).id, 0, 10), (own(1).id, 1, 11)]
+
+
 async def test_a_part_of_a_start_that_is_lost_costs_nobody_else_theirs() -> None:
     async with stage("none") as s:
         await s.run.merging.take(1, s.alone({0: own(0), 1: own(1)}))
         await s.run.merging.take(1, await s.trained((2, 3), 5.0))
         failure = Failure(FailureCode.STALLED, "no member trained")
         outcome = s.outcome("parallel", failure, skipped=dict.fromkeys((0, 1, 2), "it could not be had"))
-        assert await s.run.merging.take(2, dataclasses.replace(outcome, lost=frozenset([1]))) == failure
-        assert [event["client"] for event in s.journal.of_kind("model_lost")] == [1]
+        lost = {1: Failure(FailureCode.NO_SUCH_MODEL, "gone")}
+        assert await s.run.merging.take(2, dataclasses.replace(outcome, lost=lost)) == failure
+        told = s.journal.of_kind("model_lost")
+        assert [(event["client"], event["reason"]) for event in told] == [(1, str(lost[1]))]
         assert starts(s, 0, 1, 2) == [(own(0).id, 0, 10), ("run/initial", None, 11), ("run/1/0", None, 12)]
 
 
