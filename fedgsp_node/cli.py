@@ -34,10 +34,10 @@ def _show_version(wanted: bool) -> None:
 def node(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and leave")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and exit")
     ] = False,
 ) -> None:
-    """Host clients: hold their data, train, and hand weights on."""
+    """Host clients: hold their data, train, and pass weights on."""
     if context.invoked_subcommand is None:
         raise ConfigError("no command is given", "give `start`, or see --help")
 
@@ -47,7 +47,9 @@ def start(
     top_server: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="the top server to join", rich_help_panel=REACHING)
     ],
-    task: Annotated[str, typer.Option(help="a built-in task, or module:factory", rich_help_panel=WORK)] = "digits",
+    task: Annotated[
+        str, typer.Option(help="a built-in task, or your own as module:factory", rich_help_panel=WORK)
+    ] = "digits",
     task_option: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="an option of the task; repeatable", rich_help_panel=WORK),
@@ -55,14 +57,14 @@ def start(
     clients: Annotated[
         str | None,
         typer.Option(
-            metavar="IDS", help="clients to host, as 0-3,7; all of the task if not given", rich_help_panel=WORK
+            metavar="IDS", help="clients to host, such as 0-3,7; all of the task by default", rich_help_panel=WORK
         ),
     ] = None,
     peer_listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="where other nodes fetch weights from this one; without it, group managers carry them",
+            help="where other nodes fetch weights from this one; without it they go through the group managers",
             rich_help_panel=REACHING,
         ),
     ] = None,
@@ -70,7 +72,7 @@ def start(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="the address other nodes are told, if not the bound one",
+            help="the address that other nodes are told to dial, if not that of --peer-listen",
             rich_help_panel=REACHING,
         ),
     ] = None,
@@ -78,35 +80,44 @@ def start(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="PEM of the CA by which all peers are known; without it connections are plain",
+            help="PEM file of the CA that issued all peers' certificates; without it nothing is encrypted",
             rich_help_panel=REACHING,
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PEM of the certificate shown to all peers", rich_help_panel=REACHING),
+        typer.Option(
+            metavar="FILE",
+            help="PEM file of the certificate that this process shows to all peers",
+            rich_help_panel=REACHING,
+        ),
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PEM of the private key of --tls-cert", rich_help_panel=REACHING),
+        typer.Option(metavar="FILE", help="PEM file of the private key of --tls-cert", rich_help_panel=REACHING),
     ] = None,
     state_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIRECTORY",
-            help="where clients keep personal layers and models for a restart of the node; in memory if not given",
+            help="where clients' heads and models are kept for a restart of the node; in memory only by default",
             rich_help_panel=WORK,
         ),
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="threads of a training step", rich_help_panel=WORK)
+        int,
+        typer.Option(
+            min=1, max=1024, help="threads to train with; the bits of the models depend on it", rich_help_panel=WORK
+        ),
     ] = 1,
     name: Annotated[
-        str | None, typer.Option(help="its name in the record of the run; host and process if not given")
+        str | None, typer.Option(help="name of this node in the run's records; HOST-PID by default")
     ] = None,
     connect_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="give up after this long without a top server", rich_help_panel=REACHING),
+        typer.Option(
+            metavar="SECONDS", help="exit after looking for a top server for this long", rich_help_panel=REACHING
+        ),
     ] = 120.0,
     lost_after: Annotated[
         float,
@@ -114,7 +125,7 @@ def start(
             metavar="SECONDS",
             min=LEAST_LOST_AFTER_S,
             max=MOST_LOST_AFTER_S,
-            help="a peer without a word for this long is gone: dead, frozen or cut off",
+            help="treat a peer as lost (dead, frozen or cut off) after this long without a sign of life",
             rich_help_panel=REACHING,
         ),
     ] = LOST_AFTER_S,
@@ -122,12 +133,12 @@ def start(
         str,
         typer.Option(
             metavar="|".join(HAND_OVERS),
-            help="models go to processes of this machine through memory, or always through the network",
+            help="how models pass to processes of this machine: by shared memory (auto), or always over the network",
             rich_help_panel=REACHING,
         ),
     ] = HAND_OVERS[0],
     json: Annotated[
-        bool, typer.Option("--json", help="log as one JSON object per line, to stdout", rich_help_panel=REPORTING)
+        bool, typer.Option("--json", help="log to stdout, one JSON object per line", rich_help_panel=REPORTING)
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="log more", rich_help_panel=REPORTING)] = False,
 ) -> None:

@@ -46,19 +46,19 @@ def run(
     config_file: Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="settings in TOML, such as a run leaves behind; flags win over them"
+            "--config", metavar="FILE", help="settings in TOML, such as the config.toml of a run; flags override them"
         ),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="DIRECTORY", help="go on with a run that was cut off, with its settings"),
+        typer.Option("--resume", metavar="DIRECTORY", help="continue an interrupted run with its settings"),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="events as one JSON object per line, to stdout", rich_help_panel=OUTPUT)
+        bool, typer.Option("--json", help="print events to stdout, one JSON object per line", rich_help_panel=OUTPUT)
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="log more, to stderr", rich_help_panel=OUTPUT)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr", rich_help_panel=OUTPUT)] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and leave")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and exit")
     ] = False,
     **_settings: Any,
 ) -> None:
@@ -119,9 +119,9 @@ def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
 @app.command()
 def picture(
     run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
-    out: Annotated[Path | None, typer.Option(help="the file to write; RUN_DIR/run.png if not given")] = None,
+    out: Annotated[Path | None, typer.Option(help="the file to write; RUN_DIR/run.png by default")] = None,
 ) -> None:
-    """Draw a run: accuracy and loss by round, who trained with whom, how far apart their data are, gains."""
+    """Draw a run: accuracy and loss by round, who trained with whom, how far apart their data are, and gains."""
     from top_server import pictures
 
     target = out or run_dir / "run.png"
@@ -132,16 +132,20 @@ def picture(
 @app.command()
 def grouping_service(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="where top servers ask; port 0 takes any")
+        str, typer.Option(metavar="HOST:PORT", help="where top servers ask; port 0 picks a free one")
     ] = "127.0.0.1:7300",
     tls_ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PEM of the CA by which top servers are known")
+        Path | None, typer.Option(metavar="FILE", help="PEM file of the CA that issued the top servers' certificates")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM of the certificate shown to them")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM of the private key of --tls-cert")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="log more, to stderr")] = False,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM file of the certificate shown to them")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM file of the private key of --tls-cert")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr")] = False,
 ) -> None:
-    """Answer the grouping questions of other top servers (their --grouping grpc://HOST:PORT)."""
+    """Group the clients of other top servers: those started with --grouping grpc://HOST:PORT."""
     config.check_address("--listen", listen)
     logs.configure(verbose)
     credentials = tls.load(tls.tls_files(tls_ca, tls_cert, tls_key))

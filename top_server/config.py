@@ -79,16 +79,22 @@ def _setting(default: Any, panel: str, help: str, **rules: Any) -> Any:
 class RunConfig:
     """Every setting of a run; None leaves the choice to the scheme, or says that there is no limit."""
 
-    scheme: str = _setting("fedgsp", METHOD, "the algorithm: a row of choices", choices=_schemes)
-    growth: str | None = _setting(None, METHOD, "how the number of groups grows", choices=_growths)
-    alpha: float = _setting(2.0, METHOD, "speed of the growth", above=0)
-    beta: int = _setting(10, METHOD, "groups of the first round, and step of the growth", least=1)
-    sampling_rate: float = _setting(0.3, METHOD, "share of the groups that train in a round", above=0, most=1)
+    scheme: str = _setting("fedgsp", METHOD, "the algorithm; sets the defaults of the choices below", choices=_schemes)
+    growth: str | None = _setting(None, METHOD, "how the number of groups grows from round to round", choices=_growths)
+    alpha: float = _setting(2.0, METHOD, "how fast the number of groups grows", above=0)
+    beta: int = _setting(10, METHOD, "number of groups in the first round, and the step by which it grows", least=1)
+    sampling_rate: float = _setting(
+        0.3,
+        METHOD,
+        "share of the groups (fedavg: of the clients) that train in each round, where the scheme samples",
+        above=0,
+        most=1,
+    )
     grouping: str | None = _setting(
-        None, METHOD, "who trains with whom; or a service at grpc://host:port", choices=_groupings
+        None, METHOD, "who trains with whom; or ask a service: grpc://host:port", choices=_groupings
     )
     grouping_option: dict[str, str] = _setting(
-        {}, METHOD, "an option of the grouping; repeatable", options_of="grouping"
+        {}, METHOD, "an option of the grouping, evidence, merge or aggregation; repeatable", options_of="grouping"
     )
     program: str | None = _setting(
         None, METHOD, "how the clients of a group train: in turn, or at once", choices=("relay", "parallel")
@@ -98,98 +104,108 @@ class RunConfig:
         {}, METHOD, "an option of the training; repeatable", options_of="training"
     )
     aggregation: str | None = _setting(
-        None,
-        METHOD,
-        "what becomes of models trained in parallel",
-        choices=_aggregations,
+        None, METHOD, "how models trained in parallel are combined", choices=_aggregations
     )
     merge: str | None = _setting(
-        None, METHOD, "what the groups' results become: one model, or one per group or cluster", choices=_merges
+        None, METHOD, "how the groups' results are combined: one model, or one per group or cluster", choices=_merges
     )
     after_arrivals: str | None = _setting(
         None,
         METHOD,
-        "who trains on once clients have joined coalitions late: all, or only the joined ones",
+        "who keeps training once clients have joined late: everybody, or only the coalitions that they joined",
         choices=("all", "joined"),
     )
-    seed: int = _setting(0, METHOD, "root of all randomness", least=0, most=2**63 - 1)
+    seed: int = _setting(0, METHOD, "seed of all randomness", least=0, most=2**63 - 1)
 
-    rounds: int = _setting(20, TRAINING, "rounds of the run", least=1)
-    local_epochs: int = _setting(
-        1, TRAINING, "passes of a client over its data, each time it trains", least=1, most=2**31
-    )
+    rounds: int = _setting(20, TRAINING, "number of rounds", least=1)
+    local_epochs: int = _setting(1, TRAINING, "passes over a client's data each time it trains", least=1, most=2**31)
     batch_size: int = _setting(5, TRAINING, "samples per step", least=1, most=2**31)
     learning_rate: float = _setting(0.01, TRAINING, "step size", above=0)
     learning_rate_decay: float = _setting(
-        1.0, TRAINING, "factor on the learning rate from each round to the next", above=0, most=1
+        1.0, TRAINING, "factor that the learning rate is multiplied by after each round", above=0, most=1
     )
-    evaluate_every: int = _setting(1, TRAINING, "rounds between evaluations; the last round always has one", least=1)
+    evaluate_every: int = _setting(1, TRAINING, "evaluate every so many rounds, and always after the last", least=1)
 
-    task: str = _setting("digits", TASK, "a built-in task, or module:factory")
+    task: str = _setting("digits", TASK, "a built-in task, or your own as module:factory")
     task_option: dict[str, str] = _setting({}, TASK, "an option of the task; repeatable", options_of="task")
 
-    listen: str = _setting("127.0.0.1:7000", PROCESSES, "where nodes join; port 0 takes any", metavar="HOST:PORT")
+    listen: str = _setting("127.0.0.1:7000", PROCESSES, "where nodes join; port 0: any free one", metavar="HOST:PORT")
     min_nodes: int = _setting(1, PROCESSES, "nodes to wait for before the first round", least=1)
     min_clients: int | None = _setting(None, PROCESSES, "clients to wait for before the first round", least=1)
-    join_timeout: float = _setting(120.0, PROCESSES, "longest wait for them", above=0, metavar="SECONDS")
+    join_timeout: float = _setting(
+        120.0,
+        PROCESSES,
+        "how long to wait for those nodes and clients, or for one to come back when all are lost",
+        above=0,
+        metavar="SECONDS",
+    )
     lost_after: float = _setting(
         LOST_AFTER_S,
         PROCESSES,
-        "a peer without a word for this long is gone: dead, frozen or cut off",
+        "treat a peer as lost (dead, frozen or cut off) after this long without a sign of life",
         least=LEAST_LOST_AFTER_S,
         most=MOST_LOST_AFTER_S,
         metavar="SECONDS",
     )
     stall_timeout: float = _setting(
-        60.0, PROCESSES, "a client without progress for this long is passed over", above=0, metavar="SECONDS"
+        60.0, PROCESSES, "skip a client that makes no progress for this long", above=0, metavar="SECONDS"
     )
     update_norm_limit: float | None = _setting(
         None,
         PROCESSES,
-        "a client is passed over whose update is longer than the median by this factor; any length if not given",
+        "skip a client whose update is more than FACTOR times as long as the median; no limit by default",
         above=1,
         metavar="FACTOR",
     )
     relay: str = _setting(
         "auto",
         PROCESSES,
-        "how weights travel: between nodes where these can be reached, always so, or always through the managers",
+        "how weights travel: straight from node to node where possible, always so, or always through the managers",
         choices=("auto", "direct", "manager"),
     )
     hand_over: str = _setting(
         "auto",
         PROCESSES,
-        "models go between processes of one machine through memory, or always through the network",
+        "how models pass between processes of one machine: by shared memory (auto), or always over the network",
         choices=HAND_OVERS,
     )
     wire_dtype: str = _setting(
         "exact",
         PROCESSES,
-        "bfloat16: models are rounded to it as they are made, and their float32 values travel in two bytes",
+        "bfloat16: models are rounded to it as they are made, and their float32 values travel in half the bytes",
         choices=("exact", "bfloat16"),
     )
     manager_ports: str | None = _setting(
-        None, PROCESSES, "ports that group managers may take; any if not given", metavar="FIRST-LAST"
+        None, PROCESSES, "ports that group managers may use; any by default", metavar="FIRST-LAST"
     )
     tls_ca: Path | None = _setting(
-        None, PROCESSES, "PEM of the CA by which all peers are known; without it connections are plain", metavar="FILE"
+        None,
+        PROCESSES,
+        "PEM file of the CA that issued all peers' certificates; without it nothing is encrypted",
+        metavar="FILE",
     )
-    tls_cert: Path | None = _setting(None, PROCESSES, "PEM of the certificate shown to all peers", metavar="FILE")
-    tls_key: Path | None = _setting(None, PROCESSES, "PEM of the private key of --tls-cert", metavar="FILE")
+    tls_cert: Path | None = _setting(
+        None, PROCESSES, "PEM file of the certificate that this process shows to all peers", metavar="FILE"
+    )
+    tls_key: Path | None = _setting(None, PROCESSES, "PEM file of the private key of --tls-cert", metavar="FILE")
     local_nodes: int = _setting(0, PROCESSES, "nodes to start on this machine", least=0)
     clients: int | None = _setting(None, PROCESSES, "clients that the local nodes host together: 0 to N - 1", least=1)
-    threads: int = _setting(1, PROCESSES, "threads per local node", least=1, most=1024)
+    threads: int = _setting(
+        1, PROCESSES, "threads per local node; the bits of the models depend on it", least=1, most=1024
+    )
 
     run_dir: Path | None = _setting(
-        None, RECORD, "where the run is recorded; runs/TIME-SCHEME if not given", metavar="DIRECTORY"
+        None, RECORD, "where the run is recorded; runs/TIME-SCHEME by default", metavar="DIRECTORY"
     )
     local_run: Path | None = _setting(
         None,
         RECORD,
-        "compare every client with a run of each alone, recorded there; made first if there is none",
+        "compare each client with a baseline where every client trains alone, kept in DIRECTORY; run first if missing",
         metavar="DIRECTORY",
     )
-    keep_models: str = _setting("last", RECORD, "the checkpoints that stay", choices=("last", "all"))
+    keep_models: str = _setting(
+        "last", RECORD, "which checkpoints to keep: those of the last round, or all", choices=("last", "all")
+    )
 
     def learning_rate_in(self, round_number: int) -> float:
         """Step size of a round, which counts from 1 (HCCT, section 3.3); before the first one that of the first."""
