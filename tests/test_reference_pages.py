@@ -8,7 +8,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 
 import fedgsp_node.cli
@@ -51,3 +50,14 @@ def test_every_field_of_an_event_is_described() -> None:
         event: [field for field in fields if f"`{field}`" not in described[event]] for event, fields in listed.items()
     }
     assert {event: fields for event, fields in missing.items() if fields} == {}
+
+
+def flags() -> set[str]:
+    """Those of every command, but for --help."""
+    commands = [command for program in COMMANDS.values() for command in (program, *program.commands.values())]
+    return {flag for command in commands for option in command.params for flag in option.opts if flag[:2] == "--"}
+
+
+def test_the_readme_names_every_flag() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sorted(flag for flag in flags() if not re.search(rf"{flag}(?![\w-])", readme)) == []
