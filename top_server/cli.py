@@ -145,7 +145,7 @@ def grouping_service(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr")] = False,
 ) -> None:
-    """Group the clients of other top servers: those started with --grouping grpc://HOST:PORT."""
+    """Serve groupings to top servers that were started with --grouping grpc://HOST:PORT."""
     config.check_address("--listen", listen)
     logs.configure(verbose)
     credentials = tls.load(tls.tls_files(tls_ca, tls_cert, tls_key))
