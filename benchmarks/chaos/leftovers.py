@@ -38,9 +38,9 @@ def find(folder: Path, run_dir: Path, mark: str) -> list[str]:
     with contextlib.suppress(psutil.AccessDenied):
         listening = [socket for socket in psutil.net_connections("tcp") if socket.status == psutil.CONN_LISTEN]
         found += [f"a port: {socket.laddr.port} of {socket.pid}" for socket in listening if socket.pid in ours]
-    unfinished = {path for pattern in UNFINISHED for path in run_dir.rglob(pattern)}
-    # State of clients is meant to stay; what is written aside is not.
-    unfinished |= {path for state in folder.glob("state-*") for path in state.rglob("*.writing")}
+    # The state of clients is meant to stay, as the record of the run is; what is written aside is not.
+    kept = (run_dir, *folder.glob("state-*"))
+    unfinished = {path for place in kept for pattern in UNFINISHED for path in place.rglob(pattern)}
     unfinished |= set((folder / "tmp").glob("*"))
     return found + [f"a file: {path.relative_to(folder)}" for path in sorted(unfinished)]
 
