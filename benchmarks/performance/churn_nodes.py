@@ -15,7 +15,6 @@ import os
 import random
 import sys
 
-from fedgsp import channels
 from fedgsp.errors import UserError
 from fedgsp_node.server import run
 from fedgsp_node.settings import NodeSettings
@@ -97,8 +96,6 @@ async def obey(host: Host) -> None:
 
 
 async def host(flags: argparse.Namespace) -> int:
-    # Nodes of one process would share connections; those of many do not.
-    channels._CHANNEL_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
     options = dict(option.split("=") for option in flags.task_option)
     nodes = [
         NodeSettings(
