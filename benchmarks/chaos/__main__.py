@@ -5,9 +5,9 @@
 Each run is drawn from its seed: 8 to 12 clients on 3 or 4 nodes, and one or two faults. A node, a group manager, the
 top server or everything is killed and started again; one of them is stopped and continued; a link is cut and mended,
 with all links slow and lossy in some runs (root only: they need network namespaces). A run is good if it finishes, if
-its final model has the bits of the oracle, which is told who took part, if nobody is left out who need not be, and if
-no process, port or unfinished file is left. The exit code is 1 if a run is not good or a fault went unnoticed for more
-than 5 s.
+its final model, and what clients keep on their nodes, have the bits of the oracle, which is told who took part, if
+nobody is left out who need not be, and if no process, port or unfinished file is left. The exit code is 1 if a run is
+not good or a fault went unnoticed for more than 5 s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model that a run must have, by an independent implementation that is told who trained with whom."""
+"""The models that a run must have, by an independent implementation that is told who trained with whom."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 
 from benchmarks.chaos.events import Event
 from benchmarks.chaos.plan import Plan
+from fedgsp.local_training import training_options
 from fedgsp.task import Task
 from fedgsp_node.tasks import load_task
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from support.reference import Reference, State, stream, weighted_mean
+from support.reference_coalitions import CoalitionReference
 from support.reference_groups import GroupReference
 
 TRAINING = ("relay", "parallel")
@@ -62,7 +64,21 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
 
 def final_model(plan: Plan, told: Mapping[int, Told]) -> State:
     """The global model after the last round."""
-    reference = Reference(_task(plan.clients), range(plan.clients), plan.rounds, seed=plan.seed)
+    return final_models(plan, told)[0]
+
+
+def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int, State]]:
+    """The global model after the last round, and the models that Ditto's clients keep to themselves by then.
+
+    The latter of those alone who took part in every round: nobody tells whether a client that was left out of one
+    had trained by then.
+    """
+    task, clients = _task(plan.clients), range(plan.clients)
+    reference = Reference(task, clients, plan.rounds, seed=plan.seed)
+    personal: dict[int, State] = {}  # filled by the reference
+    if plan.scheme == "ditto":
+        how = {"training": "ditto", "numbers": training_options("ditto", {}), "personal": personal}
+        reference = CoalitionReference(task, clients, plan.rounds, seed=plan.seed, **how)
     model = reference.initial()
     for number in range(1, plan.rounds + 1):
         states, sizes = [], []
@@ -72,7 +88,8 @@ def final_model(plan: Plan, told: Mapping[int, Told]) -> State:
                 states.append(trained)
                 sizes.append(sum(len(reference.task.data(client).train) for client in members))
         model = weighted_mean(states, sizes if plan.scheme in WEIGHTED else [1] * len(states))
-    return model
+    always = set(clients).intersection(*(set().union(*this.taking_part) for this in told.values()))
+    return model, {client: kept for client, kept in sorted(personal.items()) if client in always}
 
 
 def untold(told: Mapping[int, Told]) -> list[str]:
@@ -150,9 +167,10 @@ RULES = {
     "naive-gsp-icg": _relayed,
     "fedavg": _averaged,
     "global": _averaged,
+    "ditto": _averaged,
     "fedfa": _by_accuracy,
 }
-WEIGHTED = ("fedavg", "global")
+WEIGHTED = ("fedavg", "global", "ditto")
 
 
 @cache

@@ -20,8 +20,14 @@ VICTIMS: Mapping[str, Mapping[str, float]] = {
 }
 #: How long, in seconds: until a killed process is started again, a stopped one continued, a cut link mended.
 LASTING = {"kill": (0.0, 2.0), "stop": (1.0, 12.0), "cut": (1.0, 15.0)}
-#: The schemes whose models the oracle can tell; in every round of FedFA clients tell of themselves, too.
-SCHEMES = {"fedgsp": 0.6, "fedavg": 0.1, "fedfa": 0.05, "naive-gsp": 0.1, "naive-gsp-icg": 0.1, "global": 0.05}
+#: The schemes whose models the oracle can tell; in every round of FedFA clients tell of themselves, too, and Ditto's
+#: keep models of their own on their nodes' disks.
+SCHEMES = {
+    **{"ditto": 0.1, "fedgsp": 0.5, "fedavg": 0.1, "fedfa": 0.05},
+    **{"naive-gsp": 0.1, "naive-gsp-icg": 0.1, "global": 0.05},
+}
+#: Those in which all clients train in every round.
+OF_EVERYONE = ("ditto", "fedfa", "global")
 RELAYS = {"auto": 0.75, "manager": 0.25}
 SECOND_FAULT = 0.2
 WEATHER = 0.3

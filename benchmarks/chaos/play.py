@@ -13,7 +13,9 @@ from benchmarks.chaos import leftovers, oracle, times
 from benchmarks.chaos.faults import Strike, strike
 from benchmarks.chaos.plan import Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
+from fedgsp.errors import DataError
 from fedgsp.lifecycle import tail
+from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
 from top_server.checkpoint import load
 from top_server.history import read_lines
 
@@ -137,15 +139,34 @@ def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
     for number, group in ((number, group) for number, this_round in told.items() for group in this_round.failed):
         if left := [client for client in told[number].teams[group] if (group, client) not in told[number].skipped]:
             wrong.append(f"round {number}: group {group} failed, though nothing kept clients {left} from training")
+    model, personal = oracle.final_models(plan, told)
     found = load(this.run_dir / "models" / "final.safetensors")[0]
-    return wrong + _differing(found, oracle.final_model(plan, told))
+    wrong += _differing("the model", found, model)
+    run_id = next(this.events.of_kind("run_started"))["run"]
+    for client, expected in personal.items():
+        (name,) = (name for name, clients in zip(this.nodes, plan.hosted, strict=True) if client in clients)
+        try:
+            kept = _kept(this.state_dir(name), run_id, client)
+        except DataError as error:  # damaged
+            wrong.append(str(error))
+            continue
+        wrong += _differing(f"client {client}'s own model", kept, expected)
+    return wrong
 
 
-def _differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+def _kept(directory: Path, run_id: str, client: int) -> Mapping[str, Any]:
+    """The model that a client keeps on its node's disk; no tensors if there is none."""
+    state = PersonalState(directory)
+    state.open(run_id)
+    kept = state.get(client, PERSONAL_MODEL)
+    return kept[1] if kept is not None else {}
+
+
+def _differing(what: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     if found.keys() != expected.keys():
-        return [f"the model has tensors {sorted(found)}"]
+        return [f"{what} has tensors {sorted(found)}"]
     differing = [name for name, array in expected.items() if found[name].tobytes() != array.tobytes()]
-    return [f"the model differs from the oracle's in {', '.join(differing)}"] if differing else []
+    return [f"{what} differs from the oracle's in {', '.join(differing)}"] if differing else []
 
 
 def _rounded(seconds: float | None) -> Any:

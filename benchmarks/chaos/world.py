@@ -20,7 +20,7 @@ import psutil
 from benchmarks.chaos import leftovers
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.links import Links, linked
-from benchmarks.chaos.plan import Plan
+from benchmarks.chaos.plan import OF_EVERYONE, Plan
 from fedgsp.lifecycle import LIFELINE_VARIABLE, tail
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ class World:
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
             command += self._task
-            if plan.scheme not in ("global", "fedfa"):  # in which all clients train in every round
+            if plan.scheme not in OF_EVERYONE:
                 command += ["--alpha", str(plan.alpha), "--beta", "2", "--sampling-rate", "1"]
         process = await self._start(TOP_SERVER, command)
         self._watching.append(asyncio.create_task(self._watch(process), name="watch the top server"))
@@ -94,7 +94,7 @@ class World:
         command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", self.address]
         command += ["--name", name, "--clients", ",".join(map(str, self.plan.hosted[number]))]
         command += [*self._task, "--peer-listen", f"{host}:0"]
-        command += ["--state-dir", str(self.folder / f"state-{name}"), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
+        command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
         await self._start(name, command)
 
     def lives(self, name: str) -> bool:
@@ -154,6 +154,10 @@ class World:
             await child.wait()
             if child.stdin is not None:
                 child.stdin.close()
+
+    def state_dir(self, name: str) -> Path:
+        """What a node keeps of its clients."""
+        return self.folder / f"state-{name}"
 
     def log(self, name: str) -> Path:
         """What a process says."""

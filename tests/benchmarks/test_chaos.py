@@ -1,19 +1,27 @@
-"""What a disturbed run is judged by: what it left behind."""
+"""What a disturbed run is judged by: what it left behind, and the models that clients keep."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.reference import assert_same_bits
 
-from benchmarks.chaos import leftovers
+from benchmarks.chaos import leftovers, oracle
+from benchmarks.chaos.plan import Plan
 from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
 from top_server import checkpoint
 
 ARRAYS = {"weight": np.zeros(3, np.float32)}
 ORIGIN = checkpoint.Origin("run", "ditto", 1, 0)
+
+
+#: Many clients, so that each has little data; three of them train.
+PLAN = Plan(5, "ditto", "auto", 1.0, 2, (tuple(range(40)),), ())
+TEAM = [[0, 1, 2]]
 
 
 class KilledError(BaseException):
@@ -55,3 +63,22 @@ def test_what_a_killed_node_was_writing_is_told(
 def test_what_a_killed_top_server_was_writing_is_told(places: tuple[Path, Path], tmp_path: Path) -> None:
     (places[0] / ".writing").mkdir()
     assert found(tmp_path) == ["a file: run/.writing"]
+
+
+def test_the_oracle_knows_what_those_keep_who_took_part_in_every_round() -> None:
+    calm = {number: oracle.Told(TEAM) for number in (1, 2)}
+    model, kept = oracle.final_models(PLAN, calm)
+    assert list(kept) == [0, 1, 2]
+    again, left = oracle.final_models(PLAN, calm | {1: oracle.Told(TEAM, {(0, 1)})})
+    assert list(left) == [0, 2]
+    for name, array in model.items():
+        assert array.tobytes() != again[name].tobytes()
+        assert array.tobytes() != kept[0][name].tobytes()
+
+
+def test_other_schemes_keep_nothing() -> None:
+    alone = {number: oracle.Told(TEAM) for number in (1, 2)}
+    everybody = dataclasses.replace(PLAN, scheme="global")
+    model, kept = oracle.final_models(everybody, alone)
+    assert kept == {}
+    assert_same_bits(model, oracle.final_model(PLAN, alone))  # Ditto's shared model is that of plain training
