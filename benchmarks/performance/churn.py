@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any
 
+from benchmarks.performance import memory
 from benchmarks.performance.rows import Row, main
-from benchmarks.performance.runs import IDLE_TASK, MIB, ROOT, Run, RunFailedError, held, started
+from benchmarks.performance.runs import IDLE_TASK, MIB, ROOT, Run, RunFailedError, started
 from top_server.history import read_lines
 
 PARAMETERS = 10_000
@@ -116,7 +117,7 @@ def play(sizes: Sizes, scheme: str, repeats: int) -> Found:
     flags += ["--join-timeout", str(TIMEOUT_S / 2)]
     with started(flags) as run, (run.directory.parent / "nodes").open("wb") as output:
         _wait(run, lambda: run.events() != [])
-        idle = held(run.process.pid, "status", "VmRSS")
+        idle = memory.resident(run.process.pid)
         with hosted(sizes, run.events()[0]["address"], output) as hosts:
             _wait(run, lambda: len(_history(run)) > repeats)
             begin = _tell(hosts, "churn")
@@ -126,7 +127,7 @@ def play(sizes: Sizes, scheme: str, repeats: int) -> Found:
             def over() -> bool:
                 nonlocal peak
                 with contextlib.suppress(OSError):  # it is gone
-                    peak = held(run.process.pid, "status", "VmHWM")
+                    peak = memory.peak(run.process.pid)
                 return all(process.poll() is not None for process in (run.process, *hosts))
 
             _wait(run, over)

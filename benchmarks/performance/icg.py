@@ -9,6 +9,7 @@ Clients hold 62 classes, synthetic (Dirichlet 0.5) unless --data names an .npz w
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import time
 from functools import partial
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.performance.memory import peak, resident
 from benchmarks.performance.rows import Row, main
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping.balanced_clusters import balanced_clusters, nearest_balanced
@@ -102,14 +104,9 @@ def peak_memory(clients: int, groups: int) -> float:
     """MiB at the peak of one grouping above what its process, with the request made and ICG loaded, had before."""
     GROUPINGS["icg"](request_for(synthetic(20), 4, 0, refine="true"))
     request = request_for(synthetic(clients), groups, 1)
-    before = _kibibytes("VmRSS")
+    before = resident(os.getpid())
     GROUPINGS["icg"](request)
-    return (_kibibytes("VmHWM") - before) / 1024
-
-
-def _kibibytes(name: str) -> int:
-    """Of this process as Linux tells it; the peak of getrusage would count what the parent held."""
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith(name))
+    return (peak(os.getpid()) - before) / 2**20
 
 
 def objectives(repeats: int) -> list[Row]:
@@ -175,8 +172,8 @@ def measure(repeats: int, data: Path | None = None) -> list[Row]:
     rows = speeds(repeats)
     clients, groups, _ = SPEEDS[-1]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        peak = pool.apply(peak_memory, (clients, groups))
-    rows.append(Row(f"peak memory above idle, K = {clients:,}, M = {groups}", "MiB", (peak,), MOST_MEMORY))
+        above = pool.apply(peak_memory, (clients, groups))
+    rows.append(Row(f"peak memory above idle, K = {clients:,}, M = {groups}", "MiB", (above,), MOST_MEMORY))
     return [*rows, *objectives(repeats), *gains(repeats, data)]
 
 

@@ -15,8 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.performance.memory import pss, uss
 from benchmarks.performance.rows import Row, main
-from benchmarks.performance.runs import MIB, ROOT, joined, pss, uss
+from benchmarks.performance.runs import MIB, ROOT, joined
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 
 CLIENTS = 100

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.performance import memory
 from fedgsp.lifecycle import LIFELINE_VARIABLE, tail
 from top_server.history import read_lines
 
@@ -99,24 +100,6 @@ def joined(flags: Sequence[str], nodes: int, timeout_s: float = 120.0) -> Iterat
         yield [pid for pid, process in run.processes.items() if process.kind == "node"]
 
 
-def pss(pid: int) -> int:
-    """Bytes of a process, pages that several share counted by their share."""
-    return held(pid, "smaps_rollup", "Pss")
-
-
-def uss(pid: int) -> int:
-    """Bytes that only this process has."""
-    return sum(held(pid, "smaps_rollup", name) for name in ("Private_Clean", "Private_Dirty"))
-
-
-def held(pid: int, file: str, field: str) -> int:
-    """Bytes that a file of /proc tells of a process."""
-    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return 1024 * int(line.split()[1])
-    raise ProcessLookupError(pid)  # a zombie has none
-
-
 @dataclass(slots=True)
 class Run:
     """A top server that was started, and what is known of it and its children."""
@@ -152,7 +135,7 @@ class Run:
         total = 0
         for process in (self.process, *self.known):
             with contextlib.suppress(OSError, psutil.Error):
-                total += pss(process.pid)
+                total += memory.pss(process.pid)
                 if process.pid not in self.processes:
                     self._meet(process)
         self.peak_pss = max(self.peak_pss, total)
@@ -160,11 +143,11 @@ class Run:
         for pid, found in self.processes.items():
             with contextlib.suppress(OSError):
                 if found.idle:
-                    found.peak = max(found.peak, held(pid, "status", "VmHWM"))
+                    found.peak = max(found.peak, memory.peak(pid))
                 elif found.name in ready:
                     # What it took to get ready, such as the task's making of a first model, is not the run's.
-                    Path(f"/proc/{pid}/clear_refs").write_text("5")
-                    found.idle = found.peak = held(pid, "status", "VmRSS")
+                    memory.begin_peak(pid)
+                    found.idle = found.peak = memory.resident(pid)
 
     def _meet(self, process: psutil.Process) -> None:
         words = process.cmdline()

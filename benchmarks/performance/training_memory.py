@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import itertools
 import multiprocessing
-from pathlib import Path
+import os
 
 import numpy as np
 
+from benchmarks.performance import memory
 from benchmarks.performance.rows import Row, main
 from fedgsp import ClientData, Split, Task
 
@@ -51,11 +52,6 @@ class Convolutions(Dense):
 TASKS: dict[str, type[Task]] = {"dense layers": Dense, "convolutions": Convolutions}
 
 
-def _bytes(field: str) -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{field}:"))
-    return 1024 * int(line.split()[1])
-
-
 def _train(kind: str, algorithm: str) -> tuple[float, float]:
     """Bytes above idle at the most, and of the model."""
     import torch
@@ -78,10 +74,10 @@ def _train(kind: str, algorithm: str) -> tuple[float, float]:
 
     turn()
     ctypes.CDLL(None).malloc_trim(0)
-    idle = _bytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    idle = memory.resident(os.getpid())
+    memory.begin_peak(os.getpid())
     size = turn().buffer.nbytes
-    return float(_bytes("VmHWM") - idle), float(size)
+    return float(memory.peak(os.getpid()) - idle), float(size)
 
 
 def measure(repeats: int) -> list[Row]:
