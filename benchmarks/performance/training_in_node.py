@@ -84,12 +84,9 @@ def _plain() -> float:
 def _model():  # type: ignore[no-untyped-def]  # torch is loaded after memory is set up
     from torch import nn
 
-    def block(inputs: int, outputs: int) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+    from fedgsp_node.tasks.cifar10 import MODELS
 
-    convolutions = [*block(3, 16), *block(16, 32), nn.MaxPool2d(2), *block(32, 64), nn.MaxPool2d(2)]
-    dense = [nn.Flatten(), nn.Linear(2048, 500), nn.ReLU(), nn.Dropout(0.25), nn.Linear(500, 10)]
-    return nn.Sequential(*convolutions, *block(64, 128), nn.MaxPool2d(2), *dense)
+    return nn.Sequential(*MODELS["hcct"]())
 
 
 def _data() -> tuple[np.ndarray, np.ndarray]:

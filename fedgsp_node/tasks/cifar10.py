@@ -81,7 +81,7 @@ class Cifar10(Task):
         """HCCT's CNN (1,126,950 parameters) or FedCollab's (122,570); the first layer is what crops and flips."""
         # In its place when there is nothing to augment, so that the layers keep their names.
         first = CropAndFlip(_BLACK) if self._augment else nn.Identity()
-        return nn.Sequential(first, *_MODELS[self._model]())
+        return nn.Sequential(first, *MODELS[self._model]())
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 3, 32, 32), mean 0 and deviation 1 by channel; labels as int64."""
@@ -135,7 +135,8 @@ def _fedcollab() -> list[nn.Module]:
     ]
 
 
-_MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
+#: By name, the layers behind the augmentation.
+MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
 
 
 class CropAndFlip(nn.Module):
