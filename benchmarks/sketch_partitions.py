@@ -24,7 +24,7 @@ from fedgsp_node.tasks import load_task
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from top_server.gram import SketchSpool, UpdateSpool
-from top_server.grouping.greedy_merging import partition
+from top_server.grouping.greedy_merging import partition, utility
 
 SIZES = (1024, 4096, 16384, 65536)  # bytes
 
@@ -64,13 +64,13 @@ def main() -> None:
                     spool.put(row, view.arrays["update"])
         grams = {size: spool.gram(range(len(hosted))) for size, spool in spools.items()}
         groups = partition(grams[0], sizes, alphas)
-        alone = utility(grams[0], sizes, alpha, [[row] for row in range(len(hosted))])
-        gain = utility(grams[0], sizes, alpha, groups) - alone
+        alone = worth(grams[0], sizes, alphas, [[row] for row in range(len(hosted))])
+        gain = worth(grams[0], sizes, alphas, groups) - alone
         for size in SIZES:
             found = partition(grams[size], sizes, alphas)
             equal[size] += found == groups
             shares[size].append(
-                (utility(grams[0], sizes, alpha, found) - alone) / gain if gain else float(found == groups)
+                (worth(grams[0], sizes, alphas, found) - alone) / gain if gain else float(found == groups)
             )
     parameters = trainable_size(models[hosted[0]].tensors)
     print(f"{arguments.experiment.stem}: {len(hosted)} clients, {parameters:,} parameters, alpha {alpha:g}")
@@ -87,13 +87,9 @@ def mean_of(models: list[Weights], weights: np.ndarray) -> Weights:
     return mean.result()
 
 
-def utility(gram: np.ndarray, sizes: np.ndarray, alpha: float, groups: list[list[int]]) -> float:
-    total = 0.0
-    for group in groups:
-        part, share = gram[np.ix_(group, group)], sizes[group].astype(np.float64)
-        to_mean, norms = part @ share, np.sqrt(np.diagonal(part))
-        total += float((to_mean / (norms * np.sqrt(share @ to_mean))).sum()) - alpha * len(group) / share.sum()
-    return total
+def worth(gram: np.ndarray, sizes: np.ndarray, alphas: np.ndarray, groups: list[list[int]]) -> float:
+    """The utility of all groups together."""
+    return sum(utility(gram, sizes, alphas, group) for group in groups)
 
 
 if __name__ == "__main__":
