@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from femnist_writers import WRITERS, class_counts
 
 from fedgsp.seeds import stream
 from top_server.grouping import GROUPINGS, GroupingRequest
@@ -24,9 +25,7 @@ import matplotlib.pyplot as plt
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WRITERS = 368
 MIN_SAMPLES = 100
-CLASSES = 62
 GROUP_COUNTS = (10, 50)
 STYLES = {
     "clients (FedAvg)": ("#6b7280", ":"),
@@ -37,12 +36,8 @@ STYLES = {
 
 def writer_histograms(data: Path, seed: int) -> NDArray[np.int64]:
     """Class counts (368, 62) of the training parts of writers with at least 100 samples in both parts together."""
-    with np.load(data / "femnist.npz") as arrays:
-        writers, labels, tested = arrays["writer_train"], arrays["y_train"], arrays["writer_test"]
-    count = int(max(writers.max(), tested.max())) + 1
-    histograms = np.zeros((count, CLASSES), np.int64)
-    np.add.at(histograms, (writers, labels), 1)
-    usable = np.flatnonzero(histograms.sum(axis=1) + np.bincount(tested, minlength=count) >= MIN_SAMPLES)
+    histograms, tested = class_counts(data / "femnist.npz")
+    usable = np.flatnonzero(histograms.sum(axis=1) + tested >= MIN_SAMPLES)
     drawn: NDArray[np.int64] = usable[np.sort(stream(seed, "femnist-writers").permutation(len(usable))[:WRITERS])]
     return histograms[drawn]
 

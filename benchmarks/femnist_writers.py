@@ -1,4 +1,4 @@
-"""A FEMNIST file of fewer writers, drawn as a plain script would draw them.
+"""A FEMNIST file of fewer writers, drawn as a plain script would draw them; and what writers have, for other scripts.
 
 `python benchmarks/femnist_writers.py DATA/femnist.npz OUT.npz [--writers 368] [--seed 0]` keeps the writers that
 numpy's RandomState(seed).permutation puts first, in the order of the file.
@@ -10,13 +10,28 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+
+CLASSES = 62
+#: How many the paper has.
+WRITERS = 368
+
+
+def class_counts(data: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of every writer of a FEMNIST file: class counts (n, 62) of the training part, samples (n,) of the test part."""
+    with np.load(data) as arrays:
+        writers, labels, tested = arrays["writer_train"], arrays["y_train"], arrays["writer_test"]
+    count = int(max(writers.max(), tested.max())) + 1
+    trained = np.zeros((count, CLASSES), np.int64)
+    np.add.at(trained, (writers, labels), 1)
+    return trained, np.bincount(tested, minlength=count)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--writers", type=int, default=368)
+    parser.add_argument("--writers", type=int, default=WRITERS)
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
     with np.load(flags.data) as arrays:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.femnist_writers import CLASSES, WRITERS, class_counts
 from benchmarks.performance.memory import peak, resident
 from benchmarks.performance.rows import Row, main
 from top_server.grouping import GROUPINGS, GroupingRequest
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     Counts = NDArray[np.int64]
 
-CLASSES, WRITERS, ITERATIONS = 62, 368, 10
+ITERATIONS = 10
 #: Clients, groups, most milliseconds.
 SPEEDS = ((364, 52, 10.0), (3640, 52, 300.0), (36400, 52, 5000.0))
 MOST_MEMORY = 1024.0
@@ -50,9 +51,7 @@ def synthetic(clients: int, seed: int = 0) -> Counts:
 
 
 def writers(data: Path, seed: int) -> Counts:
-    with np.load(data) as arrays:
-        counts = np.zeros((int(arrays["writer_train"].max()) + 1, CLASSES), np.int64)
-        np.add.at(counts, (arrays["writer_train"], arrays["y_train"]), 1)
+    counts, _ = class_counts(data)
     return counts[np.sort(np.random.default_rng(seed).permutation(len(counts))[:WRITERS])]
 
 
