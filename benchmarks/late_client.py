@@ -11,7 +11,6 @@ run. A run that is finished in DIR is not played again.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from sweep import beside, filled, merged, read_experiment
 
 from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.options import options
+from top_server.history import read_lines
 
 #: Settings of an experiment that say how a sweep plays it.
 _OF_A_SWEEP = ("clients", "local_nodes", "local_run")
@@ -87,9 +87,8 @@ def settings_of(run: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
 
 
 def tell(arguments: argparse.Namespace, directory: Path) -> None:
-    rows = [json.loads(line) for line in (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()]
-    events = [json.loads(line) for line in (directory / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-    for event in events:
+    rows = read_lines(directory / "history.jsonl")
+    for event in read_lines(directory / "events.jsonl"):
         if event["event"] == "distances_found":
             print(f"round {event['round']}: {event['seconds']} s and {event['bytes'] / 1e6:,.1f} MB for distances")
     late = str(arguments.late)

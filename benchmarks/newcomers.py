@@ -17,6 +17,7 @@ import numpy as np
 from arrivals import Coming, play
 
 from fedgsp.errors import UserError
+from top_server.history import read_lines
 
 FIRST, MOST = 10, 20
 
@@ -42,8 +43,7 @@ def compare(arguments: argparse.Namespace) -> None:
     for new in map(int, arguments.new.split(",")):
         directory = arguments.out / f"new-{new}-every-{arguments.every}-{arguments.seed}"
         play(settings_of(arguments), directory, coming(arguments, new))
-        rows = [json.loads(line) for line in (directory / "history.jsonl").read_text().splitlines()]
-        told = [row for row in rows if "accuracy_per_client" in row]
+        told = [row for row in read_lines(directory / "history.jsonl") if "accuracy_per_client" in row]
         everyone = [100 * (1 - np.mean(list(row["accuracy_per_client"].values()))) for row in told]
         first = [
             100 * (1 - np.mean([a for c, a in row["accuracy_per_client"].items() if int(c) < FIRST])) for row in told

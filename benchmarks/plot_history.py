@@ -6,15 +6,15 @@ Needs the `plots` extra. A line across marks the accuracy given by --target.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from top_server.history import read_lines
+
 
 def read(run_dir: Path) -> list[dict[str, float]]:
-    lines = (run_dir / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    return [row for row in map(json.loads, lines) if row["accuracy"] is not None]
+    return [row for row in read_lines(run_dir / "history.jsonl") if row["accuracy"] is not None]
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from top_server.history import read_lines
+
 
 def summaries(directories: list[Path]) -> dict[Path, dict[str, Any]]:
     """Of the runs that are finished."""
@@ -55,8 +57,7 @@ def gains(runs: dict[str, list[Path]]) -> None:
             cell(100 * np.array([one[key] for one in last])) if all(key in one for one in last) else "-"
             for key in ("mean", "ipr", "rsd")
         ]
-        lines = (next(iter(found)) / "history.jsonl").read_text(encoding="utf-8").splitlines()
-        groups = json.loads(lines[-1])["partition"]
+        groups = rows(next(iter(found)))[-1]["partition"]
         partition = f"{len(groups)}: " + " ".join(sorted((str(len(group)) for group in groups), key=int))
         print("| " + " | ".join([name, str(len(found)), *figures, partition]) + " |")
 
@@ -65,8 +66,7 @@ def per_client(runs: dict[str, list[Path]]) -> None:
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for name, directories in runs.items():
         for directory in summaries(directories):
-            lines = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
-            last = json.loads(lines[-1])
+            last = rows(directory)[-1]
             figures = {"accuracy": last["accuracy_per_client"], **last.get("metrics_per_client", {})}
             for figure, values in figures.items():
                 found.setdefault(figure, {}).setdefault(name, []).append(values)
@@ -83,5 +83,8 @@ def cell(values: np.ndarray) -> str:
 
 
 def moved_bytes(directory: Path) -> int:
-    lines = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    return sum(row["bytes_direct"] + row["bytes_relayed"] for row in map(json.loads, lines))
+    return sum(row["bytes_direct"] + row["bytes_relayed"] for row in rows(directory))
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    return read_lines(directory / "history.jsonl")
