@@ -8,8 +8,9 @@ run again. --task-option and --rounds go to every run. If runs fail the others g
 
 The table gives test error in %, over the clients: the mean over seeds (and +- its standard deviation, ddof 1) of the
 mean over clients, once with each client's best round, as HCCT's authors report, and once after the last round. With
---gains it gives what FedCollab's authors report: accuracy after the last round, IPR and RSD, all in %. --picture draws
-the two figures of the table that say most: the mean over seeds as a bar, each seed as a dot.
+--gains it gives what FedCollab's authors report: accuracy after the last round, IPR and RSD, all in %. A run whose
+clients were not all evaluated after the last round counts in no figure of that round, and is named below. --picture
+draws the two figures of the table that say most: the mean over seeds as a bar, each seed as a dot.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sweep_tables import summaries
+from sweep_tables import summaries, whole
 
 from fedgsp.errors import ConfigError
 
@@ -52,11 +52,17 @@ def draw(runs: dict[str, list[Path]], gains: bool, out: Path) -> None:
 
 
 def marks(runs: dict[str, list[Path]], gains: bool) -> dict[str, Marks]:
-    """What is drawn, by panel; variants of which no run is finished are left out, as in the table."""
+    """What is drawn, by panel. As in the table, variants of which no run is finished are left out, and so is the last
+    round of a run in which not all clients were evaluated.
+    """
     found = {name: told for name, directories in runs.items() if (told := summaries(directories).values())}
     return {
         title: {
-            name: [100 * (1 - s[part][figure] if error else s[part][figure]) for s in told if figure in s[part]]
+            name: [
+                100 * (1 - s[part][figure] if error else s[part][figure])
+                for s in told
+                if figure in s[part] and (part != "last" or whole(s))
+            ]
             for name, told in found.items()
         }
         for title, (part, figure, error) in (_GAINS if gains else _ERRORS).items()

@@ -1,4 +1,8 @@
-"""The tables of a sweep: what its variants come to, over their seeds, from the summaries that the runs left."""
+"""The tables of a sweep: what its variants come to, over their seeds, from the summaries that the runs left.
+
+A run whose clients were not all evaluated after the last round would compare others than its neighbours do: it counts
+in no figure of that round, and is named below the table.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,20 @@ def summaries(directories: list[Path]) -> dict[Path, dict[str, Any]]:
     }
 
 
+def whole(summary: dict[str, Any]) -> bool:
+    """Whether all clients of which a best round is told were evaluated in the last one, too."""
+    return bool(summary["last"]["per_client"].keys() == summary["best"]["per_client"].keys())
+
+
+def tell_partial(runs: dict[str, list[Path]]) -> None:
+    found = {path: told for paths in runs.values() for path, told in summaries(paths).items() if not whole(told)}
+    if found:
+        print("\nNot in the figures of the last round:\n")
+    for directory, told in found.items():
+        there, all_of_them = (len(told[part]["per_client"]) for part in ("last", "best"))
+        print(f"- {directory.name}: last round over {there} of {all_of_them} clients")
+
+
 def table(runs: dict[str, list[Path]]) -> None:
     columns = [
         "variant",
@@ -36,7 +54,8 @@ def table(runs: dict[str, list[Path]]) -> None:
         if not found:
             continue
         told = found.values()
-        best, last = (np.array([100 * (1 - summary[key]["mean"]) for summary in told]) for key in ("best", "last"))
+        best = np.array([100 * (1 - summary["best"]["mean"]) for summary in told])
+        last = np.array([100 * (1 - summary["last"]["mean"]) for summary in told if whole(summary)])
         spread = np.array(
             [[100 * s["best"]["std"], 100 * (1 - s["best"]["max"]), 100 * (1 - s["best"]["min"])] for s in told]
         )
@@ -44,6 +63,7 @@ def table(runs: dict[str, list[Path]]) -> None:
         moved = np.mean([moved_bytes(directory) for directory in found]) / 1e6
         figures = [cell(best), cell(last), f"{std:.2f}", f"{least:.2f}", f"{most:.2f}", f"{moved:,.1f}"]
         print("| " + " | ".join([name, str(len(found)), *figures]) + " |")
+    tell_partial(runs)
 
 
 def gains(runs: dict[str, list[Path]]) -> None:
@@ -52,7 +72,7 @@ def gains(runs: dict[str, list[Path]]) -> None:
         found = summaries(directories)
         if not found:
             continue
-        last = [summary["last"] for summary in found.values()]
+        last = [summary["last"] for summary in found.values() if whole(summary)]
         figures = [
             cell(100 * np.array([one[key] for one in last])) if all(key in one for one in last) else "-"
             for key in ("mean", "ipr", "rsd")
@@ -60,6 +80,7 @@ def gains(runs: dict[str, list[Path]]) -> None:
         groups = rows(next(iter(found)))[-1]["partition"]
         partition = f"{len(groups)}: " + " ".join(sorted((str(len(group)) for group in groups), key=int))
         print("| " + " | ".join([name, str(len(found)), *figures, partition]) + " |")
+    tell_partial(runs)
 
 
 def per_client(runs: dict[str, list[Path]]) -> None:
@@ -75,10 +96,12 @@ def per_client(runs: dict[str, list[Path]]) -> None:
         print(f"\n| {figure} of client | " + " | ".join(map(str, clients)) + " |\n|" + "---|" * (len(clients) + 1))
         for name, values in by_name.items():
             known = [[run[str(client)] for run in values if str(client) in run] for client in clients]
-            print(f"| {name} | " + " | ".join(cell(100 * np.array(one)) if one else "-" for one in known) + " |")
+            print(f"| {name} | " + " | ".join(cell(100 * np.array(one)) for one in known) + " |")
 
 
 def cell(values: np.ndarray) -> str:
+    if not len(values):
+        return "-"
     return f"{values.mean():.2f} +- {values.std(ddof=1):.2f}" if len(values) > 1 else f"{values.mean():.2f}"
 
 

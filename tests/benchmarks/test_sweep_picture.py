@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def summary(directory: Path, best: float, last: float, **others: float) -> Path:
+def summary(directory: Path, best: float, last: float, evaluated: int = 2, **others: float) -> Path:
     directory.mkdir()
-    told = {"best": {"mean": best}, "last": {"mean": last, **others}}
+    told = {
+        "best": {"mean": best, "per_client": {"0": best, "1": best}},
+        "last": {"mean": last, "per_client": dict.fromkeys(map(str, range(evaluated)), last), **others},
+    }
     (directory / "summary.json").write_text(json.dumps(told), encoding="utf-8")
     return directory
 
@@ -58,6 +61,13 @@ def test_gains_are_accuracy_and_ipr_where_a_run_tells_it(runs: dict[str, list[Pa
     assert ipr[1][0] == 50
     assert np.isnan(ipr[1][1])
     assert ipr[2:] == ([(25, 0), (75, 0)], ["50.0", "-"])
+
+
+def test_the_last_round_of_a_run_that_not_all_clients_evaluated_is_not_drawn(tmp_path: Path) -> None:
+    one, other = summary(tmp_path / "0", 0.75, 0.5, ipr=0.25), summary(tmp_path / "1", 0.5, 1.0, 1, ipr=1.0)
+    best, last = both({"a": [one, other]}, gains=False)
+    assert (best[1], last[1]) == ([37.5], [50])
+    assert [panel[1] for panel in both({"a": [one, other]}, gains=True)] == [[50], [25]]
 
 
 def test_panels_say_what_they_show_from_0_on_and_the_first_variant_is_on_top(runs: dict[str, list[Path]]) -> None:
