@@ -53,6 +53,14 @@ def split_address(address: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
+def check_address(flag: str, address: str) -> None:
+    """Raise ConfigError that names the flag unless `address` is host:port."""
+    try:
+        split_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
+
+
 def is_wildcard(host: str) -> bool:
     """Whether a host means every interface."""
     try:

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.exceptions import TyperException
 
-import fedgsp
-from fedgsp import lifecycle, logs, tls
-from fedgsp.errors import ConfigError, UserError
+from fedgsp import commands, lifecycle, logs, tls
+from fedgsp.errors import ConfigError
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.options import options
 from fedgsp.windows import HAND_OVERS
 from fedgsp_node.settings import NodeSettings, parse_clients
 
+NAME = "fedgsp-node"
 REACHING = "Reaching others"
 WORK = "Work"
 REPORTING = "Reporting"
@@ -24,17 +23,12 @@ REPORTING = "Reporting"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"fedgsp-node {fedgsp.__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def node(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and exit")
+        bool,
+        typer.Option("--version", callback=commands.version_of(NAME), is_eager=True, help="show the version and exit"),
     ] = False,
 ) -> None:
     """Host clients: hold their data, train, and pass weights on."""
@@ -171,7 +165,7 @@ def start(
 
 
 def _check_addresses(settings: NodeSettings) -> None:
-    from fedgsp.channels import split_address  # brings in gRPC
+    from fedgsp.channels import check_address  # brings in gRPC
 
     for flag, address in (
         ("--top-server", settings.top_server),
@@ -179,10 +173,7 @@ def _check_addresses(settings: NodeSettings) -> None:
         ("--advertise", settings.advertise),
     ):
         if address is not None:
-            try:
-                split_address(address)
-            except ConfigError as error:
-                raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
+            check_address(flag, address)
     if settings.advertise and not settings.peer_listen:
         raise ConfigError("--advertise tells an address where nobody listens", "give --peer-listen too")
 
@@ -198,12 +189,4 @@ def _credentials(settings: NodeSettings, files: tls.TlsFiles | None) -> tls.Tls 
 
 def main() -> None:
     """Run the command and end the process with its exit code."""
-    try:
-        code = app(prog_name="fedgsp-node", standalone_mode=False)
-    except UserError as error:
-        code = logs.report(error)
-    except TyperException as error:
-        code = logs.report(ConfigError(error.format_message().rstrip("."), "see --help"))
-    except KeyboardInterrupt:
-        code = 130
-    lifecycle.leave(code)
+    lifecycle.leave(commands.run(app, NAME))

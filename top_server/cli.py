@@ -9,25 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.exceptions import TyperException
 
-import fedgsp
-from fedgsp import lifecycle, logs, tls
-from fedgsp.errors import ConfigError, UserError
+from fedgsp import commands, lifecycle, logs, tls
+from fedgsp.errors import ConfigError
 from top_server import config, settings_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+NAME = "top-server"
 OUTPUT = "Output"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"top-server {fedgsp.__version__}")
-        raise typer.Exit
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,7 +51,8 @@ def run(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr", rich_help_panel=OUTPUT)] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and exit")
+        bool,
+        typer.Option("--version", callback=commands.version_of(NAME), is_eager=True, help="show the version and exit"),
     ] = False,
     **_settings: Any,
 ) -> None:
@@ -146,7 +140,9 @@ def grouping_service(
     verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr")] = False,
 ) -> None:
     """Serve groupings to top servers that were started with --grouping grpc://HOST:PORT."""
-    config.check_address("--listen", listen)
+    from fedgsp.channels import check_address
+
+    check_address("--listen", listen)
     logs.configure(verbose)
     credentials = tls.load(tls.tls_files(tls_ca, tls_cert, tls_key))
     from top_server import grouping_service
@@ -156,26 +152,4 @@ def grouping_service(
 
 def main() -> None:
     """Run the command and end the process with its exit code."""
-    try:
-        code = app(prog_name="top-server", standalone_mode=False)
-    except UserError as error:
-        code = logs.report(error)
-    except TyperException as error:
-        code = logs.report(ConfigError(error.format_message().rstrip("."), "see --help"))
-    except BaseExceptionGroup as group:
-        code = logs.report(_mistake_in(group))
-    except KeyboardInterrupt:
-        code = 130
-    sys.exit(code)
-
-
-def _mistake_in(group: BaseExceptionGroup[BaseException]) -> UserError:
-    """The first UserError of those that a TaskGroup wrapped; anything else among them is a bug and raised again."""
-    mistakes, bugs = group.split(UserError)
-    if bugs is not None or mistakes is None:
-        raise group
-    error: BaseException = mistakes
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, UserError)
-    return error
+    sys.exit(commands.run(app, NAME))

@@ -275,6 +275,8 @@ def check(config: RunConfig) -> None:
             check_name(flag(name), value, choices(name))
     if not config.task:
         raise ConfigError("--task is empty", "name a built-in task, or give module:factory")
+    from fedgsp.channels import check_address  # brings in gRPC, which --help does not need
+
     check_address("--listen", config.listen)
     if config.grouping and config.grouping.startswith(GROUPING_SERVICE):
         check_address("--grouping", config.grouping.removeprefix(GROUPING_SERVICE))
@@ -306,16 +308,6 @@ def _check_number(name: str, value: float) -> None:
     wanted += [f"of at least {least}"] if "least" in rules else []
     wanted += [f"of at most {most}"] if "most" in rules else []
     raise ConfigError(f"{flag(name)} is {value}", f"give a number {' and '.join(wanted)}")
-
-
-def check_address(flag: str, address: str) -> None:
-    """Raise ConfigError unless `address` is host:port."""
-    from fedgsp.channels import split_address  # brings in gRPC, which --help does not need
-
-    try:
-        split_address(address)
-    except ConfigError as error:
-        raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
 
 
 def _check_local_nodes(config: RunConfig) -> None:

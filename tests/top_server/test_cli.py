@@ -11,7 +11,7 @@ import pytest
 from support.certificates import Authority
 
 import fedgsp
-from fedgsp.errors import ConfigError, PeerError, RunError
+from fedgsp.errors import ConfigError, RunError
 from top_server import cli
 from top_server.config import FIELDS, RunConfig, flag, load
 from top_server.history import read_lines
@@ -90,15 +90,6 @@ def test_a_certificate_for_another_host_is_refused_before_a_directory_is_taken(
     assert end(arguments, monkeypatch) == ConfigError.exit_code
     assert "does not cover 127.0.0.1, where local nodes are dialled" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def test_mistakes_that_a_task_group_wrapped_are_found_and_bugs_are_not_hidden() -> None:
-    mistake = PeerError("gone")
-    assert cli._mistake_in(ExceptionGroup("", [ExceptionGroup("", [mistake]), RunError("later")])) is mistake
-    mixed = ExceptionGroup("", [mistake, KeyError("bug")])
-    with pytest.raises(ExceptionGroup) as raised:
-        cli._mistake_in(mixed)
-    assert raised.value is mixed
 
 
 def test_flags_win_over_the_file_option_by_option() -> None:
