@@ -32,9 +32,9 @@ class Discriminating:
     async def carry_out(self, order: Order, work: Discriminate) -> tuple[Discriminated, Weights | None]:
         """The answer and, if it is to be kept, what was trained; raises OrderError or WeightsError."""
         settings = work.settings
-        if order.key is None or settings is None:
-            raise OrderError(Failure(FailureCode.BAD_ORDER, "a discriminator order without key or settings"))
-        client, exchange = order.client, order.key.attempt
+        if settings is None:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, "a discriminator order without settings"))
+        client = order.client
         try:
             size = discriminators.sizes(client, work.others, settings.shared)
             if not 0 < settings.feature_scale < math.inf:
@@ -58,7 +58,7 @@ class Discriminating:
                 if work.judge:
                     found = discriminators.judge(networks, samples, client, work.others, settings, control)
                 if work.produces:
-                    discriminators.step(networks, samples, client, work.others, settings, exchange, control)
+                    discriminators.step(networks, samples, client, work.others, settings, work.exchange, control)
                 return found
 
             correct = await self._slot.run(learn)

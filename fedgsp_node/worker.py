@@ -229,7 +229,7 @@ class Worker:
     async def _initialise(self, work: Initialise) -> Trained:
         weights = await self._slot.run(lambda _: self._clients.initial_weights(work.seed))
         result = await self._publish(work.produces, weights)
-        return dataclasses.replace(result, source=Source(SourceKind.LOCAL, ""), tensors=self._clients.tensors)
+        return dataclasses.replace(result, source=Source(SourceKind.LOCAL, ""))
 
     async def _publish(self, model_id: str, weights: Weights) -> Trained:
         # Kept before it is hashed: the next client of this node can begin at once.

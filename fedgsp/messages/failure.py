@@ -33,7 +33,6 @@ class FailureCode(IntEnum):
     NO_CLIENTS = 45
     CANNOT_BE_DIALLED = 46
     TOO_MANY = 47
-    LEFT_OUT = 48
 
 
 #: Characters of a detail, which may quote what a peer said: it has to fit a message, and a log.

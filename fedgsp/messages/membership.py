@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
-PROTOCOL = 8
+PROTOCOL = 9
 #: Largest client id: as an int64, ids stand in arrays.
 MOST_CLIENT = 2**63 - 1
 #: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedgsp.messages.failure import Failure
-from fedgsp.messages.model import ModelRef, Source, TensorSpec
+from fedgsp.messages.model import ModelRef, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,17 @@ class DiscriminatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Discriminate:
-    """Train networks that tell this client's samples from those of `others`; fresh ones without a start."""
+    """Train networks that tell this client's samples from those of `others`; fresh ones without a start.
+
+    Every exchange draws batches of its own.
+    """
 
     start: Start | None
     produces: str
     others: tuple[int, ...]
     settings: DiscriminatorSettings | None
     judge: bool = False
+    exchange: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,6 @@ class Trained:
     seconds: float = 0.0
     source: Source | None = None
     bytes: int = 0
-    tensors: tuple[TensorSpec, ...] = ()
     update: ModelRef | None = None
     steps: float = 0.0
     keeps: bool = False

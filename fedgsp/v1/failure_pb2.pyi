@@ -53,7 +53,6 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     FAILURE_CODE_NO_CLIENTS: _FailureCode.ValueType  # 45
     FAILURE_CODE_CANNOT_BE_DIALLED: _FailureCode.ValueType  # 46
     FAILURE_CODE_TOO_MANY: _FailureCode.ValueType  # 47
-    FAILURE_CODE_LEFT_OUT: _FailureCode.ValueType  # 48
 
 class FailureCode(_FailureCode, metaclass=_FailureCodeEnumTypeWrapper): ...
 
@@ -87,7 +86,6 @@ FAILURE_CODE_RUN_OVER: FailureCode.ValueType  # 44
 FAILURE_CODE_NO_CLIENTS: FailureCode.ValueType  # 45
 FAILURE_CODE_CANNOT_BE_DIALLED: FailureCode.ValueType  # 46
 FAILURE_CODE_TOO_MANY: FailureCode.ValueType  # 47
-FAILURE_CODE_LEFT_OUT: FailureCode.ValueType  # 48
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
 @_typing.final

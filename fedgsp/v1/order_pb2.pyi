@@ -39,6 +39,7 @@ class OrderKey(_message.Message):
     group: _builtins.int
     position: _builtins.int
     attempt: _builtins.int
+    """or whatever else tells apart what one position is asked"""
     run: _builtins.str
     serial: _builtins.int
     """of the call that had the work done: a round may ask a group the same thing of several models"""
@@ -353,10 +354,13 @@ class Discriminate(_message.Message):
     OTHERS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     JUDGE_FIELD_NUMBER: _builtins.int
+    EXCHANGE_FIELD_NUMBER: _builtins.int
     produces: _builtins.str
     """none: only judge the start"""
     judge: _builtins.bool
     """count how often the start is right on the validation part"""
+    exchange: _builtins.int
+    """of networks, which this order is part of: each draws batches of its own"""
     @_builtins.property
     def start(self) -> Global___Start:
         """none: fresh networks, the same on every node"""
@@ -375,10 +379,11 @@ class Discriminate(_message.Message):
         others: _abc.Iterable[_builtins.int] | None = ...,
         settings: Global___DiscriminatorSettings | None = ...,
         judge: _builtins.bool = ...,
+        exchange: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["judge", b"judge", "others", b"others", "produces", b"produces", "settings", b"settings", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange", b"exchange", "judge", b"judge", "others", b"others", "produces", b"produces", "settings", b"settings", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -723,7 +728,6 @@ class Trained(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
-    TENSORS_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     KEEPS_FIELD_NUMBER: _builtins.int
@@ -745,8 +749,6 @@ class Trained(_message.Message):
     @_builtins.property
     def source(self) -> _model_pb2.Source: ...
     @_builtins.property
-    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.TensorSpec]: ...
-    @_builtins.property
     def update(self) -> _model_pb2.ModelRef:
         """what was asked to be revealed, held by the node"""
 
@@ -759,7 +761,6 @@ class Trained(_message.Message):
         seconds: _builtins.float = ...,
         source: _model_pb2.Source | None = ...,
         bytes: _builtins.int = ...,
-        tensors: _abc.Iterable[_model_pb2.TensorSpec] | None = ...,
         update: _model_pb2.ModelRef | None = ...,
         steps: _builtins.float = ...,
         keeps: _builtins.bool = ...,
@@ -767,7 +768,7 @@ class Trained(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "keeps", b"keeps", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "tensors", b"tensors", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "keeps", b"keeps", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,7 +100,7 @@ class _Exchange:
             self._group.keep(start_id, weights)
             start = self._group.start_here(start_id, member, self._found.shared)
         produces = f"{self._prefix}/{member.client}" if self._trains else ""
-        return Discriminate(start, produces, others, self._settings, self._judges)
+        return Discriminate(start, produces, others, self._settings, self._judges, self._number)
 
     async def _take(
         self,

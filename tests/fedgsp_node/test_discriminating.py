@@ -62,8 +62,9 @@ def work(
 
 
 async def do(n: Node, what: Discriminate, exchange: int = 0, client: int = CLIENT) -> Discriminated:
-    key = OrderKey(1, "discriminate", 0, 0, exchange)
-    result = await n.worker.carry_out(Order(key, client, what), _no_upload)
+    key = OrderKey(1, "discriminate", 0, 0)
+    order = Order(key, client, dataclasses.replace(what, exchange=exchange))
+    result = await n.worker.carry_out(order, _no_upload)
     assert isinstance(result, Discriminated)
     return result
 
@@ -283,12 +284,6 @@ async def test_an_order_that_cannot_be_carried_out_breaks_its_promise_with_the_r
         failure = await why_not(do(n, what, client=client))
         assert failure.code is code
         assert await why_not(reader) == failure
-
-
-async def test_an_order_without_a_key_is_refused() -> None:
-    async with node() as n:
-        failure = await why_not(n.worker.carry_out(Order(None, CLIENT, work()), _no_upload))
-        assert failure.code is FailureCode.BAD_ORDER
 
 
 async def test_the_client_of_an_order_that_failed_can_go_on() -> None:

@@ -211,7 +211,7 @@ class ScriptedNode:
             case Discriminate(start) as work:
                 fetched = await self._fetch(start) if start is not None else (None, None, 0)
                 await self._go_wrong(session, key, client)
-                return await self.script.answer(client, key.attempt, work, *fetched)
+                return await self.script.answer(client, work, *fetched)
             case Describe():
                 await self._go_wrong(session, key, client)
                 return Described((client, 1)), None

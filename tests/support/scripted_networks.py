@@ -92,8 +92,9 @@ class Script:
         return [asked.exchange for asked in self.of(client) if asked.work.judge]
 
     async def answer(
-        self, client: int, exchange: int, work: Discriminate, start: Weights | None, source: Source | None, size: int
+        self, client: int, work: Discriminate, start: Weights | None, source: Source | None, size: int
     ) -> Answer:
+        exchange = work.exchange
         self.asked.append(Asked(client, exchange, work, numbers(start) if start is not None else None))
         if self.before is not None:
             await self.before(client, exchange)

@@ -19,6 +19,7 @@ KINDS: dict[str, type] = {name: kind for name, kind in vars(messages).items() if
 #: Fields that are 32 bits wide on the wire.
 _NARROW = {"round", "group", "position", "attempt", "protocol", "num_classes", "local_epochs", "batch_size"} | {
     "steps",
+    "exchange",
     "rounds",
     "judge_every",
     "patience",
