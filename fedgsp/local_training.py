@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from fedgsp.errors import ConfigError
+from fedgsp.options import suggestion
 
 #: Algorithm -> its options and their defaults: whole numbers of at least 1, other numbers of at least 0.
 TRAININGS: dict[str, dict[str, int | float]] = {
@@ -32,8 +33,8 @@ def training_options(algorithm: str, given: Mapping[str, str]) -> dict[str, int 
     defaults = TRAININGS[algorithm]
     for name in given:
         if name not in defaults:
-            known = f"it accepts: {', '.join(defaults)}" if defaults else "it accepts none"
-            raise ConfigError(f"training {algorithm} has no option {name!r}", known)
+            remedy = suggestion(name, defaults, "it accepts")
+            raise ConfigError(f"training {algorithm} has no option {name!r}", remedy)
     return {name: _number(algorithm, name, given.get(name), default) for name, default in defaults.items()}
 
 

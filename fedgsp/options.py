@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Iterable
 
@@ -21,8 +22,23 @@ def options(flag: str, items: Iterable[str]) -> dict[str, str]:
     return found
 
 
-#: How a truth value may be written.
-BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+def suggestion(wrong: str, known: Iterable[str], lead: str = "known:") -> str:
+    """A remedy for a wrong name: the closest of those known, if one is close, and all of them."""
+    names = tuple(known)
+    listed = f"{lead} {', '.join(names) or 'none'}"
+    close = difflib.get_close_matches(wrong, names, n=1)
+    return f"did you mean {close[0]!r}? {listed[0].upper()}{listed[1:]}" if close else listed
+
+
+_BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def truth(text: str) -> bool:
+    """A truth value, however it is written; raises ValueError."""
+    found = _BOOLS.get(text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return found
 
 
 #: Characters of an option's text that travel; of a longer one the beginning and a digest do.
@@ -43,8 +59,8 @@ def same(one: str, other: str) -> bool:
     one, other = (shortened(text.strip()) for text in (one, other))
     if one.lower() in _NONE and other.lower() in _NONE:
         return True
-    if one.lower() in BOOLS and other.lower() in BOOLS:
-        return BOOLS[one.lower()] == BOOLS[other.lower()]
+    if one.lower() in _BOOLS and other.lower() in _BOOLS:
+        return truth(one) == truth(other)
     try:
         return float(one) == float(other)
     except ValueError:

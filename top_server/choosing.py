@@ -141,7 +141,7 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
         GROUPINGS[scheme.grouping].read(given["grouping"])
     except ConfigError as error:
         read = dict.fromkeys(name for names in _readers(scheme).values() for name in names)
-        if not read or not error.remedy.startswith("it accepts"):
+        if not read or " has no option " not in error.what:
             raise
         raise ConfigError(error.what, f"{error.remedy}; scheme {config.scheme} reads {', '.join(read)}") from None
 

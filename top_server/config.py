@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 import tomllib
@@ -18,6 +17,7 @@ import tomli_w
 
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
+from fedgsp.options import suggestion
 from fedgsp.tls import TlsFiles, tls_files
 from fedgsp.windows import HAND_OVERS
 
@@ -289,14 +289,6 @@ def check_name(flag: str, value: str, known: Iterable[str]) -> None:
     names = tuple(known)
     if value not in names:
         raise ConfigError(f"{flag} cannot be {value!r}", suggestion(value, names))
-
-
-def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """A remedy for a wrong name."""
-    names = tuple(known)
-    close = difflib.get_close_matches(wrong, names, n=1)
-    listed = f"known: {', '.join(names) or 'none'}"
-    return f"did you mean {close[0]!r}? {listed}" if close else listed
 
 
 def _check_number(name: str, value: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 import traceback
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import TaskError, UserError
+from fedgsp.options import suggestion
 from fedgsp.task import Task
 from fedgsp_node.tasks.options import parse_options, shared_options
 
@@ -59,19 +59,13 @@ def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[
 
 def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
     if ":" not in name and name not in BUILT_IN:
-        raise TaskError(f"there is no task {name!r}", f"{_suggestion(name)}; your own is package.module:factory")
+        remedy = suggestion(name, sorted(BUILT_IN), "the built-in tasks are")
+        raise TaskError(f"there is no task {name!r}", f"{remedy}; your own is package.module:factory")
     if name not in BUILT_IN:
         _make_current_directory_importable()
     module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
     module = _import(name, module_name)
     return module, _attribute(name, module, attribute)
-
-
-def _suggestion(name: str) -> str:
-    known = ", ".join(sorted(BUILT_IN))
-    close = difflib.get_close_matches(name, BUILT_IN, n=1)
-    listed = f"the built-in tasks are {known}"
-    return f"did you mean {close[0]!r}? {listed.capitalize()}" if close else listed
 
 
 def _make_current_directory_importable() -> None:
@@ -116,10 +110,8 @@ def _attribute(name: str, module: ModuleType, attribute: str) -> Callable[..., o
         for key, value in vars(module).items()
         if callable(value) and not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
     )
-    close = difflib.get_close_matches(attribute, own, n=1)
-    remedy = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(own) or 'no class or function'}"
     state = f"has no {attribute!r}" if factory is None else f"has {attribute!r}, but it is not a class or function"
-    raise TaskError(f"task {name!r}: {module.__name__} {state}", remedy)
+    raise TaskError(f"task {name!r}: {module.__name__} {state}", suggestion(attribute, own, "it defines"))
 
 
 def _check_count(name: str, module: ModuleType, task: Task, number: str) -> None:

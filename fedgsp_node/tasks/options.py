@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import pathlib
@@ -11,21 +10,14 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import TaskError
-from fedgsp.options import BOOLS, shortened
+from fedgsp.options import shortened, suggestion, truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 
-def _bool(text: str) -> bool:
-    try:
-        return BOOLS[text.strip().lower()]
-    except KeyError:
-        raise ValueError(text) from None
-
-
 _PARSERS: dict[Any, Callable[[str], Any]] = {
-    bool: _bool,
+    bool: truth,
     float: float,
     int: int,
     str: str,
@@ -49,7 +41,7 @@ def parse_options(name: str, factory: Callable[..., object], options: Mapping[st
     rest = next((value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD), None)
     unknown = [key for key in options if key not in accepted]
     if unknown and rest is None:
-        raise TaskError(f"task {name!r} has no option {unknown[0]!r}", _suggestion(unknown[0], list(accepted)))
+        raise TaskError(f"task {name!r} has no option {unknown[0]!r}", suggestion(unknown[0], accepted, "it takes"))
     lacking = [key for key, value in accepted.items() if value.default is value.empty and key not in options]
     if lacking:
         raise TaskError(f"task {name!r} needs the option {lacking[0]!r}", f"give --task-option {lacking[0]}=VALUE")
@@ -78,14 +70,6 @@ def _is_path(parameter: inspect.Parameter | None) -> bool:
 
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-def _suggestion(option: str, accepted: list[str]) -> str:
-    if not accepted:
-        return "it takes none"
-    close = difflib.get_close_matches(option, accepted, n=1)
-    listed = f"takes {', '.join(accepted)}"
-    return f"did you mean {close[0]!r}? It {listed}" if close else f"it {listed}"
 
 
 def _parse(name: str, factory: Callable[..., object], parameter: inspect.Parameter | None, key: str, text: str) -> Any:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedgsp.errors import ConfigError
+from fedgsp.options import suggestion, truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
-
-_FLAGS = {"true": True, "false": False}
 
 
 class PerClient(NamedTuple):
@@ -39,8 +38,8 @@ class Options:
         self._given = given
         for name in given:
             if _generic(name) not in accepted:
-                known = f"it accepts: {', '.join(accepted)}" if accepted else "it accepts none"
-                raise ConfigError(f"{self._whose} has no option {name!r}", known)
+                remedy = suggestion(name, accepted, "it accepts")
+                raise ConfigError(f"{self._whose} has no option {name!r}", remedy)
 
     def choice(self, name: str, choices: Sequence[str], default: str = "") -> str:
         """One of `choices`; without a `default` the first is it."""
@@ -54,12 +53,13 @@ class Options:
         return self._given.get(name, default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """A truth value, `true` or `false`."""
+        """A truth value."""
         if name not in self._given:
             return default
-        if self._given[name] not in _FLAGS:
-            raise self._refusal(name, "true or false")
-        return _FLAGS[self._given[name]]
+        try:
+            return truth(self._given[name])
+        except ValueError:
+            raise self._refusal(name, "true or false") from None
 
     def integer(self, name: str, default: int, least: int = 1, most: int = 2**31 - 1) -> int:
         """An integer from `least` to `most`."""

@@ -188,7 +188,7 @@ def test_icg_without_histograms_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("mode", "most"), ("start", "zero"), ("iterations", "0"), ("normalise", "1"), ("refine", "yes")],
+    [("mode", "most"), ("start", "zero"), ("iterations", "0"), ("normalise", "2"), ("refine", "maybe")],
 )
 def test_a_bad_option_is_refused(option: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"grouping icg: option {option}"):

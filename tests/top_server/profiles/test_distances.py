@@ -92,7 +92,7 @@ def test_an_option_that_cannot_be_is_refused(name: str, value: str) -> None:
 
 
 def test_an_unknown_option_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match="no option 'colour'; it accepts: distance, feature_scale, exchanges"):
+    with pytest.raises(ConfigError, match="no option 'colour'; it accepts distance, feature_scale, exchanges"):
         Distances.read({"colour": "red"})
 
 
