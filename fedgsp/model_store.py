@@ -32,11 +32,6 @@ class ModelStore:
         """The models held whose ids begin so."""
         return [model_id for model_id in self._held if model_id.startswith(prefix)]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all models held."""
-        return sum(weights.buffer.nbytes for weights in self._held.values())
-
     def held(self, model_id: str) -> Weights:
         """A model that is held; KeyError if it is not."""
         return self._held[model_id]

@@ -10,10 +10,6 @@ FedAvg is f(r) = K. Traffic between managers and the top server is left out: in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +37,11 @@ class CostModel:
         additions = max(0.0, self.sampling_rate * groups - 1)
         return (self.flop_per_sample * samples + self.flop_per_aggregation * additions) / self.flop_per_second
 
-    def t_comp_total_s(self, group_counts: Iterable[int]) -> float:
-        """Seconds of computing in rounds of these group counts."""
-        return sum(self.t_comp_s(groups) for groups in group_counts)
-
-    def t_comm_s(self, rounds: int = 1) -> float:
-        """Seconds of transfer: every sampled client downloads and uploads one model a round."""
-        bits = 8 * self.sampling_rate * self.clients * self.model_bytes * rounds
+    def t_comm_s(self) -> float:
+        """Seconds of transfer in a round: every sampled client downloads and uploads one model."""
+        bits = 8 * self.sampling_rate * self.clients * self.model_bytes
         return bits * (1 / self.download_rate + 1 / self.upload_rate)
 
-    def d_comm_bytes(self, rounds: int = 1) -> float:
-        """Bytes to and from the sampled clients."""
-        return 2 * self.sampling_rate * self.clients * self.model_bytes * rounds
+    def d_comm_bytes(self) -> float:
+        """Bytes to and from the sampled clients in a round."""
+        return 2 * self.sampling_rate * self.clients * self.model_bytes

@@ -28,15 +28,15 @@ class UpdateSpool(Spool):
     A Gram matrix of N clients takes N x N + 3072 x N floats of float64 beside the updates.
     """
 
-    def gram(self, clients: Sequence[int], columns: slice = slice(None)) -> NDArray[np.float64]:
-        """Inner products over `columns`, shape (N, N) in the order of `clients`, NaN for those without an update.
+    def gram(self, clients: Sequence[int]) -> NDArray[np.float64]:
+        """Inner products, shape (N, N) in the order of `clients`, NaN for those without an update.
 
         Summed in float64 from the first column to the last, 2048 at a time: the same bits whenever and in whatever
         order the updates came, and wherever they are kept.
         """
         present = self.present(clients)
         gram = np.zeros((len(present), len(present)))
-        for block in self.blocks([clients[place] for place in present], columns):
+        for block in self.blocks([clients[place] for place in present]):
             _add_products(gram, block.astype(np.float64))
         return _mirrored(gram, present, len(clients))
 

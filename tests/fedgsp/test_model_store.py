@@ -28,7 +28,7 @@ async def test_a_model_that_is_there_is_had_at_once() -> None:
     store.put("m", weights)
     assert await store.get("m") is weights
     assert "m" in store
-    assert (len(store), store.nbytes) == (1, 40)
+    assert len(store) == 1
 
 
 async def test_everyone_who_waits_gets_a_promised_model() -> None:
@@ -88,7 +88,7 @@ async def test_a_released_model_is_waited_for_again() -> None:
     store.put("m", some_weights())
     store.release(["m"])
     assert "m" not in store
-    assert store.nbytes == 0
+    assert len(store) == 0
     (task,) = await waiting(store, "m")
     assert not task.done()
     task.cancel()
