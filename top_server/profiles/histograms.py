@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedgsp.messages import MOST_SAMPLES, Described, MemberDone
+from fedgsp.messages import MOST_SAMPLES, Described, FailureCode, MemberDone
 from top_server.evidence import Evidence
 from top_server.group_task import GroupTask
 from top_server.profiles.base import Profile, survey
@@ -31,4 +31,12 @@ class Histograms(Profile):
             return
         what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"
         reason = f"{what}; the task has {classes} classes"
-        run.journal.record("client_skipped", round=round_number, group=0, client=done.client, reason=reason)
+        run.journal.record(
+            "client_skipped",
+            round=round_number,
+            group=0,
+            program="describe",
+            client=done.client,
+            code=FailureCode.BAD_ORDER.name,
+            reason=reason,
+        )
