@@ -28,7 +28,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import upload
 from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
-from fedgsp_node.clients import OrderError
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.parts import Parts
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import rehearse
@@ -28,14 +29,6 @@ from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.users_code import guarded, where
 
 T = TypeVar("T")
-
-
-class OrderError(Exception):
-    """An order that was not carried out; carries the reason as a value."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(str(failure))
-        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from fedgsp.discriminators import MOST_BYTES
 from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, Order
 from fedgsp.weights import Weights, total_bytes
 from fedgsp_node import discriminators
-from fedgsp_node.clients import Clients, OrderError
+from fedgsp_node.clients import Clients
 from fedgsp_node.discriminators import Samples
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control, StoppedError
 

@@ -8,7 +8,7 @@ from fedgsp.errors import DataError, UserError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
-from fedgsp_node.clients import OrderError
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal import HEAD, MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
 
@@ -38,9 +39,10 @@ from fedgsp.model_store import ModelStore
 from fedgsp.seeds import derive
 from fedgsp.updates import trainable, update_of
 from fedgsp.weights import Weights, WeightsError, without_head
-from fedgsp_node.clients import Clients, Learned, OrderError
+from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.slot import Slot
 from fedgsp_node.updates import reveal
@@ -117,7 +119,7 @@ class Worker:
         await upload(work.model_id, await self._store.get(work.model_id), work.machine)
 
     async def _train(self, order: Order, work: Train, upload: Uploader) -> Trained:
-        try:
+        with self._promised(work.produces):
             if work.start is None or work.settings is None or order.key is None:
                 raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
             if work.start.model_id == work.produces:
@@ -142,12 +144,6 @@ class Worker:
             if work.retain:
                 await asyncio.to_thread(self._own.save, order.client, work.start.model_id, work.produces, trained)
                 self._own.hold(order.client, work.start.model_id, work.produces)
-        except (OrderError, WeightsError) as error:
-            self._store.fail(work.produces, error.failure)
-            raise
-        except asyncio.CancelledError:
-            self._store.fail(work.produces, Failure(FailureCode.CANCELLED, "called off"))
-            raise
         keeps = not work.trial and (keeps_head or learned.personal is not None)
         samples = self._clients.train_samples(order.client)
         result = await self._publish(work.produces, trained)
@@ -170,9 +166,16 @@ class Worker:
             afresh=keeps and learned.afresh,
         )
 
-    def _break_promise(self, model_id: str, failure: Failure) -> None:
-        if model_id:
-            self._store.fail(model_id, failure)
+    @contextlib.contextmanager
+    def _promised(self, model_id: str) -> Iterator[None]:
+        """Tells those who wait for a model why it will not come; an order that makes none promises none."""
+        try:
+            yield
+        except (OrderError, WeightsError, asyncio.CancelledError) as error:
+            called_off = Failure(FailureCode.CANCELLED, "called off")
+            if model_id:
+                self._store.fail(model_id, called_off if isinstance(error, asyncio.CancelledError) else error.failure)
+            raise
 
     def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
         """Keeps what the client does not share."""
@@ -214,14 +217,8 @@ class Worker:
         return dataclasses.replace(counts, source=source, bytes=size, squared_distance=distance)
 
     async def _discriminate(self, order: Order, work: Discriminate) -> Discriminated:
-        try:
+        with self._promised(work.produces):
             answer, networks = await self._discriminating.carry_out(order, work)
-        except (OrderError, WeightsError) as error:
-            self._break_promise(work.produces, error.failure)
-            raise
-        except asyncio.CancelledError:
-            self._break_promise(work.produces, Failure(FailureCode.CANCELLED, "called off"))
-            raise
         if networks is None:
             return answer
         return dataclasses.replace(answer, ref=(await self._publish(work.produces, networks)).ref)

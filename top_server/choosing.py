@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
-from fedgsp.local_training import SMALLEST_BATCH, training_options
+from fedgsp.local_training import KEEPS_HEAD, SMALLEST_BATCH, training_options
+from fedgsp.messages import TensorSpec
 from top_server.config import FIELDS, GROUPING_SERVICE, RunConfig, flag
 from top_server.grouping import GROUPINGS
 from top_server.grouping.options import client_of
@@ -144,6 +145,15 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
         if not read or " has no option " not in error.what:
             raise
         raise ConfigError(error.what, f"{error.remedy}; scheme {config.scheme} reads {', '.join(read)}") from None
+
+
+def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
+    """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
+    heads = sum(spec.head for spec in tensors)
+    keeps = scheme.personal or scheme.training in KEEPS_HEAD
+    if keeps and not 0 < heads < len(tensors):
+        what = "has no classifier head" if not heads else "is all classifier head"
+        raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
 
 
 def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:

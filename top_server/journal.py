@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from fedgsp.errors import ConfigError, RunError
 from top_server.history import complete, plain, to_line
@@ -23,6 +23,13 @@ logger = logging.getLogger(__name__)
 #: An event as it stands in events.jsonl: "time" (ISO 8601, UTC), "event" (its kind), and its fields.
 Event = dict[str, Any]
 Subscriber = Callable[[Event], None]
+
+
+class Recorder(Protocol):
+    """Where events go."""
+
+    def record(self, kind: str, **fields: object) -> None:
+        """Notes an event."""
 
 
 def _utc_now() -> datetime:

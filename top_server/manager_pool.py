@@ -13,8 +13,8 @@ from fedgsp.channels import Channels, split_address
 from fedgsp.errors import PeerError, RunError
 from fedgsp.lifecycle import python_module, ready_line, spawn, stop
 from fedgsp.messages import AttachTo
+from top_server.journal import Recorder
 from top_server.manager_client import ManagerClient
-from top_server.membership import Recorder
 
 #: Managers that start at the same time; more would only wait for each other's processor.
 SPAWN_AT_ONCE = 4

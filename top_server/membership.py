@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fedgsp.channels import is_wildcard, split_address
 from fedgsp.errors import ConfigError
@@ -27,6 +26,7 @@ from fedgsp.messages import (
 )
 from fedgsp.options import same
 from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
+from top_server.journal import Recorder
 
 #: A client is left out after so many.
 MOST_OFFENCES = 3
@@ -36,13 +36,6 @@ RETURN_TIMEOUT_S = 30.0
 MOST_NODES = 20_000
 #: Each round goes through all clients several times, at some microseconds each.
 MOST_CLIENTS = 1_000_000
-
-
-class Recorder(Protocol):
-    """Where events go."""
-
-    def record(self, kind: str, **fields: object) -> None:
-        """Notes an event."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ import grpc.aio
 from fedgsp import windows
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
 from fedgsp.errors import ConfigError, RunError, UserError
-from fedgsp.local_training import KEEPS_HEAD
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -27,7 +26,7 @@ from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
 from top_server import grouping_service, local_nodes, local_run, manager_ports, rounds, state
 from top_server.checkpoint import Checkpoints
-from top_server.choosing import absent, choose, options
+from top_server.choosing import absent, check_head, choose, options
 from top_server.config import RunConfig
 from top_server.group_task import GroupTask
 from top_server.grouping import GROUPINGS
@@ -151,7 +150,7 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
             scheme=config.scheme,
         )
         checkpoints = Checkpoints(directory.models, config.keep_models)
-        check_head(scheme, membership)
+        check_head(scheme, membership.tensors)
         if resumed:
             run.interrupted, run.times = resumed.interrupted, resumed.times
         if resumed and resumed.saved:
@@ -254,15 +253,6 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership) -> None:
             f"after {config.join_timeout:.0f} s only {have} had joined",
             "start the others, or change --min-nodes, --min-clients or --join-timeout",
         )
-
-
-def check_head(scheme: Scheme, membership: Membership) -> None:
-    """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
-    heads = sum(spec.head for spec in membership.tensors)
-    keeps = scheme.personal or scheme.training in KEEPS_HEAD
-    if keeps and not 0 < heads < len(membership.tensors):
-        what = "has no classifier head" if not heads else "is all classifier head"
-        raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
 
 
 def _assign(scheme: Scheme, channels: Channels) -> Assign:

@@ -12,7 +12,7 @@ from support.gated_task import gated_settings, host
 from support.managers_here import managers_here
 
 from fedgsp.messages import Failure, FailureCode, Order, Train, Trained
-from fedgsp_node.clients import OrderError
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.worker import Uploader, Worker
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES

@@ -11,7 +11,8 @@ from support.gated_task import ALPHA, gated_settings, host, oracle
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, Order, TensorSpec, Train, Trained
 from fedgsp.weights import Weights
-from fedgsp_node.clients import Learned, OrderError
+from fedgsp_node.clients import Learned
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.worker import Uploader, Worker
 
 GOOD = Worker._reveal

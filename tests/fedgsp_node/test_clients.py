@@ -20,7 +20,8 @@ from fedgsp.errors import DataError, TaskError
 from fedgsp.messages import Evaluated, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
-from fedgsp_node.clients import Clients, OrderError
+from fedgsp_node.clients import Clients
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
 
 #: No client's last batch is of one sample, of which there is no variance to normalise by.

@@ -11,7 +11,7 @@ from support.weights import TENSORS, some_weights
 
 from fedgsp.messages import FailureCode
 from fedgsp.model_store import ModelStore
-from fedgsp_node.clients import OrderError
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal import PersonalState
 

@@ -18,7 +18,8 @@ from fedgsp.local_training import KEEPS_HEAD, TRAININGS
 from fedgsp.messages import Evaluate, Evaluated, FailureCode, Order, Start, Train, TrainingSettings
 from fedgsp.seeds import stream
 from fedgsp.weights import Weights
-from fedgsp_node.clients import Clients, OrderError
+from fedgsp_node.clients import Clients
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal import PERSONAL_MODEL
 from fedgsp_node.torch_weights import bind
 from fedgsp_node.training import ALGORITHMS

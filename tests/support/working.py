@@ -26,8 +26,9 @@ from fedgsp.messages import (
 )
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError
-from fedgsp_node.clients import Clients, OrderError
+from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal import PersonalState
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
