@@ -52,3 +52,8 @@ class RunError(UserError):
     """The run cannot go on."""
 
     exit_code = 6
+
+
+def not_written(path: object, error: Exception) -> RunError:
+    """What a file or folder that cannot be written means for the run."""
+    return RunError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}", "make room on that disk")

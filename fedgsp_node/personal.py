@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedgsp.errors import DataError, RunError
+from fedgsp.errors import DataError, not_written
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -128,4 +128,4 @@ def _write(path: Path, arrays: Arrays, label: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}", "make room on that disk") from None
+        raise not_written(path, error) from None

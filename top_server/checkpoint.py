@@ -12,7 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fedgsp.errors import DataError, RunError
+from fedgsp.errors import DataError, not_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,8 +85,7 @@ def save(path: Path, tensors: Tensors, origin: Origin) -> None:
         aside.replace(path)
         sync(path.parent)
     except (OSError, safetensors.SafetensorError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise RunError(f"{path} cannot be written: {why}", "make room on that disk") from error
+        raise not_written(path, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

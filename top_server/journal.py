@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from fedgsp.errors import ConfigError, RunError
+from fedgsp.errors import ConfigError, not_written
 from top_server.history import complete, plain, to_line
 from top_server.run_directory import lock, unusable
 
@@ -103,4 +103,4 @@ def _append(file: FileIO, line: Mapping[str, Any]) -> None:
         while rest:
             rest = rest[file.write(rest) :]
     except OSError as error:
-        raise RunError(f"{file.name} cannot be written: {error.strerror}", "make room on that disk") from error
+        raise not_written(file.name, error) from error

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from fedgsp.errors import ConfigError, DataError, RunError, UserError
+from fedgsp.errors import ConfigError, DataError, UserError, not_written
 from top_server.config import RunConfig, dump
 from top_server.history import read_lines
 
@@ -150,9 +150,9 @@ def claim(directory: RunDirectory, flag: str = "--run-dir") -> None:
 
 def unusable(directory: RunDirectory, flag: str, error: OSError) -> UserError:
     """Why a directory cannot be used: a full disk is no mistake of the flag."""
-    reason = error.strerror or str(error)
     if error.errno in _FULL:
-        return RunError(f"{flag} {directory.path} cannot be written: {reason}", "make room on that disk")
+        return not_written(f"{flag} {directory.path}", error)
+    reason = error.strerror or str(error)
     return ConfigError(f"{flag} {directory.path} cannot be used: {reason}", "give a directory that you may write to")
 
 

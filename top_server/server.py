@@ -17,7 +17,7 @@ import grpc.aio
 
 from fedgsp import windows
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
-from fedgsp.errors import ConfigError, RunError, UserError
+from fedgsp.errors import ConfigError, RunError, UserError, not_written
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -269,5 +269,5 @@ def _summarise(directory: RunDirectory, journal: Journal) -> None:
     try:
         directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise RunError(f"{directory.summary} cannot be written: {error.strerror}", "make room on that disk") from error
+        raise not_written(directory.summary, error) from error
     journal.record("clients_served", **{name: summary["last"][name] for name in ("mean", "std", "min", "max")})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgsp.errors import DataError, RunError
+from fedgsp.errors import DataError, not_written
 from fedgsp.weights import Weights
 from top_server import checkpoint, config
 from top_server.grouping import Plan
@@ -117,7 +117,7 @@ def _write(
         for _, other in _folders(directory)[:-_KEPT]:
             shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}", "make room on that disk") from error
+        raise not_written(folder, error) from error
 
 
 def _link(path: Path, name: Path) -> None:
