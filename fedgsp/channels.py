@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,9 +16,13 @@ from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.unreadable import RefuseUnreadable
 
+T = TypeVar("T")
+
 #: Messages stay small because weights travel in chunks; a larger one is refused by gRPC itself.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 SHUTDOWN_GRACE_S = 2.0
+#: How long a caller may take to say who it is.
+HELLO_TIMEOUT_S = 10.0
 #: How long a caller that is refused may go on speaking, and be silent meanwhile.
 HEAR_OUT_S, PAUSE_S = 10.0, 0.2
 #: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
@@ -172,6 +176,14 @@ def describe(error: grpc.aio.AioRpcError | Any) -> str:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         details = handshake_failure(details) or details
     return f"{error.code().name}{': ' + details if details else ''}"
+
+
+async def first_message(speaking: AsyncIterator[T]) -> T | None:
+    """What a caller says first, soon; None if it does not."""
+    try:
+        return await asyncio.wait_for(anext(aiter(speaking), None), HELLO_TIMEOUT_S)
+    except TimeoutError:
+        return None
 
 
 async def refuse(

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from fedgsp import memory, windows, wire
-from fedgsp.channels import Channels, refuse
+from fedgsp.channels import Channels, first_message, refuse
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 #: How long the nodes of a group may take to dial this manager, each after the one before.
 ATTACH_TIMEOUT_S = 5.0
-#: How long a node that dialled may take to say who it is.
-HELLO_TIMEOUT_S = 10.0
 
 
 class OrderServicer(order_pb2_grpc.OrderServiceServicer):
@@ -51,10 +49,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[order_pb2.Order]:
         """A node's session, until either side ends it."""
-        try:
-            first = await asyncio.wait_for(anext(aiter(requests), None), HELLO_TIMEOUT_S)
-        except TimeoutError:
-            first = None
+        first = await first_message(requests)
         hello = wire.decode(NodeReport, first).kind if first is not None else None
         if not isinstance(hello, Attached) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
 
 from fedgsp import wire
-from fedgsp.channels import refuse
+from fedgsp.channels import first_message, refuse
 from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from top_server.membership import Membership
-
-HELLO_TIMEOUT_S = 10.0
 
 
 class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
@@ -27,10 +24,7 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
         self, requests: AsyncIterator[membership_pb2.NodeMessage], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[membership_pb2.TopServerMessage]:
         """One node's stay."""
-        try:
-            first = await asyncio.wait_for(anext(aiter(requests), None), HELLO_TIMEOUT_S)
-        except TimeoutError:
-            first = None
+        first = await first_message(requests)
         hello = wire.decode(NodeMessage, first).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")

@@ -29,7 +29,7 @@ from support.fuzzing import (
 )
 from support.real_manager import ATTACH, KEY, MADE, REF, REPORTS, SETTINGS, START, manager, node, parrot, request
 
-from fedgsp import wire
+from fedgsp import channels, wire
 from fedgsp.channels import Channels
 from fedgsp.messages import (
     Describe,
@@ -56,7 +56,6 @@ from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import order_pb2
 from fedgsp.weights import WeightsError
-from group_manager import servicers
 from group_manager.group import Group
 from group_manager.members import Members
 
@@ -74,7 +73,7 @@ async def test_whatever_nodes_report_the_manager_lives_on(streams: list[tuple[bo
     with pytest.MonkeyPatch.context() as patch:
         async with unharmed(), manager() as m:
             for introduced, messages, ending in streams:
-                patch.setattr(servicers, "HELLO_TIMEOUT_S", 5.0 if introduced else 0.02)
+                patch.setattr(channels, "HELLO_TIMEOUT_S", 5.0 if introduced else 0.02)
                 first = [REPORTS[0].SerializeToString()] if introduced else []
                 call = m.channel.stream_stream(ATTACH)()
                 await say(call, first, "silence")
@@ -90,7 +89,7 @@ async def test_whatever_nodes_report_the_manager_lives_on(streams: list[tuple[bo
                     if isinstance(outcome, Trained):
                         assert outcome.ref is None or outcome.ref.id == "made"
                         assert outcome.samples <= 2**48
-            patch.setattr(servicers, "HELLO_TIMEOUT_S", 5.0)
+            patch.setattr(channels, "HELLO_TIMEOUT_S", 5.0)
             async with node(m, "n0"):
                 pass
             assert not m.store
@@ -173,8 +172,8 @@ async def test_a_model_that_nobody_knows_of_is_not_waited_for() -> None:
 
 async def test_what_no_node_is_known_to_have_cannot_be_collected() -> None:
     m = Members()
-    async with Channels() as channels:
-        group = Group(request("relay"), m, ModelStore(), channels, Source(SourceKind.MANAGER, "m0"), lambda _: None)
+    async with Channels() as to:
+        group = Group(request("relay"), m, ModelStore(), to, Source(SourceKind.MANAGER, "m0"), lambda _: None)
         found = await soon(group.collect("unheard of"))
     assert isinstance(found, Failure)
     assert found.code is FailureCode.NO_SUCH_MODEL

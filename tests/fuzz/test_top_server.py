@@ -18,7 +18,7 @@ from support.fuzzing import ENDINGS, MOMENT_S, check_refusal, fuzzed, heard, pat
 from support.hellos import hello, membership
 from support.serving import serving
 
-from fedgsp import wire
+from fedgsp import channels, wire
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -30,7 +30,6 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2, membership_pb2_grpc
-from top_server import membership_servicer
 from top_server.grouping import GROUPINGS
 from top_server.grouping_service import GroupingServicer
 from top_server.membership_servicer import MembershipServicer
@@ -47,7 +46,7 @@ NODE_SAYS = said(membership_pb2.NodeMessage, [HELLO], ("n0", "digits", "float32"
 @given(streams=st.lists(st.tuples(st.lists(NODE_SAYS, max_size=3), ENDINGS), min_size=1, max_size=4))
 async def test_whatever_nodes_say_the_top_server_lives_on(streams: list[tuple[list[bytes], str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(membership_servicer, "HELLO_TIMEOUT_S", 0.02)
+        patch.setattr(channels, "HELLO_TIMEOUT_S", 0.02)
         members, _ = membership()
         servicer = MembershipServicer(members)
         async with (
@@ -66,7 +65,7 @@ async def test_whatever_nodes_say_the_top_server_lives_on(streams: list[tuple[li
                 # An admitted node stays, all others hear why not.
                 assert ending == "cancel" or kinds or status is not None
                 await until(lambda: members.nodes == 0)
-            patch.setattr(membership_servicer, "HELLO_TIMEOUT_S", 5.0)
+            patch.setattr(channels, "HELLO_TIMEOUT_S", 5.0)
             last = await say(join(), [HELLO.SerializeToString()], "silence")
             welcome = membership_pb2.TopServerMessage.FromString(await soon(last.read()))
             assert isinstance(wire.decode(TopServerMessage, welcome).kind, Welcome)

@@ -10,7 +10,7 @@ import pytest
 from support.hellos import hello, membership
 from support.serving import serving
 
-from fedgsp import wire
+from fedgsp import channels, wire
 from fedgsp.messages import (
     AttachTo,
     Failure,
@@ -23,7 +23,6 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
-from top_server import membership_servicer
 from top_server.membership import Membership
 from top_server.membership_servicer import MembershipServicer
 
@@ -161,7 +160,7 @@ async def test_a_node_that_ends_without_a_word_is_rejected() -> None:
 
 
 async def test_a_node_that_says_nothing_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership_servicer, "HELLO_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(channels, "HELLO_TIMEOUT_S", 0.05)
     members, _ = membership()
     async with doors(members) as channel:
         assert "must introduce" in await rejected(Stay(channel).hear())
