@@ -97,16 +97,20 @@ def tell_left_out(
             journal.record("gains_not_told", clients=sorted(left_out), reason=reason)
 
 
+def gained(reached: Mapping[int, float], alone: Mapping[int, float]) -> dict[int, float]:
+    """By how much each client is better off than alone; for those in both, ascending."""
+    return {client: reached[client] - alone[client] for client in sorted(reached.keys() & alone.keys())}
+
+
 def gains(reached: Mapping[int, float], alone: Mapping[int, float]) -> tuple[float, float] | None:
     """IPR, the share of clients that are strictly better off than alone, and RSD, the deviation of their gains.
 
     Over the clients that are in both; None if there are none. The deviation is that of the population (FedCollab,
     section 5.5).
     """
-    both = reached.keys() & alone.keys()
-    if not both:
+    differences = np.array(list(gained(reached, alone).values()))
+    if not differences.size:
         return None
-    differences = np.array([reached[client] - alone[client] for client in sorted(both)])
     return float((differences > 0).mean()), float(differences.std())
 
 

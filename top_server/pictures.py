@@ -96,7 +96,7 @@ def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
     reached: dict[str, float] = next(
         (row["accuracy_per_client"] for row in reversed(rows) if row.get("accuracy_per_client")), {}
     )
-    return {int(client): value - alone[int(client)] for client, value in reached.items() if int(client) in alone}
+    return local_run.gained({int(client): value for client, value in reached.items()}, alone)
 
 
 def last_partition(rows: Rows) -> list[list[int]]:
