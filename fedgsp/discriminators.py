@@ -8,6 +8,8 @@ HIDDEN = 200
 MOST_FEATURES = 1 << 14
 #: Larger weights are refused: an average with them would make those of an honest client overflow.
 LARGEST = 1e6
+#: The distance of clients whose discriminator could not be trained: nobody joins by mistake.
+UNKNOWN = 1.0
 #: Networks that may be in a process at once.
 MOST_BYTES = 8 * 1024**3
 

@@ -16,12 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.aggregation import Mean
-from fedgsp.discriminators import LARGEST
+from fedgsp.discriminators import LARGEST, UNKNOWN
 from fedgsp.messages import Discriminated, Discrimination
 from fedgsp.weights import Weights
-
-#: The distance of clients whose discriminator could not be trained: nobody joins by mistake.
-UNKNOWN = 1.0
 
 
 class Networks(abc.ABC):

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted_networks import numbers, plan, stack
 
+from fedgsp.discriminators import UNKNOWN
 from fedgsp.messages import Discriminated, TensorSpec
 from fedgsp.weights import Weights
-from group_manager.discrimination import UNKNOWN, Networks, PairedNetworks, SharedNetwork, networks
+from group_manager.discrimination import Networks, PairedNetworks, SharedNetwork, networks
 
 NOBODY: set[int] = set()
 

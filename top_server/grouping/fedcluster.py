@@ -9,19 +9,14 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from top_server.grouping.options import Options
-from top_server.grouping.pairwise import Flags, Matrix, products
+from top_server.grouping.pairwise import Flags, Floats, Matrix, products, reciprocals
 from top_server.grouping.request import GroupingRequest, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Floats = NDArray[np.float64]
-
-#: A shorter update has no direction: its cosines are 0.
-_SHORTEST = 1e-12
 _FEWEST_TO_SPLIT = 3
 
 
@@ -77,9 +72,8 @@ def split(gram: Floats) -> tuple[Flags, float]:
     # Loading it takes half a second, which other groupings need not wait for.
     from scipy.cluster.hierarchy import cut_tree, linkage
 
-    lengths = np.sqrt(np.diagonal(gram))
-    inverse = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths >= _SHORTEST)
-    cosines = gram * np.outer(inverse, inverse)
+    scale = reciprocals(np.sqrt(np.diagonal(gram)))
+    cosines = gram * np.outer(scale, scale)
     # Cut by the order of merges: a cut by height finds no two clusters where the last merges are equally high.
     label = cut_tree(linkage(1 - cosines[np.triu_indices(len(gram), 1)], "complete"), n_clusters=2)[:, 0]
     first: Flags = label == label[0]
@@ -87,7 +81,7 @@ def split(gram: Floats) -> tuple[Flags, float]:
 
 
 def _before(request: GroupingRequest) -> list[list[int]]:
-    groups = [[request.clients.index(client) for client in group] for group in request.settled] or [[]]
+    groups = request.settled_rows or [[]]
     grouped = {row for group in groups for row in group}
     max(groups, key=len).extend(row for row in range(len(request.clients)) if row not in grouped)
     return groups

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import seeds
+from fedgsp.discriminators import UNKNOWN
 from fedgsp.errors import ConfigError
 from top_server.grouping.coalitions import place, solve
 from top_server.grouping.options import Options
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Floats = NDArray[np.float64]
-
-#: A pair whose discriminator could not be trained counts as far apart as can be.
-_UNTRAINED = 1.0
 
 
 class FedCollabOptions(NamedTuple):
@@ -52,7 +50,7 @@ def fedcollab(request: GroupingRequest) -> Plan:
     weight, restarts, ignore = FedCollabOptions.read(request.options)
 
     settled = {client for group in request.settled for client in group}
-    groups = [[request.clients.index(client) for client in group] for group in request.settled]
+    groups = request.settled_rows
     newcomers = np.array([client not in settled for client in request.clients])
     known = request.sizes > 0
     groups += [[row] for row in np.flatnonzero(newcomers & ~known).tolist()]
@@ -92,7 +90,7 @@ def _distances(request: GroupingRequest) -> Floats:
             "grouping fedcollab: matrix distances has infinite entries",
             "give numbers from 0 to 1, and NaN for a pair that is not known",
         )
-    known: Floats = np.where(np.isnan(distances), _UNTRAINED, distances).astype(np.float64)
+    known: Floats = np.where(np.isnan(distances), UNKNOWN, distances).astype(np.float64)
     return known
 
 

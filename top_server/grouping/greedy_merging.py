@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from top_server.grouping.pairwise import SHORTEST, reciprocals
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,8 +30,6 @@ _Number = np.float64 | Floats
 
 #: Benefits are differences of sums of cosines; one this many times the rounding error of a number is none.
 _ROUNDING_ERRORS = 16
-#: A shorter update, or mean of a group, has no direction: its cosines are 0.
-SHORTEST = 1e-12
 #: Two matrices take 16 N^2 bytes up to here, 8 N^2 above, where a cosine is then known to about 6 digits.
 _MOST_IN_DOUBLES = 4096
 #: Columns of dead groups are dropped when they are half of all; in small matrices that gains nothing.
@@ -65,7 +65,7 @@ def utility(
     size = sizes[rows].astype(np.float64)
     # A row at a time, so that a large group needs no copy of its part of the matrix.
     along = np.array([gram[row, rows] @ size for row in rows])  # <g_i, h_C>
-    inverse = _inverse(np.sqrt(gram[rows, rows], dtype=np.float64))
+    inverse = reciprocals(np.sqrt(gram[rows, rows], dtype=np.float64))
     return float(_utility(alphas[rows].sum(), size.sum(), along @ inverse, along @ size))
 
 
@@ -103,7 +103,7 @@ class _Merging:
         self.size: Floats = sizes / largest
         self.alpha: Floats = alphas / largest
         lengths = np.sqrt(np.diagonal(gram), dtype=np.float64)
-        inverse = _inverse(lengths)
+        inverse = reciprocals(lengths)
 
         self.between_h = np.empty((count, count), dtype)  # <h_A, h_B>
         self.between_sh = np.empty((count, count), dtype)  # <S_A, h_B> + <S_B, h_A>
@@ -201,10 +201,6 @@ def _utility(alpha: _Number, size: _Number, within_sh: _Number, within_h: _Numbe
     cosines = np.divide(within_sh, length, out=np.zeros_like(length), where=length >= SHORTEST * size)
     utilities: Floats = cosines - alpha / size
     return utilities
-
-
-def _inverse(lengths: Floats) -> Floats:
-    return np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths >= SHORTEST)
 
 
 def _rounding(dtype: np.dtype[np.floating]) -> float:

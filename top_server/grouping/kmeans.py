@@ -44,7 +44,7 @@ def kmeans(request: GroupingRequest) -> Plan:
     clusters, restarts = KMeansOptions.read(request.options)
 
     count = len(request.clients)
-    groups: list[list[int]] = [[request.clients.index(client) for client in group] for group in request.settled]
+    groups = request.settled_rows
     gram: Matrix = np.zeros((count, count))
     known: Flags = np.zeros(count, np.bool_)
     if not groups or "gram" in request.matrices:

@@ -8,8 +8,12 @@ from numpy.typing import NDArray
 from fedgsp.errors import ConfigError
 from top_server.grouping.request import GroupingRequest
 
+Floats = NDArray[np.float64]
 Matrix = NDArray[np.floating]
 Flags = NDArray[np.bool_]
+
+#: A shorter update, or mean of a group, has no direction: its cosines are 0.
+SHORTEST = 1e-12
 
 
 def square(request: GroupingRequest, grouping: str, name: str, what: str) -> Matrix:
@@ -45,3 +49,8 @@ def products(request: GroupingRequest, grouping: str, what: str) -> tuple[Matrix
             "give finite numbers, and NaN only in the whole row and column of a client that reported nothing",
         )
     return gram, known
+
+
+def reciprocals(lengths: Floats) -> Floats:
+    """What inner products are multiplied by, for both their sides, to become cosines."""
+    return np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths >= SHORTEST)

@@ -66,6 +66,12 @@ class GroupingRequest:
         if len(set(settled)) != len(settled) or not set(settled) <= set(self.clients) or not all(self.settled):
             raise ValueError("the settled groups must be disjoint, not empty, and of these clients")
 
+    @property
+    def settled_rows(self) -> list[list[int]]:
+        """The settled groups as row numbers, anew each time."""
+        row_of = {client: row for row, client in enumerate(self.clients)}
+        return [[row_of[client] for client in group] for group in self.settled]
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
