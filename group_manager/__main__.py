@@ -1,4 +1,4 @@
-"""Started by the top server: `python -m group_manager --name m0 --listen 127.0.0.1:0`.
+"""Started by the top server: `python -m group_manager --name m0 --run 1f0c --listen 127.0.0.1:0`.
 
 No typer here: a manager has to be ready in a fraction of a second.
 """
@@ -22,6 +22,7 @@ def main() -> int:
     """Parses the command line and serves; returns the exit code."""
     parser = argparse.ArgumentParser(prog="group_manager", description="Coordinates one group of clients at a time.")
     parser.add_argument("--name", required=True)
+    parser.add_argument("--run", default="", metavar="ID")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     parser.add_argument("--lost-after", type=float, default=LOST_AFTER_S, metavar="SECONDS")
     parser.add_argument("--hand-over", choices=HAND_OVERS, default=HAND_OVERS[0])
@@ -32,7 +33,7 @@ def main() -> int:
     windows.choose(arguments.hand_over)
     try:
         tls = load(tls_files(arguments.tls_ca, arguments.tls_cert, arguments.tls_key))
-        return run_until_stopped(run(arguments.name, arguments.listen, tls, arguments.lost_after))
+        return run_until_stopped(run(arguments.name, arguments.run, arguments.listen, tls, arguments.lost_after))
     except UserError as error:
         return logs.report(error)
 

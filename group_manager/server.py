@@ -17,7 +17,7 @@ from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 
 
-async def run(name: str, listen: str, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
+async def run(name: str, run_id: str, listen: str, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
     """Serves at `listen` until stopped; says its address on standard output."""
     members, store = Members(), ModelStore()
     async with Channels(tls, lost_after_s) as channels:
@@ -25,7 +25,7 @@ async def run(name: str, listen: str, tls: Tls | None = None, lost_after_s: floa
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, spilling_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)
         models.add_to(server)
         sys.stdout.write(address + "\n")
         sys.stdout.flush()

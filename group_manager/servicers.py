@@ -41,9 +41,10 @@ ATTACH_TIMEOUT_S = 5.0
 class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     """The nodes' side: a stream of reports in, a stream of orders out."""
 
-    def __init__(self, members: Members, name: str) -> None:
+    def __init__(self, members: Members, name: str, run_id: str) -> None:
         self._members = members
         self._name = name
+        self._run_id = run_id
 
     async def Attach(  # noqa: N802
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
@@ -53,8 +54,9 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         hello = wire.decode(NodeReport, first).kind if first is not None else None
         if not isinstance(hello, Attached) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
-        if hello.manager != self._name:
-            detail = f"this is manager {self._name}, not {hello.manager[:100]!r}"
+        if (hello.manager, hello.run_id) != (self._name, self._run_id):
+            meant = f"{hello.manager[:100]!r} of run {hello.run_id[:100]!r}"
+            detail = f"this is manager {self._name!r} of run {self._run_id!r}, not {meant}"
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, detail)
         session = await self._members.attach(hello.node)
         logger.info("node=%s attached", hello.node)

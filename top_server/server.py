@@ -93,7 +93,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 directory.logs,
                 channels,
                 journal,
-                config.peer_flags,
+                [*config.peer_flags, "--run", run_id],
                 f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
             )
         )

@@ -112,7 +112,7 @@ async def manager() -> AsyncIterator[Manager]:
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
 
         def register(server: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0"), server)
+            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), server)
             group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
             models.add_to(server)
 
@@ -322,7 +322,7 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(TopServer(), server)
 
     def register_orders(server: grpc.aio.Server) -> None:
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again, "m0"), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again, "m0", "run"), server)
 
     async with manager() as m, serving(register_top_server) as top:
         settings = NodeSettings(top.address, task="support.batch_norm_task:Task", clients=(3,), name="n0")

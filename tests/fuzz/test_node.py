@@ -200,7 +200,7 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
         members = Members()
 
         def register(s: grpc.aio.Server) -> None:
-            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0"), s)
+            order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), s)
 
         async with serving(register) as good:
             life = Attachment(channels.to(good.address), Attached("run", "n0", "m0"), work)

@@ -75,7 +75,7 @@ async def order_service() -> AsyncIterator[tuple[Members, grpc.aio.Channel]]:
     members = Members()
 
     def register(server: grpc.aio.Server) -> None:
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0"), server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), server)
 
     async with serving(register) as served:
         yield members, served.channel
@@ -110,10 +110,11 @@ async def test_who_does_not_say_who_attaches_is_refused(first: NodeReport | None
         assert "which node attaches" in str(refused.value.details())
 
 
-async def test_a_node_that_means_another_manager_is_refused() -> None:
+@pytest.mark.parametrize(("run", "manager"), [("run", "m7"), ("another", "m0")])
+async def test_a_node_that_means_another_manager_is_refused(run: str, manager: str) -> None:
     async with order_service() as (members, channel):
         stream = Stream(channel)
-        stream.say(NodeReport(Attached("run", "n1", "m7")))
+        stream.say(NodeReport(Attached(run, "n1", manager)))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stream.order()
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -28,16 +28,17 @@ def managers_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Pool:
-    def __init__(self, stack: AsyncExitStack, channels: Channels) -> None:
+    def __init__(self, stack: AsyncExitStack, channels: Channels, run_id: str) -> None:
         self._stack = stack
         self._channels = channels
+        self._run_id = run_id
         self._managers: list[Manager] = []
         self._numbers = itertools.count()
 
     async def ensure(self, count: int) -> list[Manager]:
         while len(self._managers) < count:
             name = f"m{next(self._numbers)}"
-            address = await self._stack.enter_async_context(_manager(name))
+            address = await self._stack.enter_async_context(_manager(name, self._run_id))
             client = ManagerClient(name, self._channels.to(address))
             self._managers.append(Manager(name, address, cast("Any", None), client, 0))
         return self._managers[:count]
@@ -55,21 +56,21 @@ class _Pool:
 
 @asynccontextmanager
 async def _pool(
-    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object, _tls: None, _prefix: str
+    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object, flags: Sequence[str], _prefix: str
 ) -> AsyncIterator[_Pool]:
     async with AsyncExitStack() as stack:
-        yield _Pool(stack, channels)
+        yield _Pool(stack, channels, flags[flags.index("--run") + 1])
 
 
 @asynccontextmanager
-async def _manager(name: str) -> AsyncIterator[str]:
+async def _manager(name: str, run_id: str) -> AsyncIterator[str]:
     members, store = Members(), ModelStore()
     async with Channels() as channels:
         serving, address = await start_server("127.0.0.1:0", [])
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, serving)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name), serving)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), serving)
         models.add_to(serving)
         try:
             yield address
