@@ -30,6 +30,7 @@ def suggestion(wrong: str, known: Iterable[str], lead: str = "known:") -> str:
     return f"did you mean {close[0]!r}? {listed[0].upper()}{listed[1:]}" if close else listed
 
 
+#: How a truth value may be written.
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 

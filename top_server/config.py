@@ -15,51 +15,20 @@ from typing import Any
 
 import tomli_w
 
+from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
+from fedgsp.local_training import TRAININGS
 from fedgsp.options import suggestion
 from fedgsp.tls import TlsFiles, tls_files
 from fedgsp.windows import HAND_OVERS
+from top_server.grouping import GROUPINGS
+from top_server.growth import GROWTHS
+from top_server.merging import MERGES
+from top_server.schemes import SCHEMES
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-
-def _schemes() -> Iterable[str]:
-    from top_server.schemes import SCHEMES
-
-    return SCHEMES
-
-
-def _growths() -> Iterable[str]:
-    from top_server.growth import GROWTHS
-
-    return GROWTHS
-
-
-def _groupings() -> Iterable[str]:
-    from top_server.grouping import GROUPINGS
-
-    return GROUPINGS
-
-
-def _trainings() -> Iterable[str]:
-    from fedgsp.local_training import TRAININGS
-
-    return TRAININGS
-
-
-def _aggregations() -> Iterable[str]:
-    from fedgsp.aggregations import AGGREGATIONS
-
-    return AGGREGATIONS
-
-
-def _merges() -> Iterable[str]:
-    from top_server.merging import MERGES
-
-    return MERGES
-
 
 #: A grouping that another process answers: grpc://host:port.
 GROUPING_SERVICE = "grpc://"
@@ -68,7 +37,7 @@ METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Proce
 
 
 def _setting(default: Any, panel: str, help: str, **rules: Any) -> Any:
-    """A field; rules: choices (names, or their loader), above, least, most, metavar, options_of (whose options)."""
+    """A field; rules: choices (names), above, least, most, metavar, options_of (whose options)."""
     metadata = {"panel": panel, "help": help, **rules}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=dict, metadata=metadata)
@@ -79,8 +48,8 @@ def _setting(default: Any, panel: str, help: str, **rules: Any) -> Any:
 class RunConfig:
     """Every setting of a run; None leaves the choice to the scheme, or says that there is no limit."""
 
-    scheme: str = _setting("fedgsp", METHOD, "the algorithm; sets the defaults of the choices below", choices=_schemes)
-    growth: str | None = _setting(None, METHOD, "how the number of groups grows from round to round", choices=_growths)
+    scheme: str = _setting("fedgsp", METHOD, "the algorithm; sets the defaults of the choices below", choices=SCHEMES)
+    growth: str | None = _setting(None, METHOD, "how the number of groups grows from round to round", choices=GROWTHS)
     alpha: float = _setting(2.0, METHOD, "how fast the number of groups grows", above=0)
     beta: int = _setting(10, METHOD, "number of groups in the first round, and the step by which it grows", least=1)
     sampling_rate: float = _setting(
@@ -91,7 +60,7 @@ class RunConfig:
         most=1,
     )
     grouping: str | None = _setting(
-        None, METHOD, "who trains with whom; or ask a service: grpc://host:port", choices=_groupings
+        None, METHOD, "who trains with whom; or ask a service: grpc://host:port", choices=GROUPINGS
     )
     grouping_option: dict[str, str] = _setting(
         {}, METHOD, "an option of the grouping, evidence, merge or aggregation; repeatable", options_of="grouping"
@@ -99,15 +68,15 @@ class RunConfig:
     program: str | None = _setting(
         None, METHOD, "how the clients of a group train: in turn, or at once", choices=("relay", "parallel")
     )
-    training: str | None = _setting(None, METHOD, "how a client trains on its data", choices=_trainings)
+    training: str | None = _setting(None, METHOD, "how a client trains on its data", choices=TRAININGS)
     training_option: dict[str, str] = _setting(
         {}, METHOD, "an option of the training; repeatable", options_of="training"
     )
     aggregation: str | None = _setting(
-        None, METHOD, "how models trained in parallel are combined", choices=_aggregations
+        None, METHOD, "how models trained in parallel are combined", choices=AGGREGATIONS
     )
     merge: str | None = _setting(
-        None, METHOD, "how the groups' results are combined: one model, or one per group or cluster", choices=_merges
+        None, METHOD, "how the groups' results are combined: one model, or one per group or cluster", choices=MERGES
     )
     after_arrivals: str | None = _setting(
         None,
@@ -261,8 +230,7 @@ def flag(name: str) -> str:
 
 def choices(name: str) -> tuple[str, ...]:
     """The names that a setting may take; empty if it takes others than names."""
-    known = FIELDS[name].metadata.get("choices", ())
-    return tuple(known() if callable(known) else known)
+    return tuple(FIELDS[name].metadata.get("choices", ()))
 
 
 def check(config: RunConfig) -> None:
