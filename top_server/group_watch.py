@@ -52,7 +52,7 @@ class GroupWatch:
         self._members = {member.client: member for member in request.members}
         self._collects = request.program == "collect" or request.results is Results.COLLECTED
         self._reveals = request.reveal is not None
-        self._most = request.discrimination.rounds if request.discrimination is not None else 0
+        self._most = request.discrimination.exchanges if request.discrimination is not None else 0
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.hops: list[FinishedHop] = list(trace.finished)

@@ -58,7 +58,7 @@ class Discrimination:
     """
 
     settings: DiscriminatorSettings | None
-    rounds: int
+    exchanges: int
     judge_every: int
     patience: int
     newcomers: tuple[int, ...] = ()

@@ -226,12 +226,12 @@ class Discrimination(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SETTINGS_FIELD_NUMBER: _builtins.int
-    ROUNDS_FIELD_NUMBER: _builtins.int
+    EXCHANGES_FIELD_NUMBER: _builtins.int
     JUDGE_EVERY_FIELD_NUMBER: _builtins.int
     PATIENCE_FIELD_NUMBER: _builtins.int
     NEWCOMERS_FIELD_NUMBER: _builtins.int
-    rounds: _builtins.int
-    """exchanges, at most"""
+    exchanges: _builtins.int
+    """at most"""
     judge_every: _builtins.int
     """exchanges between judgements"""
     patience: _builtins.int
@@ -246,14 +246,14 @@ class Discrimination(_message.Message):
         self,
         *,
         settings: _order_pb2.DiscriminatorSettings | None = ...,
-        rounds: _builtins.int = ...,
+        exchanges: _builtins.int = ...,
         judge_every: _builtins.int = ...,
         patience: _builtins.int = ...,
         newcomers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["judge_every", b"judge_every", "newcomers", b"newcomers", "patience", b"patience", "rounds", b"rounds", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchanges", b"exchanges", "judge_every", b"judge_every", "newcomers", b"newcomers", "patience", b"patience", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

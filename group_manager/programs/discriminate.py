@@ -33,10 +33,10 @@ async def run(group: Group) -> GroupResult | Failure:
         await group.recall(f"{_home(group)}/", ())  # what another manager had made
     found = networks(list(members), plan)
     exchange = 0
-    while found.left and exchange <= plan.rounds:
+    while found.left and exchange <= plan.exchanges:
         # What was averaged in an exchange is judged in the next; what is trained last is judged, too.
-        judges = exchange > 0 and ((exchange - 1) % plan.judge_every == 0 or exchange == plan.rounds)
-        trains = exchange < plan.rounds
+        judges = exchange > 0 and ((exchange - 1) % plan.judge_every == 0 or exchange == plan.exchanges)
+        trains = exchange < plan.exchanges
         if judges or trains:
             await _Exchange(group, found, plan.settings, exchange, judges, trains).carry_out(members)
         if judges:

@@ -147,7 +147,7 @@ def _addressed(message: bytes, address: str, stall_timeout_s: float) -> bytes:
     if asked.HasField("training"):
         asked.training.local_epochs = min(asked.training.local_epochs, 3)
     if asked.discrimination.HasField("settings"):
-        asked.discrimination.rounds = min(asked.discrimination.rounds, 3)
+        asked.discrimination.exchanges = min(asked.discrimination.exchanges, 3)
         asked.discrimination.settings.steps = min(asked.discrimination.settings.steps, 3)
     return asked.SerializeToString()
 

@@ -20,7 +20,6 @@ KINDS: dict[str, type] = {name: kind for name, kind in vars(messages).items() if
 _NARROW = {"round", "group", "position", "attempt", "protocol", "num_classes", "local_epochs", "batch_size"} | {
     "steps",
     "exchange",
-    "rounds",
     "judge_every",
     "patience",
     "exchanges",

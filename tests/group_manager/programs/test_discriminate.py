@@ -79,14 +79,14 @@ def means(clients: Sequence[int], exchanges: int) -> dict[tuple[int, int], list[
 async def test_the_paper_s_earliest_stop_is_after_101_exchanges() -> None:
     """Judged after 1, 11, 21, ... exchanges: best at first, then ten times no better."""
     async with discriminating(THREE[:2]) as (play, script):
-        await run(play, THREE[:2], plan(rounds=2000))
+        await run(play, THREE[:2], plan(exchanges=2000))
         assert script.judged(0) == script.judged(1) == list(range(1, 102, 10))
         assert script.exchanges(0) == list(range(102))
         assert left(play) == [*(PairsLeft(done, 1, 1) for done in range(1, 100, 10)), PairsLeft(101, 0, 1)]
 
 
 @pytest.mark.parametrize(
-    ("rounds", "judge_every", "judged"),
+    ("exchanges", "judge_every", "judged"),
     [
         (1, 10, [1]),
         (2, 10, [1, 2]),
@@ -99,20 +99,20 @@ async def test_the_paper_s_earliest_stop_is_after_101_exchanges() -> None:
     ],
 )
 async def test_what_is_trained_last_is_judged_too_when_there_is_nothing_to_train(
-    rounds: int, judge_every: int, judged: list[int]
+    exchanges: int, judge_every: int, judged: list[int]
 ) -> None:
     async with discriminating(THREE[:2]) as (play, script):
-        await run(play, THREE[:2], plan(rounds=rounds, judge_every=judge_every))
+        await run(play, THREE[:2], plan(exchanges=exchanges, judge_every=judge_every))
         for client in (0, 1):
-            assert script.exchanges(client) == list(range(rounds + 1))
+            assert script.exchanges(client) == list(range(exchanges + 1))
             assert script.judged(client) == judged
-            assert [order.exchange for order in script.of(client) if not order.work.produces] == [rounds]
+            assert [order.exchange for order in script.of(client) if not order.work.produces] == [exchanges]
         assert [event.exchanges for event in left(play)] == judged
 
 
 async def test_every_client_goes_on_from_the_means_of_its_pairs() -> None:
     async with discriminating(FOUR) as (play, script):
-        await run(play, FOUR, plan(rounds=6))
+        await run(play, FOUR, plan(exchanges=6))
         expected = means(range(4), 6)
         for client in range(4):
             first, *later = script.of(client)
@@ -125,7 +125,7 @@ async def test_every_client_goes_on_from_the_means_of_its_pairs() -> None:
 
 async def test_clients_are_told_the_settings_and_get_their_stacks_from_the_manager() -> None:
     async with discriminating(THREE) as (play, script):
-        await run(play, THREE, plan(rounds=2))
+        await run(play, THREE, plan(exchanges=2))
         assert {order.work.settings for order in script.asked} == {DiscriminatorSettings(10, 1, 5, 0.1, 0)}
         starts = [order.work.start for order in script.asked if order.exchange]
         assert all(start and start.sources == (MANAGER,) and not start.keep for start in starts)
@@ -135,7 +135,7 @@ async def test_clients_are_told_the_settings_and_get_their_stacks_from_the_manag
 @pytest.mark.parametrize("relay", RelayMode)
 async def test_networks_go_by_way_of_the_manager_in_every_mode(relay: RelayMode) -> None:
     async with discriminating(THREE) as (play, _):
-        outcome = await play.run(THREE, "discriminate", start=None, discrimination=plan(rounds=3), relay=relay)
+        outcome = await play.run(THREE, "discriminate", start=None, discrimination=plan(exchanges=3), relay=relay)
         assert isinstance(outcome, GroupResult)
         # of three clients with two networks each: three times up, and as often down, the last time to be judged
         assert (outcome.bytes_direct, outcome.bytes_relayed) == (0, 3 * 2 * NETWORK_BYTES * (3 + 3))
@@ -148,7 +148,7 @@ async def test_the_result_names_the_clients_and_their_distances() -> None:
     members = [FOUR[2], FOUR[0], FOUR[3]]
     script = Script(right=lambda client, _, other: 60 + 10 * min(client, other))
     async with discriminating(members, script) as (play, _):
-        outcome = await run(play, members, plan(rounds=1))
+        outcome = await run(play, members, plan(exchanges=1))
         assert outcome.ref is not None
         weights = await play.store.get(outcome.ref.id)
         assert weights.tensors == (
@@ -165,13 +165,13 @@ async def test_the_result_names_the_clients_and_their_distances() -> None:
 async def test_the_best_judgement_of_a_pair_counts() -> None:
     curve = {1: 60, 2: 80, 3: 70, 4: 75}
     async with discriminating(THREE[:2], Script(right=lambda _, exchange, __: curve[exchange])) as (play, _):
-        outcome = await run(play, THREE[:2], plan(rounds=4, judge_every=1, patience=3))
+        outcome = await run(play, THREE[:2], plan(exchanges=4, judge_every=1, patience=3))
         assert (await matrix_of(play, outcome))[0, 1] == pytest.approx(0.6)
 
 
 async def test_the_judgement_after_the_last_exchange_counts() -> None:
     async with discriminating(THREE[:2], Script(right=lambda _, exchange, __: 50 + 5 * exchange)) as (play, _):
-        outcome = await run(play, THREE[:2], plan(rounds=5))
+        outcome = await run(play, THREE[:2], plan(exchanges=5))
         assert (await matrix_of(play, outcome))[0, 1] == pytest.approx(0.5)
 
 
@@ -188,7 +188,7 @@ async def test_members_without_pairs_have_nothing_to_do() -> None:
 
 async def test_with_newcomers_only_their_pairs_learn() -> None:
     async with discriminating(FOUR) as (play, script):
-        outcome = await run(play, FOUR, plan(rounds=2, newcomers=(3,)))
+        outcome = await run(play, FOUR, plan(exchanges=2, newcomers=(3,)))
         assert [script.of(client)[0].work.others for client in range(4)] == [(3,), (3,), (3,), (0, 1, 2)]
         found = await matrix_of(play, outcome)
         assert found[:3, :3].tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
@@ -203,7 +203,7 @@ async def test_a_pair_that_stopped_is_in_no_stack_any_more_and_bytes_fall() -> N
     """Of (0, 1) the accuracy stays, of the others it rises."""
     script = Script(right=lambda client, exchange, other: 50 if {client, other} == {0, 1} else 50 + exchange)
     async with discriminating(THREE, script) as (play, _):
-        outcome = await run(play, THREE, plan(rounds=5, judge_every=1, patience=2))
+        outcome = await run(play, THREE, plan(exchanges=5, judge_every=1, patience=2))
         assert [[order.work.others for order in script.of(client)] for client in range(3)] == [
             [(1, 2)] * 4 + [(2,)] * 2,
             [(0, 2)] * 4 + [(2,)] * 2,
@@ -220,7 +220,7 @@ async def test_a_pair_that_stopped_is_in_no_stack_any_more_and_bytes_fall() -> N
 async def test_a_client_whose_pairs_have_all_stopped_is_asked_no_more() -> None:
     script = Script(right=lambda client, exchange, other: 50 if 0 in (client, other) else 50 + exchange)
     async with discriminating(THREE, script) as (play, _):
-        await run(play, THREE, plan(rounds=6, judge_every=1, patience=1))
+        await run(play, THREE, plan(exchanges=6, judge_every=1, patience=1))
         assert [script.exchanges(client)[-1] for client in range(3)] == [2, 6, 6]
         assert script.of(1)[-1].work.others == (2,)
 
@@ -230,7 +230,7 @@ async def test_a_client_whose_pairs_have_all_stopped_is_asked_no_more() -> None:
 
 async def test_a_shared_network_starts_from_the_plain_mean_which_nodes_keep_while_it_is_needed() -> None:
     async with discriminating(THREE) as (play, script):
-        outcome = await run(play, THREE, plan(shared=True, rounds=4))
+        outcome = await run(play, THREE, plan(shared=True, exchanges=4))
         number, expected = 0.0, []
         for _ in range(4):
             number = sum(learned_together(client, number) for client in range(3)) / 3
@@ -254,14 +254,14 @@ async def test_one_judgement_counts_for_all_pairs_of_a_shared_network() -> None:
         right=lambda client, exchange, other: curves.get(frozenset((client, other)), (0,) * 3)[exchange - 1]
     )
     async with discriminating(THREE, script) as (play, _):
-        outcome = await run(play, THREE, plan(shared=True, rounds=3, judge_every=1))
+        outcome = await run(play, THREE, plan(shared=True, exchanges=3, judge_every=1))
         expected = np.array([[0, 0, 0.8], [0, 0, 0.6], [0.8, 0.6, 0]])
         assert await matrix_of(play, outcome) == pytest.approx(expected)
 
 
 async def test_a_shared_network_stops_exactly_when_its_patience_ends() -> None:
     async with discriminating(THREE) as (play, script):
-        await run(play, THREE, plan(shared=True, rounds=2000))
+        await run(play, THREE, plan(shared=True, exchanges=2000))
         assert script.judged(2) == list(range(1, 102, 10))
         assert left(play)[-2:] == [PairsLeft(91, 3, 3), PairsLeft(101, 0, 3)]
 
@@ -269,7 +269,7 @@ async def test_a_shared_network_stops_exactly_when_its_patience_ends() -> None:
 async def test_outputs_keep_their_places_when_a_client_fails() -> None:
     script = Script(right=lambda client, _, other: 100 - 10 * client - other)
     async with discriminating(THREE, script, Faults().fail(1)) as (play, _):
-        outcome = await run(play, THREE, plan(shared=True, rounds=1))
+        outcome = await run(play, THREE, plan(shared=True, exchanges=1))
         assert [script.exchanges(client) for client in range(3)] == [[0, 1], [], [0, 1]]
         assert {order.work.others for order in script.asked} == {(0, 1, 2)}
         assert script.of(2)[1].start == [(learned_together(0, 0) + learned_together(2, 0)) / 2]
@@ -293,7 +293,7 @@ async def test_discriminators_without_settings_or_patience_are_refused_and_nobod
 
 async def test_without_exchanges_nothing_is_known() -> None:
     async with discriminating(THREE) as (play, script):
-        outcome = await run(play, THREE, plan(rounds=0))
+        outcome = await run(play, THREE, plan(exchanges=0))
         assert (await matrix_of(play, outcome)).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
         assert script.asked == []
 
@@ -302,20 +302,20 @@ async def test_a_client_without_a_validation_part_is_as_far_as_can_be() -> None:
     script = Script(right=lambda client, _, other: 60 if client < 2 else 0)
     script.samples[2] = 0
     async with discriminating(THREE, script) as (play, _):
-        outcome = await run(play, THREE, plan(rounds=3, judge_every=1))
+        outcome = await run(play, THREE, plan(exchanges=3, judge_every=1))
         assert await matrix_of(play, outcome) == pytest.approx(np.array([[0, 0.2, 1], [0.2, 0, 1], [1, 1, 0]]))
         assert script.exchanges(2) == [0, 1]
 
 
 async def test_a_client_listed_twice_counts_once() -> None:
     async with discriminating(THREE) as (play, script):
-        await run(play, [*THREE, dataclasses.replace(THREE[0])], plan(rounds=1))
+        await run(play, [*THREE, dataclasses.replace(THREE[0])], plan(exchanges=1))
         assert script.exchanges(0) == [0, 1]
 
 
 async def test_a_model_is_fetched_from_the_manager_alone() -> None:
     async with discriminating(THREE) as (play, script):
-        await run(play, THREE, plan(rounds=2))
+        await run(play, THREE, plan(exchanges=2))
         kinds = {source.kind for order in script.asked if order.work.start for source in order.work.start.sources}
         assert kinds == {SourceKind.MANAGER}
 
@@ -329,7 +329,7 @@ async def test_networks_that_an_earlier_call_left_at_the_nodes_are_not_taken_for
     attempt: int, left: bool, shared: bool
 ) -> None:
     """They went on without hearing that nobody wants these any more; who takes over for a lost manager has them go."""
-    how = plan(shared=shared, rounds=4, judge_every=2)
+    how = plan(shared=shared, exchanges=4, judge_every=2)
 
     def starts(script: Script) -> list[list[float] | None]:
         return [asked.start for asked in script.asked]

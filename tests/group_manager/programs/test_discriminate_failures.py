@@ -42,7 +42,7 @@ async def discriminating(script: Script, faults: Faults | None = None) -> AsyncI
 
 async def distances(play: Scene, **how: object) -> np.ndarray:
     """What is found; nobody keeps anything else."""
-    fields = {"rounds": 4, "judge_every": 2, **how}
+    fields = {"exchanges": 4, "judge_every": 2, **how}
     outcome = await play.run(THREE, "discriminate", start=None, discrimination=plan(**fields))  # type: ignore[arg-type]
     assert isinstance(outcome, GroupResult), outcome
     assert outcome.ref is not None
@@ -123,7 +123,7 @@ async def test_the_last_client_but_one_to_fail_ends_it(shared: bool) -> None:
 
     script = Script(right, before=fail)
     async with discriminating(script) as play:
-        assert (await distances(play, shared=shared, rounds=20)).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+        assert (await distances(play, shared=shared, exchanges=20)).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
         assert set(play.skipped) == {1, 2}
         assert script.exchanges(0) == [0, 1, 2]
 
@@ -328,7 +328,7 @@ async def test_what_is_called_off_half_way_leaves_nothing_behind(at: int, shared
 
     script = Script(right, before=wait)
     async with discriminating(script) as play:
-        how = plan(shared=shared, rounds=4, judge_every=2)
+        how = plan(shared=shared, exchanges=4, judge_every=2)
         running = asyncio.create_task(play.run(THREE, "discriminate", start=None, discrimination=how))
         await reached.wait()
         running.cancel()
