@@ -70,7 +70,7 @@ class Fetcher:
         them for itself, and gets that where no other order waits for them.
         """
         if expected is None:
-            expected = without_head(self._tensors) if start.personal else self._tensors
+            expected = without_head(self._tensors) if start.without_head else self._tensors
         if any(source.kind in _NO_FETCH for source in start.sources):
             return await self._try_all(start, expected)
         held = await self._held(start, expected)

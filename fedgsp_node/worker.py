@@ -133,9 +133,9 @@ class Worker:
                 lambda control: self._clients.train(order.client, start, settings, round_number, control, in_place)
             )
             trained = learned.after
-            if work.start.personal:
+            if work.start.without_head:
                 trained = learned.after.part(self._clients.shared)
-            keeps_head = work.start.personal or learned.keeps_head
+            keeps_head = work.start.without_head or learned.keeps_head
             if not work.trial:
                 await asyncio.to_thread(self._keep, order.client, learned, keeps_head, round_number)
             update = await self._reveal(work, learned)  # exact, as what the client keeps

@@ -196,17 +196,17 @@ class Group(Reports):
         assert ref is not None
         holder = self._earlier.get(ref.id)
         if holder == member.node:
-            return Start(ref.id, (Source(SourceKind.OWN, member.node),), False, self.request.personal)
+            return Start(ref.id, (Source(SourceKind.OWN, member.node),), False, self.request.without_head)
         if keep:
             self._kept_starts.add((member.node, ref.id))
         top_server = Source(SourceKind.TOP_SERVER, "top server", self.request.start_address)
         by_manager = self.request.relay is RelayMode.MANAGER or holder != ""
-        return Start(ref.id, (self._me if by_manager else top_server,), keep, self.request.personal)
+        return Start(ref.id, (self._me if by_manager else top_server,), keep, self.request.without_head)
 
     def start_from(self, model_id: str, holder: Member, reader: Member) -> Start:
         """How a member gets what another member has trained, or will."""
         if holder.node == reader.node:
-            return Start(model_id, (Source(SourceKind.LOCAL, holder.node),), personal=self.request.personal)
+            return Start(model_id, (Source(SourceKind.LOCAL, holder.node),), without_head=self.request.without_head)
         sources = []
         if holder.peer_address and self.request.relay is not RelayMode.MANAGER:
             sources.append(Source(SourceKind.NODE, holder.node, holder.peer_address))
@@ -214,7 +214,7 @@ class Group(Reports):
             if sources:
                 self._direct[model_id] = reader, sources[0]
             sources.append(self._me)
-        return Start(model_id, tuple(sources), personal=self.request.personal)
+        return Start(model_id, tuple(sources), without_head=self.request.without_head)
 
     def start_here(self, model_id: str, member: Member, shared: bool) -> Start:
         """How a member gets what this manager made, for it alone or for several."""

@@ -150,7 +150,7 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
 def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
     """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
     heads = sum(spec.head for spec in tensors)
-    keeps = scheme.personal or scheme.training in KEEPS_HEAD
+    keeps = scheme.without_head or scheme.training in KEEPS_HEAD
     if keeps and not 0 < heads < len(tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")

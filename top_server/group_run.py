@@ -143,7 +143,7 @@ def _request(
             total_bytes(run.membership.tensors), run.updates.max_bytes if run.updates else 0, task.max_bytes
         ),
         parts=parts,
-        personal=run.scheme.personal,
+        without_head=run.scheme.without_head,
         reveal=task.reveal,
         results=task.results,
         aggregation=run.aggregation,

@@ -98,7 +98,7 @@ class Run:
     def tensors(self) -> tuple[TensorSpec, ...]:
         """What the models look like that travel in this run."""
         tensors = self.membership.tensors
-        return without_head(tensors) if self.scheme.personal else tensors
+        return without_head(tensors) if self.scheme.without_head else tensors
 
     @property
     def aggregation(self) -> str:

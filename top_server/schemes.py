@@ -38,7 +38,7 @@ class Scheme:
     #: Who trains once clients have joined late: "all", or those in groups that somebody "joined" (section 5.4).
     after_arrivals: str = "all"
     #: Whether the classifier heads stay with the clients.
-    personal: bool = False
+    without_head: bool = False
     #: Address of the process that is asked in place of this one, and may group as it likes; empty: none is.
     service: str = ""
     #: What --grouping-option would say unless given.
@@ -73,7 +73,7 @@ SCHEMES: dict[str, Scheme] = {
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
     "hcct": _all("updates", "hcct", "none"),
     "hcct-e": _all("updates", "hcct", "none", options={"similarity": "layer"}),
-    "hcct-p": _all("updates", "hcct", "none", personal=True, options={"similarity_of": "shared"}),
+    "hcct-p": _all("updates", "hcct", "none", without_head=True, options={"similarity_of": "shared"}),
     # what it is compared with (section 4): nobody together, everybody together,
     "independent": _all("none", "singletons", "none"),
     "global": _all("none", "single", "weighted-mean"),

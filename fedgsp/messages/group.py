@@ -94,7 +94,7 @@ class RunGroupRequest:
     stall_timeout_s: float
     max_model_bytes: int
     parts: tuple[Part, ...] = ()
-    personal: bool = False
+    without_head: bool = False
     reveal: Reveal | None = None
     results: Results = Results.UNSPECIFIED
     aggregation: str = ""

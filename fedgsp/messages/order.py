@@ -29,7 +29,7 @@ class Start:
     model_id: str
     sources: tuple[Source, ...]
     keep: bool = False
-    personal: bool = False
+    without_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class RunGroupRequest(_message.Message):
     STALL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     MAX_MODEL_BYTES_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
-    PERSONAL_FIELD_NUMBER: _builtins.int
+    WITHOUT_HEAD_FIELD_NUMBER: _builtins.int
     REVEAL_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     AGGREGATION_FIELD_NUMBER: _builtins.int
@@ -109,7 +109,7 @@ class RunGroupRequest(_message.Message):
     """relay order; the order of `members` otherwise"""
     stall_timeout_s: _builtins.float
     max_model_bytes: _builtins.int
-    personal: _builtins.bool
+    without_head: _builtins.bool
     """models travel without their heads"""
     results: Global___Results.ValueType
     aggregation: _builtins.str
@@ -168,7 +168,7 @@ class RunGroupRequest(_message.Message):
         stall_timeout_s: _builtins.float = ...,
         max_model_bytes: _builtins.int = ...,
         parts: _abc.Iterable[Global___Part] | None = ...,
-        personal: _builtins.bool = ...,
+        without_head: _builtins.bool = ...,
         reveal: _order_pb2.Reveal | None = ...,
         results: Global___Results.ValueType = ...,
         aggregation: _builtins.str = ...,
@@ -183,7 +183,7 @@ class RunGroupRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "personal", b"personal", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths", "without_head", b"without_head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

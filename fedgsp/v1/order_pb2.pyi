@@ -132,11 +132,11 @@ class Start(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     KEEP_FIELD_NUMBER: _builtins.int
-    PERSONAL_FIELD_NUMBER: _builtins.int
+    WITHOUT_HEAD_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     keep: _builtins.bool
     """other orders to this node start from the same weights"""
-    personal: _builtins.bool
+    without_head: _builtins.bool
     """these weights have no head: the client adds its own"""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.Source]: ...
@@ -146,11 +146,11 @@ class Start(_message.Message):
         model_id: _builtins.str = ...,
         sources: _abc.Iterable[_model_pb2.Source] | None = ...,
         keep: _builtins.bool = ...,
-        personal: _builtins.bool = ...,
+        without_head: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "model_id", b"model_id", "personal", b"personal", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "model_id", b"model_id", "sources", b"sources", "without_head", b"without_head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

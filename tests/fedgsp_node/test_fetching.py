@@ -222,9 +222,9 @@ async def test_weights_that_come_without_a_head_are_those_of_schemes_whose_heads
         bare = some_weights(tensors=without_head(tensors))
         s.peers[0].store.put("bare", bare)
         s.peers[0].store.put("whole", some_weights(tensors=tensors))
-        weights, _, _ = await fetcher.get(Start("bare", s.sources[:1], personal=True))
+        weights, _, _ = await fetcher.get(Start("bare", s.sources[:1], without_head=True))
         assert same(weights, bare)
-        for start in (Start("bare", s.sources[:1]), Start("whole", s.sources[:1], personal=True)):
+        for start in (Start("bare", s.sources[:1]), Start("whole", s.sources[:1], without_head=True)):
             assert (await failure(fetcher.get(start))).code is FailureCode.WRONG_SHAPES
 
 

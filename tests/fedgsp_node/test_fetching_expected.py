@@ -37,12 +37,12 @@ async def fetching() -> AsyncIterator[tuple[Fetcher, ModelStore, ModelStore, Sou
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("personal", [False, True])
-async def test_what_is_expected_is_taken_in_place_of_the_model(keep: bool, personal: bool) -> None:
+@pytest.mark.parametrize("without_head", [False, True])
+async def test_what_is_expected_is_taken_in_place_of_the_model(keep: bool, without_head: bool) -> None:
     async with fetching() as (fetcher, here, there, source):
         sent = some_weights(tensors=LARGE)
         there.put("m", sent)
-        weights, whence, size = await fetcher.get(Start("m", (source,), keep, personal), LARGE)
+        weights, whence, size = await fetcher.get(Start("m", (source,), keep, without_head), LARGE)
         assert np.array_equal(weights.buffer, sent.buffer)
         assert weights.tensors == LARGE
         assert (whence, size) == (source, 4000)

@@ -26,7 +26,7 @@ async def train(n: Node, number: int, algorithm: str, own_head: bool, attempt: s
     start, end = f"start {number}", f"end {number}{attempt}"
     n.store.put(start, weights.part(n.clients.shared) if own_head else weights)
     settings = TrainingSettings(algorithm, 1, 4, 0.05, seed=3)
-    await n.do(Train(Start(start, HERE, personal=own_head), end, settings), client=1, round_number=number)
+    await n.do(Train(Start(start, HERE, without_head=own_head), end, settings), client=1, round_number=number)
     return (await n.store.get(end)).buffer
 
 

@@ -36,7 +36,7 @@ from fedgsp_node.updates import reveal
 
 
 def personal(start: str, produces: str, **changes: Any) -> Train:
-    return Train(Start(start, HERE, personal=True), produces, SETTINGS, **changes)
+    return Train(Start(start, HERE, without_head=True), produces, SETTINGS, **changes)
 
 
 def bare(n: Node, model_id: str = "bare") -> str:
@@ -74,7 +74,7 @@ async def test_a_head_stays_with_its_client_and_is_what_the_next_training_goes_o
 
 async def test_a_client_is_evaluated_with_its_own_head_and_before_it_has_one_with_that_of_the_runs_seed() -> None:
     async with node() as n:
-        start = Start(bare(n), HERE, personal=True)
+        start = Start(bare(n), HERE, without_head=True)
         before = await n.do(Evaluate(start, settings=SETTINGS))
         fresh = n.clients.initial_weights(derive(3, "initial-weights"))
         whole = Weights.of({**fresh.arrays, **(await n.store.get("bare")).arrays}, n.clients.tensors)
@@ -230,7 +230,7 @@ async def test_a_trial_reveals_and_leaves_the_head_as_it_was() -> None:
 async def test_what_is_handed_on_is_rounded_and_what_is_revealed_or_kept_is_not(
     tmp_path: Path, headless: bool
 ) -> None:
-    start = Start("bare" if headless else "start", HERE, personal=headless)
+    start = Start("bare" if headless else "start", HERE, without_head=headless)
     settings = dataclasses.replace(SETTINGS, bfloat16=True)
     async with node(state_dir=tmp_path) as n:
         bare(n)
@@ -276,7 +276,7 @@ async def test_what_is_brought_has_no_head_and_is_rounded_where_the_result_is() 
         settings = dataclasses.replace(SETTINGS, bfloat16=True)
         shared = without_head(n.clients.tensors)
         n.store.put("without", (await n.store.get("start")).part(shared))
-        result = await n.do(Train(Start("without", HERE, personal=True), "end", settings, bring=True))
+        result = await n.do(Train(Start("without", HERE, without_head=True), "end", settings, bring=True))
         brought = n.uploads["end"]
         assert brought.tensors == shared
         assert brought.bfloat16
