@@ -29,6 +29,8 @@ from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.users_code import guarded, where
 
 T = TypeVar("T")
+#: Of what is random in a model and not part of its state: alike on all nodes, or they would train different models.
+_MODULE_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Clients:
                 f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
             )
         self._parts = Parts(task, dict.fromkeys(chosen))
+        torch.manual_seed(_MODULE_SEED)
         self._module = guarded(lambda: task.model(), "model()")
         if not isinstance(self._module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
@@ -153,8 +156,7 @@ class Clients:
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, options, order, control, before, personal)
         begin = time.perf_counter()
-        with bound(self._module, result):
-            loss, steps = self.call(lambda: algorithm.train(work))
+        loss, steps = self._within(result, lambda: algorithm.train(work))
         seconds = time.perf_counter() - begin
         try:
             for trained in (result, personal) if personal is not None else (result,):
@@ -187,8 +189,10 @@ class Clients:
             afresh = afresh or (algorithm.keeps_head and self._lacks(client, HEAD))
             afresh = afresh or (algorithm.keeps_personal and self._lacks(client, PERSONAL_MODEL))
         x, y = as_tensor(part.x), as_tensor(part.y)
-        with bound(self._module, model):
-            correct, loss_sum, figures = self.call(lambda: evaluate(self._module, self.task, x, y, control))
+        # Of a copy: a model may change its state while it is evaluated, but what is kept has a digest.
+        correct, loss_sum, figures = self._within(
+            model.copy(), lambda: evaluate(self._module, self.task, x, y, control)
+        )
         if not 0 <= correct <= len(part):
             raise OrderError(Failure(FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"))
         return Evaluated(correct, len(part), loss_sum, metrics=figures, afresh=afresh)
@@ -208,8 +212,7 @@ class Clients:
         torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
         order = stream(settings.seed, "adaptation-order", round_number, client)
         work = self._work(client, settings, options, order, control, model)
-        with bound(self._module, adapted):
-            self.call(lambda: adapt(work))
+        self._within(adapted, lambda: adapt(work))
         return adapted
 
     def _work(
@@ -241,6 +244,15 @@ class Clients:
         if client not in self._parts.sizes:
             raise OrderError(Failure(FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"))
         return self._parts.sizes[client]
+
+    def _within(self, weights: Weights, call: Callable[[], T]) -> T:
+        """Runs the user's code while the module has these weights."""
+
+        def called() -> T:
+            with bound(self._module, weights):
+                return call()
+
+        return self.call(called)
 
     def call(self, call: Callable[[], T]) -> T:
         """Runs the user's code; what it raises is a failure of the order, not of the node."""

@@ -22,7 +22,7 @@ def training_flop(module: nn.Module, x: torch.Tensor) -> int:
     try:
         module.eval()
         with torch.inference_mode():
-            module(x[:1])
+            module(x[:1].clone())
     finally:
         for hook in hooks:
             hook.remove()

@@ -26,8 +26,9 @@ def rehearse(module: torch.nn.Module, task: Task, train: Split, test: Split) -> 
 
 
 def _rehearse(module: torch.nn.Module, task: Task, name: str, part: Split) -> None:
-    x, y = as_tensor(part.x[:_SAMPLES]), as_tensor(part.y[:_SAMPLES])
-    learned_from = guarded(lambda: module(x), f"model() on samples of a {name} part")
+    # Copies: what a model does to them in place must not reach the data.
+    x, y = as_tensor(part.x[:_SAMPLES]).clone(), as_tensor(part.y[:_SAMPLES]).clone()
+    learned_from = guarded(lambda: module(x.clone()), f"model() on samples of a {name} part")
     _check_loss(guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part"))
     with torch.inference_mode():
         outputs = module(x)

@@ -64,14 +64,26 @@ def unbind(module: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
-    """Within, the module's tensors are views of these weights; afterwards of what they were before."""
+    """Within, the module's tensors are views of these weights; afterwards of what they were before.
+
+    A tensor that a model replaced meanwhile (`self.mean = ...`) is copied back. Raises ValueError if it has another
+    shape.
+    """
     before = {name: tensor.data for name, tensor in _tensors(module).items()}
     bind(module, weights)
     try:
         yield
     finally:
-        for name, tensor in _tensors(module).items():
+        tensors = _tensors(module)
+        after = {name: tensor.detach() for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
             tensor.data = before[name]
+    for name, tensor in after.items():
+        home = torch.from_numpy(weights.arrays[name])
+        if tensor.shape != home.shape:
+            raise ValueError(f"the model gave its tensor {name!r} the shape {tuple(tensor.shape)}")
+        if tensor.data_ptr() != home.data_ptr():
+            home.copy_(tensor)
 
 
 def weights_of(module: torch.nn.Module, head: tuple[str, ...] = ()) -> Weights:

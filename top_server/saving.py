@@ -46,6 +46,8 @@ async def save(run: Run, checkpoints: Checkpoints, number: int) -> dict[str, Pat
         origin = Origin(run.run_id, run.config.scheme, number, run.config.seed, () if shared else tuple(clients))
         for write in (checkpoints.write_round, checkpoints.write_final) if last else (checkpoints.write_round,):
             saved[held.ref.id] = await asyncio.to_thread(write, weights.arrays, origin, label)
+    if last and by_model and not saved:
+        raise RunError("no model could be saved", "see model_not_saved in events.jsonl for the reasons")
     await asyncio.to_thread(checkpoints.prune, saved.values(), last)
     if last and untrained:
         for client, reason in untrained.items():

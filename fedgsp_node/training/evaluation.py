@@ -27,7 +27,9 @@ def evaluate(
     kept: list[torch.Tensor] = []
     with torch.inference_mode():
         for begin in range(0, len(x), together):
-            outputs, targets = module(x[begin : begin + together]), y[begin : begin + together]
+            # Copies: what a model or a loss does to them in place must not reach the data.
+            inputs, targets = x[begin : begin + together].clone(), y[begin : begin + together].clone()
+            outputs = module(inputs)
             correct += whole(task.correct(outputs, targets))
             loss_sum += float(task.loss(outputs, targets)) * len(targets)
             if keeps_outputs:

@@ -26,6 +26,8 @@ class Descent:
         #: Those that are trained.
         self.parameters = [parameter for parameter in work.module.parameters() if parameter.requires_grad]
         self._places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        #: Where the parameters belong.
+        self._homes = [parameter.data for parameter in self.parameters]
         # Of the step that is under way:
         self._rate = self._pull = 0.0
         self._anchors: Sequence[torch.Tensor] = ()
@@ -63,6 +65,7 @@ class Descent:
             for weight, grad, inputs in self._factors:
                 self._onto[self._places[id(weight)]].addmm_(grad.t(), inputs, alpha=-rate)
         self._factors.clear()
+        self._bring_home()
         self._loss_sum += loss.item() * len(y)
         self._seen += len(y)
         self._work.control.tick()
@@ -70,12 +73,24 @@ class Descent:
     @contextlib.contextmanager
     def at(self, elsewhere: list[torch.Tensor]) -> Iterator[None]:
         """Within, the module computes with and changes these tensors in place of its own."""
-        own = [parameter.data for parameter in self.parameters]
-        _point(self.parameters, elsewhere)
+        own = self._homes
+        self._move_to(elsewhere)
         try:
             yield
         finally:
-            _point(self.parameters, own)
+            self._move_to(own)
+
+    def _move_to(self, homes: list[torch.Tensor]) -> None:
+        self._homes = homes
+        for parameter, home in zip(self.parameters, homes, strict=True):
+            parameter.data = home
+
+    def _bring_home(self) -> None:
+        """A model may give a parameter other memory as it computes (`weight.data = ...`, to keep its norm small)."""
+        for parameter, home in zip(self.parameters, self._homes, strict=True):
+            if parameter.data_ptr() != home.data_ptr():
+                home.copy_(parameter.data)
+                parameter.data = home
 
     @contextlib.contextmanager
     def early(self) -> Iterator[None]:
@@ -182,8 +197,3 @@ def descend(work: LocalWork, strength: float = 0.0) -> Result:
             # FedNova's ||a||_1: the share of every step's gradient that the later steps leave.
             norm = norm * (1 - rate * strength) + 1
     return Result(steps.loss, norm)
-
-
-def _point(parameters: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor]) -> None:
-    for parameter, tensor in zip(parameters, tensors, strict=True):
-        parameter.data = tensor

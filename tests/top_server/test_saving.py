@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.staged import START, Stage, stage
+from support.surveyed import surveyed
 
+from fedgsp.errors import RunError
+from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
 from top_server.checkpoint import Checkpoints, load
 from top_server.saving import save
 
@@ -70,3 +73,17 @@ async def test_a_global_model_is_saved_when_all_clients_have_gone(tmp_path: Path
         await everybody_leaves(play)
         await save(play.run, Checkpoints(tmp_path, "last"), 1)
         assert saved(tmp_path) == {"final": (START, ())}
+
+
+async def test_a_run_whose_models_all_are_out_of_reach_does_not_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with surveyed(monkeypatch, merge="none", rounds=1) as surveys:
+        play = surveys.stage
+        refs = {client: ModelRef(f"run/1/0/alone/{client}.0") for client in (0, 1)}
+        await play.run.merging.take(1, play.alone(refs))
+        gone = tuple(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left")) for client in refs)
+        surveys.answers["collect"] = lambda task: surveys.outcome(task, skipped=gone)
+        with pytest.raises(RunError, match="no model could be saved; see model_not_saved"):
+            await save(play.run, Checkpoints(tmp_path, "last"), 1)
+        assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [0, 1]

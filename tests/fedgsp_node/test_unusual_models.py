@@ -1,0 +1,201 @@
+"""Models that change themselves, or their inputs, as they compute, are trained as by a plain loop of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from support.blobs_task import Blobs
+from torch import nn
+
+from fedgsp.messages import Failure, FailureCode, TrainingSettings
+from fedgsp.seeds import stream
+from fedgsp.weights import Weights
+from fedgsp_node.clients import Clients
+from fedgsp_node.order_error import OrderError
+from fedgsp_node.training import ALGORITHMS
+from fedgsp_node.training.control import Control
+
+BATCH, RATE = 7, 0.05
+SETTINGS = TrainingSettings("sgd", 2, BATCH, RATE, seed=11)
+
+
+class Norm(nn.Module):
+    """Its first layer's weights are kept short by taking their place, as in EEGNet."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.first.weight.data = torch.renorm(self.first.weight.data, 2, 0, 0.3)
+        return self.last(self.first(x).relu())
+
+
+class Running(nn.Module):
+    """Its running mean is another tensor after every batch."""
+
+    mean: torch.Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.last = nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.last(x - self.mean)
+
+
+class Clamped(nn.Module):
+    """Its weights are cut off in place whenever it computes, and its calls counted."""
+
+    calls: torch.Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.last = nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        with torch.no_grad():
+            self.last.weight.clamp_(-0.05, 0.05)
+        return self.last(x)
+
+
+class InPlace(nn.Module):
+    """Its inputs are normalised in place."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x -= 1
+        x /= 2
+        return self.last(x)
+
+
+class Hidden(nn.Module):
+    """A random part that is not in its state."""
+
+    mix: torch.Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("mix", torch.randn(inputs, 8), persistent=False)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x @ self.mix)
+
+
+class Growing(nn.Module):
+    """A buffer that does not keep its shape."""
+
+    seen: torch.Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+        self.last = nn.Linear(inputs, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = torch.cat([self.seen, torch.zeros(1)])
+        return self.last(x)
+
+
+UNUSUAL = (Norm, Running, Clamped, InPlace)
+
+
+def task_of(kind: Callable[[int], nn.Module]) -> Blobs:
+    task = Blobs()
+    inputs = task.data(0).train.x.shape[1]
+    task.model = lambda: kind(inputs)  # type: ignore[method-assign]
+    return task
+
+
+def plainly(task: Blobs, start: Weights, client: int, epochs: int, algorithm: str = "sgd") -> dict[str, torch.Tensor]:
+    """A loop of torch with its own optimiser."""
+    module = task.model()
+    module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in start.arrays.items()})
+    module.train()
+    data = task.data(client).train
+    x, y = torch.from_numpy(data.x.copy()), torch.from_numpy(data.y.copy())
+    order = stream(SETTINGS.seed, "batch-order", 1, client)
+    optimiser = torch.optim.SGD(module.parameters(), RATE)
+    for _ in range(epochs):
+        for rows in torch.split(torch.from_numpy(order.permutation(len(x))), BATCH):
+            optimiser.zero_grad()
+            task.loss(module(x[rows]), y[rows]).backward()
+            optimiser.step()
+    return module.state_dict()
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_they_are_trained_as_by_a_plain_loop(kind: Callable[[int], nn.Module]) -> None:
+    task = task_of(kind)
+    clients = Clients(task, None)
+    start = clients.initial_weights(3)
+    trained = clients.train(2, start, SETTINGS, 1, Control()).after
+    for name, expected in plainly(task, start, 2, 2).items():
+        np.testing.assert_allclose(trained.arrays[name], expected.numpy(), rtol=1e-5, atol=1e-6, err_msg=name)
+    assert (trained.arrays["last.weight"] != start.arrays["last.weight"]).any()
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_every_algorithm_trains_and_keeps_what_they_become(kind: Callable[[int], nn.Module], algorithm: str) -> None:
+    clients = Clients(task_of(kind), None)
+    start = clients.initial_weights(3)
+    before = {name: array.copy() for name, array in start.arrays.items()}
+    settings = TrainingSettings(algorithm, 2, BATCH, RATE, seed=11)
+    learned = clients.train(2, start, settings, 1, Control())
+    for name, array in start.arrays.items():
+        np.testing.assert_array_equal(array, before[name])
+    # These two let the shared model follow gradients, or models, that are taken elsewhere.
+    shared = None if algorithm in ("pfedme", "per-fedavg") else learned.after
+    for model in (shared, learned.personal):
+        if model is not None and kind is Norm:
+            # Kept short at the start of every pass, so at most one step longer.
+            assert np.linalg.norm(model.arrays["first.weight"], axis=1).max() < 0.5
+    assert (learned.after.arrays["last.weight"] != before["last.weight"]).any()
+
+
+@pytest.mark.parametrize("kind", [*UNUSUAL, Hidden])
+def test_an_evaluation_changes_neither_model_nor_data(kind: Callable[[int], nn.Module]) -> None:
+    clients = Clients(task_of(kind), None)
+    model = clients.initial_weights(3)
+    digest = Weights.of({name: array.copy() for name, array in model.arrays.items()}, model.tensors).digest
+    data = clients.task.data(1).test
+    first, second = (clients.evaluate(1, model, Control()) for _ in range(2))
+    assert (first.correct, first.loss_sum) == (second.correct, second.loss_sum)
+    assert Weights.of(model.arrays, model.tensors).digest == digest
+    module = clients.task.model().eval()
+    if kind is not Hidden:
+        module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in model.arrays.items()})
+        x, y = torch.from_numpy(data.x.copy()), torch.from_numpy(data.y)
+        with torch.no_grad():
+            assert first.correct == clients.task.correct(module(x), y)
+
+
+def test_what_is_random_and_not_in_the_state_is_alike_on_all_nodes() -> None:
+    evaluated = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)  # whatever the process did before
+        clients = Clients(task_of(Hidden), None)
+        evaluated.append(clients.evaluate(1, clients.initial_weights(3), Control()))
+    assert evaluated[0] == evaluated[1]
+
+
+def test_a_tensor_that_changes_its_shape_is_told() -> None:
+    clients = Clients(task_of(Growing), None)
+    with pytest.raises(OrderError) as caught:
+        clients.train(0, clients.initial_weights(3), SETTINGS, 1, Control())
+    assert isinstance(caught.value.failure, Failure)
+    assert caught.value.failure.code is FailureCode.TASK_RAISED
+    assert "the model gave its tensor 'seen' the shape" in caught.value.failure.detail
