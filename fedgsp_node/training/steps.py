@@ -57,14 +57,14 @@ class Descent:
         self._onto = self.parameters if onto is None else onto
         loss = self._work.task.loss(self._work.module(x), y)
         self._left = set(range(len(self.parameters)))
-        torch.autograd.backward(loss, inputs=self.parameters)
+        self._factors.backward(loss, self.parameters)
         with torch.no_grad():
             for place in self._left:
                 self._apply(place)
             self._left.clear()
-            for weight, grad, inputs in self._factors:
+            for weight, grad, inputs in self._factors.kept:
                 self._onto[self._places[id(weight)]].addmm_(grad.t(), inputs, alpha=-rate)
-        self._factors.clear()
+        self._factors.kept.clear()
         self._bring_home()
         self._loss_sum += loss.item() * len(y)
         self._seen += len(y)
