@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedgsp.messages import Done, Failed, Failure, FailureCode, Order, OrderKey, Progress, Recalled, Result
 from group_manager.answers import flaw
-from group_manager.pace import Pace
+from group_manager.pace import Pace, Whose
 
 Outcome = Result | Recalled | Failure | None
 
@@ -55,6 +55,7 @@ class Members:
         """Opens a node's session; an older one of the same node is over."""
         old, session = self._sessions.get(node), Session(node)
         self._sessions[node] = session
+        self._pace.forget_stalls(node)
         if old is not None:
             _end(old)
         await self._notify()
@@ -122,7 +123,7 @@ class Members:
         if ticket is not None and not ticket.outcome.done():
             _touch(ticket, now)
             if isinstance(kind, Done):
-                self._pace.note(ticket.key.task, ticket.silence)
+                self._pace.note(_whose(ticket), ticket.silence)
             ticket.outcome.set_result(_outcome(ticket, kind))
 
     async def outcome(self, ticket: Ticket, stall_timeout_s: float, in_turn: bool = True) -> Outcome:
@@ -135,10 +136,11 @@ class Members:
         if in_turn:
             ticket.touched, ticket.silence = loop.time(), 0.0
         while not ticket.outcome.done():
-            most_s = self._pace.deadline_s(ticket.key.task, stall_timeout_s)
-            left = ticket.touched + most_s - loop.time()
+            given_s = self._pace.deadline_s(_whose(ticket), stall_timeout_s)
+            left = ticket.touched + given_s - loop.time()
             if left <= 0:
-                return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {most_s:.0f} s")
+                self._pace.note_stall(_whose(ticket), given_s, stall_timeout_s)
+                return _stalled(ticket, given_s, stall_timeout_s)
             await asyncio.wait([ticket.outcome], timeout=left)
         return ticket.outcome.result()
 
@@ -149,6 +151,16 @@ class Members:
 
 def _touch(ticket: Ticket, now: float) -> None:
     ticket.silence, ticket.touched = max(ticket.silence, now - ticket.touched), now
+
+
+def _whose(ticket: Ticket) -> Whose:
+    return ticket.key.task, ticket.node, ticket.order.client
+
+
+def _stalled(ticket: Ticket, given_s: float, most_s: float) -> Failure:
+    # The flag helps only where it decided.
+    why = "raise --stall-timeout if it may take longer" if given_s == most_s else "far longer than such orders take"
+    return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {given_s:.0f} s: {why}")
 
 
 def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:

@@ -264,6 +264,79 @@ async def test_the_deadline_follows_the_longest_silence_of_orders_that_ended(
     assert f"no progress for {deadline_s} s" in str(failure)
 
 
+TRAIN = OrderKey(1, "train", 0, 99)
+
+
+async def stalled_after(
+    members: Members, node: str, client: int, clock: Clock, key: OrderKey = KEY
+) -> tuple[int, str]:
+    """How many seconds of silence an order is given, and what is said then."""
+    waiting = asyncio.create_task(members.outcome(members.submit(node, Order(TRAIN, client, Describe())), 600))
+    await let_others_run()
+    for seconds in range(1000):
+        if waiting.done():
+            failure = await waiting
+            assert code(failure) is FailureCode.STALLED
+            return seconds, str(failure)
+        clock.advance(1)
+        await let_others_run()
+    raise AssertionError("it never stalls")
+
+
+async def paced() -> tuple[Members, Session, Clock]:
+    """Members of whom client 3 of node n1 has ended three orders at once; n2 has ended none."""
+    clock, members = Clock(), Members()
+    session = await members.attach("n1")
+    await members.attach("n2")
+    for position in range(3):
+        await ended(members, session, position, 0.1, clock)
+    return members, session, clock
+
+
+async def test_a_client_that_nothing_is_known_of_has_the_whole_stall_timeout() -> None:
+    members, _, clock = await paced()
+    seconds, said = await stalled_after(members, "n1", 4, clock)
+    assert (seconds, "raise --stall-timeout" in said) == (600, True)
+
+
+async def test_a_client_that_stalled_early_has_the_whole_stall_timeout_the_next_time_and_early_ones_after_that() -> (
+    None
+):
+    members, _, clock = await paced()
+    given = [await stalled_after(members, "n1", 3, clock) for _ in range(4)]
+    assert [seconds for seconds, _ in given] == [15, 600, 15, 15]
+    assert ["--stall-timeout" in said for _, said in given] == [False, True, False, False]
+
+
+async def test_a_slow_client_that_stalled_early_takes_part_from_then_on() -> None:
+    members, session, clock = await paced()
+    await stalled_after(members, "n1", 3, clock)
+    for position in range(4, 7):
+        await ended(members, session, position, 20.0, clock)
+
+
+async def test_a_node_that_hangs_costs_the_whole_stall_timeout_once_whoever_of_its_clients_is_asked() -> None:
+    members, _, clock = await paced()
+    given = [await stalled_after(members, "n2", client, clock) for client in (5, 6, 7, 5)]
+    assert [seconds for seconds, _ in given] == [600, 15, 15, 15]
+    seconds, _ = await stalled_after(members, "n1", 8, clock)
+    assert seconds == 600  # another node
+
+
+async def test_a_node_that_attaches_anew_does_not_count_as_hanging() -> None:
+    members, _, clock = await paced()
+    await stalled_after(members, "n2", 5, clock)
+    await members.attach("n2")
+    assert (await stalled_after(members, "n2", 6, clock))[0] == 600
+
+
+async def test_a_node_does_not_count_as_hanging_when_such_an_order_ends_well_there() -> None:
+    members, session, clock = await paced()
+    await stalled_after(members, "n1", 5, clock)
+    await ended(members, session, 7, 0.1, clock)
+    assert (await stalled_after(members, "n1", 6, clock))[0] == 600
+
+
 async def test_orders_that_need_not_wait_for_each_other_stall_at_the_same_time() -> None:
     clock, members = Clock(), Members()
     await members.attach("n1")
