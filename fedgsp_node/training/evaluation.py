@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ def evaluate(
     correct, loss_sum, together = 0, 0.0, batch_size(x)
     # Only a task that computes figures over all outputs makes this keep them.
     keeps_outputs = type(task).metrics is not Task.metrics
-    kept: list[torch.Tensor] = []
+    kept: list[Any] = []
     with torch.inference_mode():
         for begin in range(0, len(x), together):
             # Copies: what a model or a loss does to them in place must not reach the data.
@@ -35,17 +36,31 @@ def evaluate(
             if keeps_outputs:
                 kept.append(outputs)
             control.tick()
-        figures = _figures(task, torch.cat(kept), y) if kept else {}
+        figures = _figures(task, kept, y) if kept else {}
     return correct, loss_sum, figures
 
 
-def _figures(task: Task, outputs: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+def _figures(task: Task, kept: list[Any], y: torch.Tensor) -> dict[str, float]:
     """Further figures; where they fail there are none, for accuracy and loss are there all the same."""
     try:
-        return numbers(task.metrics(outputs, y))
+        return numbers(task.metrics(_joined(kept), y))
     except Exception as error:
         logger.warning("the task's metrics() gave no figures: %s", where(error))
         return {}
+
+
+def _joined(kept: list[Any]) -> Any:
+    """Outputs of several batches as those of one: tensors, or tuples, lists and dicts of what can be joined."""
+    first = kept[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(kept)
+    if isinstance(first, dict):
+        return {name: _joined([outputs[name] for outputs in kept]) for name in first}
+    if isinstance(first, tuple | list):
+        parts = [_joined(list(part)) for part in zip(*kept, strict=True)]
+        # named tuples take their parts one by one
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    raise TypeError(f"the model returned {type(first).__name__}: batches of it cannot be joined for metrics()")
 
 
 def batch_size(x: torch.Tensor) -> int:

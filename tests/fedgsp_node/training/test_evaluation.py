@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import pytest
 import torch
 from support.blobs_task import Blobs
@@ -65,6 +68,74 @@ def test_the_tasks_own_measure_decides_what_is_right() -> None:
 
     x, y = data(BATCH_SIZE + 1)
     assert evaluate(trained(), Strict(), x, y, Control())[0] == 2
+
+
+class _Pair(NamedTuple):
+    logits: torch.Tensor
+    sums: torch.Tensor
+
+
+class _Wrapped(nn.Module):
+    """Returns its outputs in another shape."""
+
+    def __init__(self, shape: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.shape = trained(), shape
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.shape(self.inner(x))
+
+
+class _Asking(Blobs):
+    """Looks into outputs by `logits`; its figure needs all of them."""
+
+    def __init__(self, logits: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__()
+        self._logits = logits
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        return super().loss(self._logits(outputs), targets)
+
+    def correct(self, outputs: Any, targets: torch.Tensor) -> int:
+        return super().correct(self._logits(outputs), targets)
+
+    def metrics(self, outputs: Any, targets: torch.Tensor) -> dict[str, float]:
+        return {"rows": len(self._logits(outputs)), "sum": float(self._logits(outputs).sum())}
+
+
+@pytest.mark.parametrize(
+    ("shape", "logits"),
+    [
+        (lambda z: z, lambda out: out),
+        (lambda z: (z.sum(1), z), lambda out: out[1]),
+        (lambda z: [z, z.sum(1)], lambda out: out[0]),
+        (lambda z: {"logits": z, "more": (z, {"sums": z.sum(1)})}, lambda out: out["logits"]),
+        (lambda z: _Pair(z, z.sum(1)), lambda out: out.logits),
+    ],
+    ids=["tensor", "tuple", "list", "dict", "named"],
+)
+def test_metrics_see_all_outputs_in_the_shape_the_model_gives_them(
+    shape: Callable[[torch.Tensor], Any], logits: Callable[[Any], torch.Tensor]
+) -> None:
+    x, y = data(2 * BATCH_SIZE + 3)
+    module = _Wrapped(shape)
+    correct, loss_sum, figures = evaluate(module, _Asking(logits), x, y, Control())
+    assert (correct, loss_sum) == evaluate(module.inner, Blobs(), x, y, Control())[:2]
+    with torch.no_grad():
+        expected = float(module.inner(x).sum())
+    assert figures == {"rows": len(x), "sum": pytest.approx(expected, rel=1e-4)}
+
+
+class _Opaque:
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits = logits
+
+
+def test_outputs_that_cannot_be_joined_cost_the_figures_only(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = data(5)
+    correct, _, figures = evaluate(_Wrapped(_Opaque), _Asking(lambda out: out.logits), x, y, Control())
+    assert (correct, figures) == (evaluate(trained(), Blobs(), x, y, Control())[0], {})
+    assert "the model returned _Opaque" in caplog.text
 
 
 @pytest.mark.parametrize(
