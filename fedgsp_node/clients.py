@@ -17,6 +17,7 @@ from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
+from fedgsp_node.model_check import check_model
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.parts import Parts
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
@@ -70,6 +71,7 @@ class Clients:
         self._module = guarded(lambda: task.model(), "model()")
         if not isinstance(self._module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
+        check_model(self._module)
         self.tensors = tensor_specs(self._module, tuple(task.head))
         self.shared = without_head(self.tensors)
         some = self._parts.of(chosen[0]).train.x[:1]
