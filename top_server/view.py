@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from top_server.history import to_line
+from top_server.printing import Printer, printing
 from top_server.view_state import LAST_EVENTS, ViewState, describe
 
 if TYPE_CHECKING:
@@ -40,16 +41,19 @@ _ORDER = list(_STYLES)
 @contextlib.contextmanager
 def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[None]:
     """Show the run on stdout: JSON lines, a live display where it is a terminal, or else a line per round."""
-    if json:
-        with _subscribed(journal, lambda event: _write(to_line(event))):
-            yield
-        return
-    console = Console()
-    try:
-        with _display(journal, console) if console.is_interactive else _subscribed(journal, _print_line):
-            yield
-    finally:
-        _write(f"recorded in {directory.path}\n")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for the display: names may have any letters
+    with printing() as printer:
+        if json:
+            with _subscribed(journal, lambda event: printer.put(to_line(event))):
+                yield
+            return
+        console = Console()
+        try:
+            with _display(journal, console) if console.is_interactive else _lines(journal, printer):
+                yield
+        finally:
+            printer.put(f"recorded in {directory.path}\n")
 
 
 @contextlib.contextmanager
@@ -81,19 +85,15 @@ def _display(journal: Journal, console: Console) -> Iterator[None]:
         yield
 
 
-def _print_line(event: Event) -> None:
-    line = describe(event)
-    if line is not None:
-        _write(f"{event['time'][11:19]} {line}\n")
+@contextlib.contextmanager
+def _lines(journal: Journal, printer: Printer) -> Iterator[None]:
+    def tell(event: Event) -> None:
+        line = describe(event)
+        if line is not None:
+            printer.put(f"{event['time'][11:19]} {line}\n")
 
-
-def _write(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has left, as `head` does. The run goes on, and Python must not fail to flush at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with _subscribed(journal, tell):
+        yield
 
 
 def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: bool = False) -> ConsoleRenderable:

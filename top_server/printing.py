@@ -1,0 +1,114 @@
+"""Lines on stdout that never hold up a run, whoever reads them, or does not."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+#: What may wait for a reader; lines that come when it is full are left out.
+MOST_WAITING_BYTES = 16 << 20
+#: How long the end of a run waits for the reader.
+LAST_WORDS_S = 5.0
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[Printer]:
+    """A printer to stdout; at the end what still waits is written, unless that takes too long."""
+    printer = Printer(_descriptor(), getattr(sys.stdout, "encoding", None) or "utf-8")
+    try:
+        yield printer
+    finally:
+        printer.close()
+
+
+def _descriptor() -> int | None:
+    if sys.stdout is None:  # closed by whoever started the process
+        return None
+    try:
+        sys.stdout.flush()
+        return sys.stdout.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+class Printer:
+    """Writes to a file from a thread of its own; one that cannot be written to is left alone from then on."""
+
+    def __init__(self, file: int | None, encoding: str = "utf-8") -> None:
+        self._file, self._encoding = file, encoding
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0  # of those that wait, and of the one that is being written
+        self._left_out = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        # A daemon, and none that uses sys.stdout: one that is stuck in a write would keep the process from ending.
+        self._thread = threading.Thread(target=self._write_all, name="stdout", daemon=True)
+        self._thread.start()
+
+    def put(self, text: str) -> None:
+        """Have a text written as soon as its turn comes."""
+        data = text.encode(self._encoding, "backslashreplace")
+        with self._changed:
+            if self._file is None:
+                return
+            if self._bytes and self._bytes + len(data) > MOST_WAITING_BYTES:
+                self._left_out += 1
+                told = self._left_out > 1
+            else:
+                self._waiting.append(data)
+                self._bytes += len(data)
+                self._changed.notify_all()
+                return
+        if not told:
+            self._say("stdout is not read fast enough: lines are left out there; events.jsonl has all")
+
+    def close(self, timeout_s: float | None = LAST_WORDS_S) -> None:
+        """Wait until all is written, but no longer than this."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _write_all(self) -> None:
+        while (data := self._next()) is not None:
+            assert self._file is not None
+            rest = memoryview(data)
+            try:
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+            except OSError as error:
+                self._give_up(error)
+                return
+            with self._changed:
+                self._bytes -= len(data)
+
+    def _next(self) -> bytes | None:
+        with self._changed:
+            while not self._waiting:
+                if self._closed or self._file is None:
+                    return None
+                self._changed.wait()
+            return self._waiting.popleft()
+
+    def _give_up(self, error: OSError) -> None:
+        with self._changed:
+            self._file = None
+            self._waiting.clear()
+        if not isinstance(error, BrokenPipeError):  # the reader has left, as `head` does
+            self._say(f"stdout cannot be written to any more: {error.strerror}; events.jsonl has all")
+
+    def _say(self, what: str) -> None:
+        # On stderr, unless that ends where stdout does: what nobody reads would stop the run there.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if self._file is None or not os.path.sameopenfile(self._file, sys.stderr.fileno()):
+                logger.warning(what)
