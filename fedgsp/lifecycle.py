@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ def run(main: Coroutine[Any, Any, None]) -> int:
 
 async def _run(main: Coroutine[Any, Any, None]) -> int:
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(_Threads(thread_name_prefix="aside"))
     task = asyncio.ensure_future(main)
     asked: list[int] = []
 
@@ -55,6 +57,13 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
         for number in SIGNAL_EXIT_CODES:
             loop.remove_signal_handler(number)
     return 0
+
+
+class _Threads(ThreadPoolExecutor):
+    """Those of `asyncio.to_thread`. asyncio would wait for minutes for one that still computes; `leave` does not."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 def _read_lifeline(stop: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -124,7 +133,7 @@ async def stop(child: asyncio.subprocess.Process, grace_s: float = STOP_GRACE_S)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process with this exit code, even if code that is not ours still runs in a thread."""
+    """Ends the process with this exit code, even if a thread still computes, or runs code that is not ours."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join(STOP_GRACE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,4 +151,4 @@ def grouping_service(
 
 def main() -> None:
     """Run the command and end the process with its exit code."""
-    sys.exit(commands.run(app, NAME))
+    lifecycle.leave(commands.run(app, NAME))

@@ -33,6 +33,22 @@ async def main():
     await asyncio.Event().wait()
 sys.exit(run(main()))
 """
+#: Computes in a thread, for longer than anybody waits, and cleans up when it is asked to stop.
+COMPUTES = """
+import asyncio, sys, threading
+from fedgsp import lifecycle
+lifecycle.STOP_GRACE_S = 0.1
+def compute():
+    print("computing", flush=True)
+    threading.Event().wait()
+async def main():
+    try:
+        await asyncio.to_thread(compute)
+    finally:
+        await asyncio.sleep(0)
+        print("cleaned up", flush=True)
+lifecycle.leave(lifecycle.run(main()))
+"""
 
 
 def python(script: str) -> list[str]:
@@ -86,6 +102,15 @@ def test_a_process_that_is_asked_to_stop_cleans_up_and_leaves_with_the_code_of_t
 
     assert run(main()) == code
     assert seen == ["cleaned up"]
+
+
+async def test_a_thread_that_still_computes_does_not_keep_a_process_from_ending() -> None:
+    async with child(python(COMPUTES)) as process:
+        assert await ready_line(process, "child", None) == "computing"
+        process.terminate()
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.read(), 30) == b"cleaned up\n"
+        assert await process.wait() == 143
 
 
 def test_signals_are_given_back() -> None:
