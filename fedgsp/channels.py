@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -111,11 +112,13 @@ async def start_server(
     server = grpc.aio.server(options=settings, interceptors=[RefuseUnreadable()])
     for add in register:
         add(server)
-    try:
-        where = f"{'[::]' if host == '*' else host}:{port}"
-        bound = server.add_secure_port(where, _server_side(tls)) if tls else server.add_insecure_port(where)
-    except RuntimeError:
-        bound = 0
+    bound = 0
+    for found in await _addresses_of(host):
+        if at := _bind(server, f"{found}:{bound or port}", tls):
+            bound = at  # where it was 0, the others get the same
+        elif _is_here(found):
+            bound = 0
+            break
     if not bound:
         remedy = "the port is in use or the host is not this machine's: choose another"
         if tls:
@@ -123,6 +126,46 @@ async def start_server(
         raise ConfigError(f"cannot listen on {listen}", remedy)
     await server.start()
     return server, f"{host}:{bound}"
+
+
+async def _addresses_of(host: str) -> list[str]:
+    """All that a host to listen at stands for. Of a name with several, gRPC is content if it can bind one of them."""
+    if host == "*":
+        return ["[::]"]
+    if host == "localhost":  # as gRPC dials it, whatever this machine's resolver says
+        return ["127.0.0.1", "[::1]"]
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        pass
+    else:
+        return [host]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # the latter: no name can be like that
+        return []
+    addresses = dict.fromkeys(str(where[0]) for *_, where in found)
+    return [f"[{address}]" if ":" in address else address for address in addresses]
+
+
+def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
+    """The port that the server has there; 0 if it cannot."""
+    try:
+        bound: int = server.add_secure_port(where, _server_side(tls)) if tls else server.add_insecure_port(where)
+    except RuntimeError:
+        return 0
+    return bound
+
+
+def _is_here(host: str) -> bool:
+    """Whether this machine has an address, so that only its port can be in the way."""
+    address = host.strip("[]")
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except OSError:  # not even this family, perhaps
+        return False
+    return True
 
 
 def _server_side(tls: Tls) -> grpc.ServerCredentials:

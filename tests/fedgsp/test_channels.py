@@ -149,7 +149,45 @@ async def test_a_port_that_another_program_has_is_refused() -> None:
             await start_server(f"127.0.0.1:{other.getsockname()[1]}", [])
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]"])
+@needs_ipv6
+@pytest.mark.parametrize("taken", ["127.0.0.1", "[::1]"])
+async def test_a_name_is_refused_if_one_of_its_addresses_is_in_use(taken: str) -> None:
+    server, address = await start_server(f"{taken}:0", [])
+    try:
+        port = split_address(address)[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on localhost:{port}"):
+            await start_server(f"localhost:{port}", [])
+    finally:
+        await server.stop(None)
+
+
+async def test_an_address_of_a_name_that_this_machine_has_not_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolved(*_: Any, **__: Any) -> Any:
+        return [(None, None, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1", "2001:db8::1")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+    server, address = await start_server("node.example.org:0", [echo])
+    try:
+        host, port = split_address(address)
+        assert host == "node.example.org"
+        async with Channels() as channels:
+            assert await said(channels.to(f"127.0.0.1:{port}")) == b"hello"
+    finally:
+        await server.stop(None)
+
+
+@needs_ipv6
+async def test_all_addresses_of_a_name_have_the_same_port() -> None:
+    server, address = await start_server("localhost:0", [echo])
+    try:
+        async with Channels() as channels:
+            for host in ("127.0.0.1", "[::1]"):
+                assert await said(channels.to(f"{host}:{split_address(address)[1]}")) == b"hello"
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "nobody.invalid", "a..b"])
 async def test_a_host_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
         await start_server(f"{host}:0", [])
