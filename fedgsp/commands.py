@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import fedgsp
@@ -9,7 +10,7 @@ from fedgsp import logs
 from fedgsp.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import typer
 
@@ -19,6 +20,7 @@ def run(app: typer.Typer, name: str) -> int:
     from typer.exceptions import TyperException
 
     try:
+        check_text(sys.argv[1:])
         code: int = app(prog_name=name, standalone_mode=False)
     except UserError as error:
         return logs.report(error)
@@ -27,6 +29,17 @@ def run(app: typer.Typer, name: str) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """Raise ConfigError that names the flag if one is no text: it could not be recorded, or told to others."""
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:  # what could not be decoded stands there as lone surrogates
+            is_value = before.startswith("-") and "=" not in before and not argument.startswith("-")
+            flag = f"{before} " if is_value else ""
+            raise ConfigError(f"{flag}{ascii(argument)[1:-1]} is not UTF-8", "write it in UTF-8") from None
 
 
 def version_of(name: str) -> Callable[[bool], None]:
