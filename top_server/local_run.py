@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import HostedClient
 from top_server.config import FIELDS, PROCESSES, RunConfig, flag, load
+from top_server.history import read_lines
 from top_server.journal import Journal
-from top_server.run_directory import RunDirectory, check_free, claim
+from top_server.run_directory import RunDirectory, check_free, claim, lock, unusable
 from top_server.schemes import SCHEMES
+
+logger = logging.getLogger(__name__)
 
 #: Settings that must be the same for two runs to be compared.
 SAME = (
@@ -32,6 +37,8 @@ SAME = (
 #: Settings by which nobody might be alone, or train in another way than the scheme says; they are left to it.
 LEFT_TO_SCHEME = ("grouping", "program", "training", "training_option", "aggregation", "merge")
 
+#: Follows the id of the run for which one is made.
+MARK = ".alone"
 _ANOTHER = "give another directory: a local run is made where there is none"
 
 
@@ -43,7 +50,7 @@ def settings(config: RunConfig) -> RunConfig:
 
 
 def recorded(config: RunConfig) -> dict[int, float] | None:
-    """Accuracy of each client at the end of the local run that is there; None if there is none yet.
+    """Accuracy of each client at the end of the local run that is there; None if it is still to be made.
 
     Raises ConfigError for a directory that holds another run, or one that did not end.
     """
@@ -68,9 +75,46 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
             raise ValueError
         return {int(client): float(accuracy) for client, accuracy in last["per_client"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if _cut_off(directory):
+            return None
         raise ConfigError(
-            f"--local-run {directory.path} holds a run that did not end", "remove it, or give another directory"
+            f"--local-run {directory.path} holds a run that did not end",
+            "resume it if it can be, remove it, or give another directory",
         ) from None
+
+
+def _cut_off(directory: RunDirectory) -> bool:
+    """Whether a top server ended while it made a local run here: nobody can resume that.
+
+    Raises ConfigError if one still makes it.
+    """
+    try:
+        events = read_lines(directory.events)
+        made_here = bool(events) and str(events[0].get("run", "")).endswith(MARK)
+        if not made_here or any(event.get("event") == "run_finished" for event in events):
+            return False
+        with directory.events.open("rb") as file:
+            lock(file, directory)
+    except (OSError, DataError):
+        return False
+    return True
+
+
+def set_aside(config: RunConfig) -> None:
+    """Makes way for a local run that is begun again: what there is of the one that was cut off gets another name."""
+    assert config.local_run is not None
+    directory = RunDirectory(Path(config.local_run).absolute())
+    if not directory.config.exists() or not _cut_off(directory):
+        return
+    names = (f"{directory.path.name}-unfinished-{number}" for number in itertools.count(1))
+    aside = next(path for path in map(directory.path.with_name, names) if not path.exists())
+    try:
+        directory.path.rename(aside)
+    except OSError as error:
+        raise unusable(directory, "--local-run", error) from None
+    logger.warning(
+        "the local run in %s was cut off and is begun again: what there was is in %s", directory.path, aside
+    )
 
 
 def _value(config: RunConfig, name: str) -> Any:

@@ -182,6 +182,7 @@ async def _play_alone(
 ) -> dict[int, float]:
     """What every client reaches alone, by a run of its own on the same nodes, before the run that it is for."""
     begin, settings = time.monotonic(), local_run.settings(config)
+    local_run.set_aside(config)
     directory = prepare(settings)
     journal.record("local_run_started", directory=str(directory.path), rounds=settings.rounds)
 
@@ -193,7 +194,7 @@ async def _play_alone(
     with Journal(directory) as own_journal:
         own_journal.subscribe(tell)
         # Models of both runs are in the same stores at the same time.
-        run = new_run(settings, SCHEMES["independent"], f"{run_id}.alone", own_journal)
+        run = new_run(settings, SCHEMES["independent"], run_id + local_run.MARK, own_journal)
         row = await _play(run, directory)
         models = [run.merging.of(client) for client in run.merging.clients()]
         at_home = {held.client: held for held in models if held.client is not None}

@@ -16,7 +16,8 @@ from support.recorder import Recorder
 from fedgsp.errors import ConfigError
 from fedgsp.messages import HostedClient
 from top_server.config import FIELDS, RunConfig, flag
-from top_server.local_run import SAME, check, gains, recorded, settings, tell_left_out
+from top_server.journal import Journal
+from top_server.local_run import SAME, check, gains, recorded, set_aside, settings, tell_left_out
 from top_server.run_directory import RunDirectory, prepare
 from top_server.summary import summarise
 
@@ -168,7 +169,9 @@ def test_one_that_did_not_end_is_refused(summary: str | None, tmp_path: Path) ->
     directory = prepare(settings(run))
     if summary is not None:
         directory.summary.write_text(summary)
-    with pytest.raises(ConfigError, match="holds a run that did not end; remove it, or give another directory"):
+    with pytest.raises(
+        ConfigError, match="holds a run that did not end; resume it if it can be, remove it, or give another directory"
+    ):
         recorded(run)
 
 
@@ -198,6 +201,60 @@ def test_a_run_that_was_cut_off_before_its_last_round_did_not_end(tmp_path: Path
     directory.summary.write_text(json.dumps(summary))
     with pytest.raises(ConfigError, match="holds a run that did not end"):
         recorded(run)
+
+
+# --- one that was cut off
+
+
+def cut_off(run: RunConfig, *more: str, run_id: str = "1234abcd.alone") -> RunDirectory:
+    """The local run of a run as a top server leaves it that was ended meanwhile."""
+    directory = prepare(settings(run))
+    events = [{"event": "run_started", "run": run_id}, *({"event": kind} for kind in more)]
+    directory.events.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    directory.history.write_text('{"round": 1}\n')
+    return directory
+
+
+def test_one_that_was_cut_off_is_made_again_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    for number in (1, 2):
+        cut_off(run, "round_started", "round_finished")
+        check(run)
+        assert recorded(run) is None
+        set_aside(run)
+        assert not (tmp_path / "alone").exists()
+        assert (tmp_path / f"alone-unfinished-{number}" / "history.jsonl").read_text() == '{"round": 1}\n'
+    assert prepare(settings(run)).path == tmp_path / "alone"
+
+
+@pytest.mark.parametrize(
+    ("run_id", "last"),
+    [("1234abcd", "round_finished"), ("1234abcd.alone", "run_finished")],
+    ids=["one that can be resumed", "one that ended and was damaged"],
+)
+def test_any_other_that_did_not_end_stays_where_it_is(run_id: str, last: str, tmp_path: Path) -> None:
+    run = config(tmp_path)
+    cut_off(run, last, run_id=run_id)
+    with pytest.raises(ConfigError, match="holds a run that did not end; resume it if it can be"):
+        check(run)
+    set_aside(run)
+    assert (tmp_path / "alone" / "history.jsonl").exists()
+
+
+def test_one_that_a_top_server_still_makes_is_refused(tmp_path: Path) -> None:
+    run = config(tmp_path)
+    directory = cut_off(run)
+    with Journal(directory):
+        for refuses in (check, set_aside):
+            with pytest.raises(ConfigError, match="another top server records in"):
+                refuses(run)
+    assert directory.config.exists()
+
+
+def test_where_there_is_none_nothing_is_set_aside(tmp_path: Path) -> None:
+    check(config(tmp_path))
+    set_aside(config(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["alone"]
 
 
 # --- before anybody is waited for

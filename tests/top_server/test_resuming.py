@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from top_server.journal import Journal
 from top_server.moved import Moved
 from top_server.run_directory import RunDirectory
 
+DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 BEGIN = [
     {"event": "listening", "address": "127.0.0.1:7000"},
     {"event": "run_started", "run": "abc", "directory": "/"},
@@ -232,3 +235,26 @@ def test_a_resumed_run_has_its_settings(tmp_path: Path, flags: list[str]) -> Non
     result = CliRunner().invoke(cli.app, ["--resume", str(tmp_path), *flags])
     assert isinstance(result.exception, ConfigError)
     assert "cannot be given with --resume" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("there", "does"),
+    [
+        ([], "--config hospitals.toml --run-dir run"),
+        (["run/state/node-0", "run/state/.writing"], "--config hospitals.toml --run-dir run"),  # before round 1
+        (["run/state/node-0", "run/state/round-0000"], "--resume run"),
+        (["run/models"], "--config hospitals.toml --run-dir run"),  # finished: refused, as the documentation says
+    ],
+)
+def test_the_service_of_the_documentation_resumes_what_can_be_resumed(
+    there: list[str], does: str, tmp_path: Path
+) -> None:
+    found = re.search(
+        r"^ExecStart=/bin/sh -c '(.*top-server.*)'$", DEPLOYMENT.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert found is not None
+    script = found[1].replace("exec /opt/fedgsp/bin/top-server", "echo")
+    for folder in there:
+        (tmp_path / folder).mkdir(parents=True)
+    ended = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == (f"{does}\n", "")
