@@ -139,8 +139,9 @@ def leave(code: int) -> NoReturn:
             thread.join(STOP_GRACE_S)
             if thread.is_alive():
                 logger.warning("thread %s does not end: leaving without it", thread.name)
-                sys.stdout.flush()
-                sys.stderr.flush()
+                for stream in (sys.stdout, sys.stderr):
+                    with contextlib.suppress(AttributeError, OSError, ValueError):  # it may be closed, or full
+                        stream.flush()
                 os._exit(code)
     sys.exit(code)
 

@@ -78,6 +78,8 @@ class Printer:
             self._closed = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
+        if self._thread.is_alive() and not self._left_out:
+            self._say("stdout is not read: its last lines are left out there; events.jsonl has all")
 
     def _write_all(self) -> None:
         while (data := self._next()) is not None:

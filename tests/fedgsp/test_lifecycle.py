@@ -104,8 +104,10 @@ def test_a_process_that_is_asked_to_stop_cleans_up_and_leaves_with_the_code_of_t
     assert seen == ["cleaned up"]
 
 
-async def test_a_thread_that_still_computes_does_not_keep_a_process_from_ending() -> None:
-    async with child(python(COMPUTES)) as process:
+@pytest.mark.parametrize("last", ["", "sys.stdout = None"], ids=["", "without a stdout"])
+async def test_a_thread_that_still_computes_does_not_keep_a_process_from_ending(last: str) -> None:
+    script = COMPUTES.replace("lifecycle.leave(lifecycle.run(main()))", f"code = lifecycle.run(main())\n{last}\n")
+    async with child(python(f"{script}lifecycle.leave(code)")) as process:
         assert await ready_line(process, "child", None) == "computing"
         process.terminate()
         assert process.stdout is not None

@@ -60,6 +60,19 @@ def test_whoever_does_not_read_holds_nothing_up(
     assert set(found) <= set(lines)
 
 
+def test_lines_that_nobody_has_read_at_the_end_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = os.pipe()
+    printer = Printer(writer)
+    printer.put("x" * (1 << 20))  # more than a pipe holds
+    printer.close(0)
+    os.close(reader)  # the writer gives up
+    printer.close(None)
+    os.close(writer)
+    assert [record.getMessage() for record in caplog.records] == [
+        "stdout is not read: its last lines are left out there; events.jsonl has all"
+    ]
+
+
 def test_a_reader_that_left_is_nobodys_concern(caplog: pytest.LogCaptureFixture) -> None:
     reader, writer = os.pipe()
     os.close(reader)
