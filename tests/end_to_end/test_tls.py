@@ -120,7 +120,7 @@ async def test_nodes_that_cannot_be_dialled_relay_under_tls_too(tmp_path: Path, 
 
 
 async def test_a_group_manager_takes_no_strangers(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with started(manager_server.run("m0", "127.0.0.1:0", doors.tls), monkeypatch) as address:
+    async with started(manager_server.run("m0", "", "127.0.0.1:0", doors.tls), monkeypatch) as address:
         await doors.assert_closed(address)
 
 
