@@ -44,8 +44,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
             best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
     found: dict[str, dict[str, Any]] = {}
     for name, per_client in (("last", last), ("best", best)):
-        spread = asdict(Spread.of(per_client.values()))
-        found[name] = {**spread, "clients": len(per_client), "per_client": dict(sorted(per_client.items()))}
+        found[name] = {**asdict(Spread.of(per_client.values())), "per_client": dict(sorted(per_client.items()))}
     found["last"]["round"] = evaluated[-1].get("round")
     found["last"].update({name: evaluated[-1][name] for name in ("ipr", "rsd") if evaluated[-1].get(name) is not None})
     return found

@@ -37,22 +37,22 @@ async def run(group: Group) -> GroupResult | Failure:
         await intake.all_taken()
     finally:
         intake.cancel()
-    if intake.aggregation.empty and not intake.uncounted:
+    nobody_counts = intake.aggregation.empty
+    if nobody_counts and not intake.uncounted:
         return Failure(intake.reason.code, f"no member trained; the last reason: {intake.reason.detail}")
     start: Weights | Failure | None = None
-    if intake.aggregation.empty or intake.aggregation.needs_start:
+    if nobody_counts or intake.aggregation.needs_start:
         assert request.start is not None
         start = await group.collect(request.start.id)
     if isinstance(start, Failure):
         return start
-    if intake.aggregation.empty:
+    if nobody_counts:
         assert start is not None
-        result = start
+        result, samples = start, intake.uncounted
         logger.warning("round=%d group=%d nobody who counts trained: its model stays", request.round, request.group)
     else:
-        result = await asyncio.to_thread(_result, group, intake.aggregation, start)
+        result, samples = await asyncio.to_thread(_result, group, intake.aggregation, start), intake.samples
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
-    samples = intake.uncounted if intake.aggregation.empty else intake.samples
     return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,14 @@ import pytest
 from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Evaluated, MemberDone, ModelRef, Trained
+from top_server.evidence import Evidence
 from top_server.group_task import GroupOutcome, GroupTask
-from top_server.profiles.priors import PriorDistances, PriorLosses, Priors
+from top_server.profiles.priors import PriorDistances, PriorLosses
+
+Gather = Callable[..., Awaitable[Evidence]]
 
 
-def answering(surveys: Surveys, judged: dict[int, int], failing: Collection[int] = ()) -> None:
+def answering(surveys: Surveys, judged: Mapping[int, int], failing: Collection[int] = ()) -> None:
     """Every other client trains; it judges five samples, or as many as are named, with its id as the mean loss."""
 
     def alone(task: GroupTask) -> GroupOutcome:
@@ -29,39 +32,41 @@ def answering(surveys: Surveys, judged: dict[int, int], failing: Collection[int]
     surveys.answers.update({"alone": alone, "evaluate-training": judge, "compare": judge})
 
 
-@pytest.mark.parametrize("profile", [PriorLosses, PriorDistances])
-async def test_of_a_client_that_judged_no_samples_nothing_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: type[Priors]
-) -> None:
+@pytest.fixture(params=[PriorLosses, PriorDistances])
+async def gather(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Gather]:
+    """What a profile learns of three clients before a round."""
     async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
-        answering(surveys, {1: 0})
-        learned = profile(surveys.stage.run)
-        evidence = await learned.gather(2)
+
+        async def learn(
+            round_number: int, judged: Mapping[int, int] | None = None, failing: Collection[int] = ()
+        ) -> Evidence:
+            answering(surveys, judged or {}, failing)
+            found: Evidence = await request.param(surveys.stage.run).gather(round_number)
+            return found
+
+        yield learn
+
+
+async def test_of_a_client_that_judged_no_samples_nothing_is_known(gather: Gather) -> None:
+    evidence = await gather(2, judged={1: 0})
     assert evidence.clients == (0, 1, 2)
     for column in evidence.matrices.values():
         assert np.isnan(column).tolist() == [[False], [True], [False]]
     assert evidence.matrices["train_loss"][[0, 2]].tolist() == [[0.0], [2.0]]
 
 
-@pytest.mark.parametrize("profile", [PriorLosses, PriorDistances])
 @pytest.mark.parametrize("round_number", [1, 2])
 async def test_a_client_whose_training_beforehand_fails_is_there_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: type[Priors], round_number: int
+    gather: Gather, round_number: int
 ) -> None:
-    async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
-        answering(surveys, {}, failing=(1,))
-        evidence = await profile(surveys.stage.run).gather(round_number)
+    evidence = await gather(round_number, failing=(1,))
     assert evidence.clients == (0, 1, 2)
     for column in evidence.matrices.values():
         assert np.isnan(column).tolist() == [[False], [True], [False]]
 
 
-@pytest.mark.parametrize("profile", [PriorLosses, PriorDistances])
 @pytest.mark.parametrize("round_number", [1, 2])
-async def test_if_nobody_can_tell_nobody_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: type[Priors], round_number: int
-) -> None:
-    async with surveyed(monkeypatch, 3, "weighted-mean", run_dir=tmp_path) as surveys:
-        answering(surveys, {}, failing=(0, 1, 2))
-        evidence = await profile(surveys.stage.run).gather(round_number)
-    assert evidence.clients == ()
+async def test_if_nobody_can_tell_nobody_is_there(gather: Gather, round_number: int) -> None:
+    assert (await gather(round_number, failing=(0, 1, 2))).clients == ()
