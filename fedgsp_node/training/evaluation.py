@@ -43,7 +43,7 @@ def evaluate(
 def _figures(task: Task, kept: list[Any], y: torch.Tensor) -> dict[str, float]:
     """Further figures; where they fail there are none, for accuracy and loss are there all the same."""
     try:
-        return numbers(task.metrics(_joined(kept), y))
+        return numbers(task.metrics(_joined(kept), y.clone()))
     except Exception as error:
         logger.warning("the task's metrics() gave no figures: %s", where(error))
         return {}

@@ -199,3 +199,16 @@ def test_a_tensor_that_changes_its_shape_is_told() -> None:
     assert isinstance(caught.value.failure, Failure)
     assert caught.value.failure.code is FailureCode.TASK_RAISED
     assert "the model gave its tensor 'seen' the shape" in caught.value.failure.detail
+
+
+def test_metrics_that_change_labels_in_place_do_not_reach_the_data() -> None:
+    class Spoils(Blobs):
+        def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+            targets -= targets
+            return {"seen": float(len(targets))}
+
+    clients = Clients(Spoils(), None)
+    model = clients.initial_weights(3)
+    first, second = (clients.evaluate(1, model, Control()) for _ in range(2))
+    assert first == second
+    assert first.metrics == {"seen": 5.0}
