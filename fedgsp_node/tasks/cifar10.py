@@ -12,6 +12,7 @@ from torch import nn
 from fedgsp.errors import DataError
 from fedgsp.seeds import derive
 from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.tasks.channels_last import ChannelsLast
 from fedgsp_node.tasks.dealing import SplitName, Usual, deal
 from fedgsp_node.tasks.decoded import decoded_split
 from fedgsp_node.tasks.gradients import gradients_and_colours
@@ -80,7 +81,7 @@ class Cifar10(Task):
     def model(self) -> nn.Module:
         """HCCT's CNN (1,126,950 parameters) or FedCollab's (122,570); the first layer is what crops and flips."""
         # In its place when there is nothing to augment, so that the layers keep their names.
-        first = CropAndFlip(_BLACK) if self._augment else nn.Identity()
+        first = CropAndFlip(_BLACK) if self._augment else ChannelsLast()
         return nn.Sequential(first, *MODELS[self._model]())
 
     def data(self, client: int) -> ClientData:
@@ -139,8 +140,8 @@ def _fedcollab() -> list[nn.Module]:
 MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
 
 
-class CropAndFlip(nn.Module):
-    """While training, what `cropped_and_flipped` makes of the images, drawn from torch's global generator."""
+class CropAndFlip(ChannelsLast):
+    """With channels last, while training what `cropped_and_flipped` makes of them by torch's global generator."""
 
     def __init__(self, black: NDArray[np.float32]) -> None:
         super().__init__()
@@ -148,7 +149,7 @@ class CropAndFlip(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` of shape (n, channels, height, width)."""
-        return cropped_and_flipped(x, self._black) if self.training else x
+        return super().forward(cropped_and_flipped(x, self._black) if self.training else x)
 
 
 def cropped_and_flipped(

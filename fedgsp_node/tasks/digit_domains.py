@@ -12,6 +12,7 @@ from torch import nn
 from fedgsp.errors import DataError, TaskError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.tasks.channels_last import ChannelsLast
 from fedgsp_node.tasks.decoded import decoded
 from fedgsp_node.tasks.digit_images import SIDE, blended, rendered
 from fedgsp_node.tasks.partitions import hold_out
@@ -80,26 +81,7 @@ class DigitDomains(Task):
     def model(self) -> nn.Module:
         """HCCT's CNN, 14,219,210 parameters and 5,637 buffer entries at full width."""
 
-        def wide(units: int) -> int:
-            return max(1, round(self._width * units))
-
-        def convolution(inputs: int, outputs: int) -> list[nn.Module]:
-            return [nn.Conv2d(inputs, outputs, kernel_size=5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
-
-        def dense(inputs: int, outputs: int) -> list[nn.Module]:
-            return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
-
-        return nn.Sequential(
-            *convolution(3, wide(64)),
-            nn.MaxPool2d(2),
-            *convolution(wide(64), wide(64)),
-            nn.MaxPool2d(2),
-            *convolution(wide(64), wide(128)),
-            nn.Flatten(),
-            *dense(7 * 7 * wide(128), wide(2048)),
-            *dense(wide(2048), wide(512)),
-            nn.Linear(wide(512), self.num_classes),
-        )
+        return nn.Sequential(ChannelsLast(), *layers(self._width))
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 3, 28, 28) in -1..1, labels as int64."""
@@ -145,6 +127,31 @@ class DigitDomains(Task):
             x = _resized(part.x[rows])
             drawn.append(Split(blended(x, rng) if name == "blended" else x, part.y[rows]))
         return Source(*drawn)
+
+
+def layers(width: float) -> list[nn.Module]:
+    """Those of the CNN at this share of the full width."""
+
+    def wide(units: int) -> int:
+        return max(1, round(width * units))
+
+    def convolution(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, kernel_size=5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    def dense(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
+
+    return [
+        *convolution(3, wide(64)),
+        nn.MaxPool2d(2),
+        *convolution(wide(64), wide(64)),
+        nn.MaxPool2d(2),
+        *convolution(wide(64), wide(128)),
+        nn.Flatten(),
+        *dense(7 * 7 * wide(128), wide(2048)),
+        *dense(wide(2048), wide(512)),
+        nn.Linear(wide(512), DigitDomains.num_classes),
+    ]
 
 
 def _held_out(source: Source, count: int, rng: np.random.Generator) -> Source:
