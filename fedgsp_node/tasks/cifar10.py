@@ -62,7 +62,8 @@ class Cifar10(Task):
         self._model = model
         self._augment_test = augment_test
         self._seed = seed
-        self._augment = model == "hcct" if augment is None else augment
+        # A mirrored image that was rotated to the left is one rotated to the right: of another kind of feature_shift.
+        self._augment = model == "hcct" and partition != "feature_shift" if augment is None else augment
         numbers = {
             **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
             **{"test_share": test_share, "decay": decay},

@@ -119,7 +119,8 @@ class DigitDomains(Task):
                 f"set samples to 1 .. {len(source.train) // self._clients_per_domain} or leave the domain out",
             )
         if self._validation:
-            source = _held_out(source, train_count, rngs[1])
+            # The same for all domains of a base: what one is validated on, no other may train on.
+            source = _held_out(source, train_count, stream(self._seed, f"held-out-{base}"))
         test_count = min(len(source.test), self._test_samples or len(source.test))
         drawn = []
         for part, count, rng in zip(source, (train_count, test_count), rngs, strict=True):

@@ -116,6 +116,13 @@ def test_a_shift_deals_training_and_test_file_together(cifar_npz, cifar_arrays):
     assert sorted(images) == sorted(both)
 
 
+def test_rotated_images_are_not_mirrored_unless_asked_for(cifar_npz):
+    """What is rotated one way would become what is rotated the other way."""
+    shifted = Cifar10(cifar_npz, 4, "feature_shift")
+    assert not isinstance(shifted.model()[0], CropAndFlip)
+    assert isinstance(Cifar10(cifar_npz, 4, "feature_shift", augment=True).model()[0], CropAndFlip)
+
+
 def test_a_shift_needs_both_files(tmp_path, cifar_arrays):
     path = tmp_path / "train_only.npz"
     np.savez(path, **{key: cifar_arrays[key] for key in ("x_train", "y_train")})

@@ -7,7 +7,7 @@ import torch
 from fedgsp.errors import DataError, TaskError
 from fedgsp.messages import TrainingSettings
 from fedgsp_node.clients import Clients
-from fedgsp_node.tasks import load_task
+from fedgsp_node.tasks import digit_domains, load_task
 from fedgsp_node.tasks.digit_domains import DigitDomains
 from fedgsp_node.training.control import Control
 
@@ -106,6 +106,17 @@ def test_validation_never_shows_a_test_sample_or_one_that_is_trained_on(tmp_path
     assert max(trained | validated) < 200
     with pytest.raises(TaskError, match="none is left to validate on"):
         DigitDomains(str(tmp_path / "own.npz"), domains="own", samples=60, validation=True)
+
+
+def test_what_one_domain_is_validated_on_no_other_domain_of_its_base_trains_on(tmp_path, digit_arrays, monkeypatch):
+    monkeypatch.setattr(digit_domains, "blended", lambda images, rng: images)
+    digit_arrays["x_train"][:, 0, 0] = np.arange(len(digit_arrays["x_train"]))
+    np.savez(tmp_path / "own.npz", **digit_arrays)
+    held = parts(DigitDomains(str(tmp_path), "own,blended", blend="own", samples=30, validation=True))
+    trained = {image.tobytes() for own in held for image in pixels(own.train.x)}
+    validated = {image.tobytes() for own in held for image in pixels(own.test.x)}
+    assert len(validated) >= 50
+    assert not trained & validated
 
 
 def test_images_keep_their_pixels_and_labels(digit_folder):
