@@ -1,6 +1,6 @@
 """The tables of a sweep: what its variants come to, over their seeds, from the summaries that the runs left.
 
-A run whose clients were not all evaluated after the last round would compare others than its neighbours do: it counts
+A run whose clients were not all evaluated after the last round, or nobody was, would compare others than its neighbours do: it counts
 in no figure of that round, and is named below the table.
 """
 
@@ -24,8 +24,9 @@ def summaries(directories: list[Path]) -> dict[Path, dict[str, Any]]:
 
 
 def whole(summary: dict[str, Any]) -> bool:
-    """Whether all clients of which a best round is told were evaluated in the last one, too."""
-    return bool(summary["last"]["per_client"].keys() == summary["best"]["per_client"].keys())
+    """Whether the last round was evaluated, by all clients of which a best one is told."""
+    last, best = summary["last"], summary["best"]
+    return bool(last["round"] == summary["rounds"] and last["per_client"].keys() == best["per_client"].keys())
 
 
 def tell_partial(runs: dict[str, list[Path]]) -> None:
@@ -34,7 +35,8 @@ def tell_partial(runs: dict[str, list[Path]]) -> None:
         print("\nNot in the figures of the last round:\n")
     for directory, told in found.items():
         there, all_of_them = (len(told[part]["per_client"]) for part in ("last", "best"))
-        print(f"- {directory.name}: last round over {there} of {all_of_them} clients")
+        of = f"round {told['last']['round']} of {told['rounds']}"
+        print(f"- {directory.name}: last evaluated in {of}, over {there} of {all_of_them} clients")
 
 
 def table(runs: dict[str, list[Path]]) -> None:

@@ -33,7 +33,8 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     Best is each client's own best round, as HCCT's authors report it: an optimistic figure, since the test part
     chooses the round.
     """
-    evaluated = [row for row in rows if row.get("accuracy_per_client")]
+    played = list(rows)
+    evaluated = [row for row in played if row.get("accuracy_per_client")]
     if not evaluated:
         return None
     told = [row["accuracy_per_client"] for row in evaluated]
@@ -42,7 +43,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     for accuracies in told:
         for client, accuracy in accuracies.items():
             best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Any] = {"rounds": played[-1].get("round")}
     for name, per_client in (("last", last), ("best", best)):
         found[name] = {**asdict(Spread.of(per_client.values())), "per_client": dict(sorted(per_client.items()))}
     found["last"]["round"] = evaluated[-1].get("round")

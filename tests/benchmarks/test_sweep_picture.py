@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def summary(directory: Path, best: float, last: float, evaluated: int = 2, **others: float) -> Path:
     directory.mkdir()
     told = {
+        "rounds": 9,
         "best": {"mean": best, "per_client": {"0": best, "1": best}},
-        "last": {"mean": last, "per_client": dict.fromkeys(map(str, range(evaluated)), last), **others},
+        "last": {"mean": last, "round": 9, "per_client": dict.fromkeys(map(str, range(evaluated)), last), **others},
     }
     (directory / "summary.json").write_text(json.dumps(told), encoding="utf-8")
     return directory

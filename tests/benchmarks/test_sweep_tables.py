@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sweep_tables
@@ -13,14 +14,15 @@ SETTINGS = {"scheme": "hcct", "task": "digits"}
 HEAD = 2  # lines
 
 
-def ended(directory: Path, best: list[float], last: list[float]) -> Path:
+def ended(directory: Path, best: list[float], last: list[float], evaluated: int = 9) -> Path:
     """A run with these accuracies by client; clients at the end of `best` that `last` lacks were not evaluated."""
     finished(directory, SETTINGS)
-    told = {}
+    told: dict[str, Any] = {"rounds": 9}
     for name, values in (("best", best), ("last", last)):
         mean = sum(values) / len(values)
         spread = {"mean": mean, "std": 0.0, "min": min(values), "max": max(values), "ipr": mean, "rsd": 0.0}
         told[name] = spread | {"per_client": dict(zip("0123", values, strict=False))}
+    told["last"]["round"] = evaluated
     (directory / "summary.json").write_text(json.dumps(told), encoding="utf-8")
     return directory
 
@@ -42,8 +44,8 @@ NAMED = [
     "",
     "Not in the figures of the last round:",
     "",
-    "- some-1: last round over 1 of 2 clients",
-    "- none-0: last round over 2 of 3 clients",
+    "- some-1: last evaluated in round 9 of 9, over 1 of 2 clients",
+    "- none-0: last evaluated in round 9 of 9, over 2 of 3 clients",
 ]
 
 
@@ -77,3 +79,10 @@ def test_of_runs_that_all_clients_evaluated_nothing_is_said(
     for of in (sweep_tables.table, sweep_tables.gains):
         of({"all": runs["all"]})
         assert len(capsys.readouterr().out.splitlines()) == HEAD + 1
+
+
+def test_an_earlier_round_is_not_taken_for_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep_tables.table({"some": [ended(tmp_path / "some-0", [0.75, 0.5], [0.75, 0.5], evaluated=8)]})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[HEAD].split(" | ")[:4] == ["| some", "1", "37.50", "-"]
+    assert lines[-1] == "- some-0: last evaluated in round 8 of 9, over 2 of 2 clients"

@@ -15,7 +15,7 @@ def finished(directory: Path, settings: dict[str, Any], mean: float = 0.5) -> Pa
     directory.mkdir(parents=True)
     (directory / "config.toml").write_text(dump(parse(tomli_w.dumps(settings), directory)), encoding="utf-8")
     spread = {"mean": mean, "std": 0.0, "min": mean, "max": mean, "per_client": {"0": mean, "1": mean}}
-    (directory / "summary.json").write_text(json.dumps({"best": spread, "last": spread}))
+    (directory / "summary.json").write_text(json.dumps({"rounds": 1, "best": spread, "last": {**spread, "round": 1}}))
     row = {"round": 2, "bytes_direct": 0, "bytes_relayed": 0, "partition": [[0], [1]]}
     history(directory, [row])
     (directory / "events.jsonl").touch()

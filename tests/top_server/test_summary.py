@@ -5,9 +5,9 @@ import pytest
 from top_server.summary import Spread, summarise
 
 ROWS = [
-    {"accuracy_per_client": {"0": 0.5, "1": 0.9}},
-    {"accuracy_per_client": {"0": 0.7, "1": 0.6}},
-    {"accuracy": None},
+    {"round": 1, "accuracy_per_client": {"0": 0.5, "1": 0.9}},
+    {"round": 2, "accuracy_per_client": {"0": 0.7, "1": 0.6}},
+    {"round": 3, "accuracy": None},
 ]
 
 
@@ -17,6 +17,7 @@ def test_last_and_best_are_told_apart_client_by_client() -> None:
     assert found["last"]["per_client"] == {0: 0.7, 1: 0.6}
     assert found["best"]["per_client"] == {0: 0.7, 1: 0.9}
     assert found["last"]["mean"] == pytest.approx(0.65)
+    assert (found["last"]["round"], found["rounds"]) == (2, 3)
     assert (found["best"]["min"], found["best"]["max"]) == (0.7, 0.9)
 
 
