@@ -11,6 +11,8 @@ class Aggregating:
 
     #: Whether a scheme may name it whose groups relay: they have one model, so it says nothing there.
     beside_relay: bool = False
+    #: Whether it keeps a few models, whatever they are, from moving the result far.
+    robust: bool = False
     #: Whether it reads option `trim`, which it is then named with: trimmed-mean:0.2.
     trims: bool = False
 
@@ -19,6 +21,6 @@ class Aggregating:
 AGGREGATIONS: dict[str, Aggregating] = {
     "mean": Aggregating(beside_relay=True),
     "fednova": Aggregating(),
-    "median": Aggregating(),
-    "trimmed-mean": Aggregating(trims=True),
+    "median": Aggregating(robust=True),
+    "trimmed-mean": Aggregating(robust=True, trims=True),
 }

@@ -152,6 +152,10 @@ class Group(Reports):
         """A model that its maker retains is no more of this group's business."""
         self._makers.pop(model_id, None)
 
+    def forget_here(self, model_id: str) -> None:
+        """A model that stays where it is, and was only looked at here."""
+        self._store.release([model_id])
+
     async def hand_over(self, model_id: str) -> ModelRef | Failure:
         """Brings a model here, where it stays until the top server forgets it; its maker may forget it at once."""
         try:

@@ -14,6 +14,7 @@ from fedgsp.messages import (
     ModelRef,
     Part,
     RelayMode,
+    Results,
     RunGroupRequest,
     TrainingSettings,
 )
@@ -112,6 +113,7 @@ def _request(
     run: Run, round_number: int, task: GroupTask, members: tuple[Member, ...], trace: Trace
 ) -> RunGroupRequest:
     config = run.config
+    merged = task.program != "alone" or task.results in (Results.RETAINED, Results.COLLECTED)
     parts: tuple[Part, ...] = ()
     start = None
     if len(task.starts) == 1 and task.starts[0][0].client is None:
@@ -152,7 +154,7 @@ def _request(
         attempt=trace.attempt,
         finished=trace.finished,
         tensors=run.tensors,
-        most_update_ratio=config.update_norm_limit or 0.0,
+        most_update_ratio=(config.update_norm_limit or 0.0) if merged else 0.0,
         serial=next(run.serials),
         update_lengths=tuple(run.update_lengths) if config.update_norm_limit else (),
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, Member, Results, Trained
+from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
 from fedgsp.weights import Weights
 from group_manager.aggregations import Aggregation, named
 from group_manager.group import Group
-from group_manager.norms import Norms
+from group_manager.norms import Judged, judged
 from group_manager.programs.window import train_all
 
 logger = logging.getLogger(__name__)
@@ -22,18 +23,16 @@ async def run(group: Group) -> GroupResult | Failure:
         intake = _Intake(group, named(request.aggregation))
     except ValueError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
-    norms = Norms(group) if request.most_update_ratio else None
     try:
-        async for position, member, model_id, outcome in train_all(group, intake.retain, bring=True):
-            model = None
-            if isinstance(outcome, Trained) and member.weight > 0:
-                collected = await _collect(group, norms, model_id)
+        async for one in judged(group, train_all(group, intake.retain, bring=True)):
+            outcome, model = one.outcome, None
+            if isinstance(outcome, Trained) and one.member.weight > 0:
+                collected = await group.collect(one.model_id, request.tensors)
                 if isinstance(collected, Failure):
                     outcome = collected
                 else:
                     model = collected
-            length = norms.last if norms is not None and model is not None else 0.0
-            await intake.take(position, member, model_id, outcome, model, length)
+            await intake.take(replace(one, outcome=outcome), model)
         await intake.all_taken()
     finally:
         intake.cancel()
@@ -56,11 +55,6 @@ async def run(group: Group) -> GroupResult | Failure:
     return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
 
 
-async def _collect(group: Group, norms: Norms | None, model_id: str) -> Weights | Failure:
-    refused = await norms.refuse(None, model_id) if norms else None
-    return refused or await group.collect(model_id, group.request.tensors)
-
-
 class _Intake:
     """Takes one member in after the other, each while the next one's model is on its way."""
 
@@ -73,21 +67,13 @@ class _Intake:
         self.samples = self.uncounted = 0
         self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
-    async def take(
-        self,
-        position: int,
-        member: Member,
-        model_id: str,
-        outcome: Trained | Failure,
-        model: Weights | None,
-        length: float,
-    ) -> None:
+    async def take(self, one: Judged, model: Weights | None) -> None:
         """Begins with a member, once the one before is done with; a model of None does not count."""
         await self.all_taken()
-        if isinstance(outcome, Failure):
-            self._skip(member, model_id, outcome)
+        if isinstance(one.outcome, Failure):
+            self._skip(one, one.outcome)
         else:
-            self._taking = asyncio.create_task(self._take(position, member, model_id, outcome, model, length))
+            self._taking = asyncio.create_task(self._take(one, one.outcome, model))
 
     async def all_taken(self) -> None:
         """Waits for the member that was begun with last."""
@@ -99,28 +85,26 @@ class _Intake:
         if self._taking is not None:
             self._taking.cancel()
 
-    async def _take(
-        self, position: int, member: Member, model_id: str, trained: Trained, model: Weights | None, length: float
-    ) -> None:
+    async def _take(self, one: Judged, trained: Trained, model: Weights | None) -> None:
         group = self._group
         if model is None:
             self.uncounted += trained.samples
         else:
             try:
-                await asyncio.to_thread(self.aggregation.fold, model, member.weight, trained.steps)
+                await asyncio.to_thread(self.aggregation.fold, model, one.member.weight, trained.steps)
             except ValueError as error:
-                self._skip(member, model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
+                self._skip(one, Failure(FailureCode.WRONG_SHAPES, str(error)))
                 return
             self.samples += trained.samples
-        group.done(member, position, await group.with_update(trained), length)
+        group.done(one.member, one.position, await group.with_update(trained), one.length or 0.0)
         if self.retain:
-            group.leave_with_client(model_id)
-        group.release([model_id])
+            group.leave_with_client(one.model_id)
+        group.release([one.model_id])
 
-    def _skip(self, member: Member, model_id: str, failure: Failure) -> None:
+    def _skip(self, one: Judged, failure: Failure) -> None:
         self.reason = failure
-        self._group.give_up(model_id)
-        self._group.skipped(member, failure)
+        self._group.give_up(one.model_id)
+        self._group.skipped(one.member, failure)
 
 
 def _result(group: Group, aggregation: Aggregation, start: Weights | None) -> Weights:

@@ -76,6 +76,8 @@ class _Chain:
         self._attempt = request.attempt * ATTEMPTS
         self._tries: Counter[int] = Counter()
         self._norms = Norms(group) if request.most_update_ratio else None
+        #: Hops that were taken before there was anything to judge them by, and the lengths of their updates.
+        self._unjudged: list[tuple[Hop, float]] = []
         members = {member.client: member for member in request.members}
         for finished in request.finished:
             if finished.member is not None and finished.model is not None:
@@ -108,7 +110,7 @@ class _Chain:
                 return collected
             failed = collected
         self.reason = failed
-        for hop in declared[len(declared) - len(self.remaining) :]:
+        for hop in declared[max(0, len(declared) - len(self.remaining)) :]:
             group.cancel(hop.ticket)
         if self.trail and failed.code in HOLDER_GONE:
             await group.check(self.trail[-1].member.node)
@@ -152,18 +154,45 @@ class _Chain:
             outcome = await group.outcome(hop.ticket)
             if not isinstance(outcome, Trained) or outcome.ref is None:
                 return outcome if isinstance(outcome, Failure) else _no_model(hop.hop.member)
+            length = 0.0
             if self._norms is not None:
-                long = await self._norms.refuse(self.trail[-1].model_id if self.trail else None, hop.hop.model_id)
-                if long is not None:
-                    return long
+                found = await self._norms.measure(hop.start.model_id, hop.hop.model_id)
+                refused = found if isinstance(found, Failure) else self._judge(self._norms, hop.hop, found)
+                if refused is not None:
+                    return refused
+                assert isinstance(found, float)
+                length = found
             member = self.remaining.pop(0)
             if outcome.source is not None and outcome.source.kind is SourceKind.MANAGER:
                 group.by_way_of_here(hop.start.model_id)
             self.trail.append(hop.hop)
             self.samples[member.client] = outcome.samples
-            length = self._norms.last if self._norms is not None else 0.0
             group.done(member, len(self.trail) - 1, await group.with_update(outcome), length)
-            _let_go(group, self.trail)
+            if not self._unjudged:
+                _let_go(group, self.trail)
+        return None
+
+    def _judge(self, norms: Norms, hop: Hop, length: float) -> Failure | None:
+        """Why a hop's model is not gone on from; as soon as anything can be judged, hops before it are judged too.
+
+        If one of these is refused, it and those after it are put back to the head of what remains.
+        """
+        self._unjudged.append((hop, length))
+        usual = norms.usual([length for _, length in self._unjudged])
+        if usual is None:
+            return None
+        unjudged, self._unjudged = self._unjudged, []
+        for judged, length in unjudged:
+            refused = norms.judge(length, usual)
+            if refused is None:
+                continue
+            if judged is not hop:
+                place = self.trail.index(judged)
+                back = self.trail[place:]
+                self.trail, self.remaining = self.trail[:place], [hop.member for hop in back] + self.remaining
+                self.group.release([hop.model_id for hop in back])
+                self.group.rerouted(self.remaining[1], _refused(judged, refused))
+            return refused
         return None
 
     async def _refused(self, failed: Failure) -> Failure | None:
@@ -181,8 +210,7 @@ class _Chain:
         self.group.release([hop.model_id])
         self.group.skipped(hop.member, refused)
         if self.remaining:
-            reason = f"client {hop.member.client}'s model was refused ({refused}): from the last good one"
-            self.group.rerouted(self.remaining[0], reason)
+            self.group.rerouted(self.remaining[0], _refused(hop, refused))
         self._roll_back()
 
     def _roll_back(self) -> bool:
@@ -194,6 +222,7 @@ class _Chain:
         lost: list[Hop] = []
         while self.trail and not group.holds(self.trail[-1].model_id):
             lost.append(self.trail.pop())
+        self._unjudged = [(hop, length) for hop, length in self._unjudged if hop in self.trail]
         for hop in lost:
             self._tries[hop.member.client] += 1
             if group.attached(hop.member.node) and self._tries[hop.member.client] < MOST_TRIES:
@@ -209,6 +238,10 @@ def _let_go(group: Group, trail: list[Hop]) -> None:
     held = [hop for hop in trail if group.holds(hop.model_id)]
     needed = held[-1:] + [hop for hop in held if hop.member.node != trail[-1].member.node][-1:]
     group.release([hop.model_id for hop in held if hop not in needed])
+
+
+def _refused(hop: Hop, why: Failure) -> str:
+    return f"client {hop.member.client}'s model was refused ({why}): from the last good one"
 
 
 def _no_model(member: Member) -> Failure:

@@ -9,14 +9,12 @@ import pytest
 
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.weights import Weights
-from group_manager.norms import judge, length
+from group_manager.norms import Lengths, length
 
 
 @pytest.mark.parametrize(
     ("seen", "found", "taken"),
     [
-        ([], 1e9, True),
-        ([1.0, 1.0], 1e9, True),  # two are too few to say what is usual
         ([1.0, 1.0, 1.0], 10.0, True),
         ([1.0, 1.0, 1.0], 10.1, False),
         ([1.0, 2.0, 300.0], 20.0, True),  # one long update among them does not make others usual
@@ -26,15 +24,29 @@ from group_manager.norms import judge, length
         ([0.0, 0.0, 0.0], 0.0, True),
         ([0.0, 0.0, 0.0], 1e-9, False),
         ([1.0, 1.0, 1.0], math.inf, False),
+        ([1.0, 1.0], 10.0, True),  # it is one of three
+        ([1.0, 1.0], 10.1, False),
     ],
 )
 def test_an_update_of_ten_times_the_median_is_the_longest_taken(seen: list[float], found: float, taken: bool) -> None:
-    lengths = list(seen)
-    refusal = judge(lengths, found, 10.0)
-    assert lengths == [*seen, *([found] if taken else [])]  # what is refused is no measure for others
+    judging = Lengths(seen, 10.0)
+    usual = judging.usual([found])
+    assert usual is not None
+    refusal = judging.judge(found, usual)
     assert (refusal is None) == taken
     if refusal is not None:
         assert refusal.code is FailureCode.LONG_UPDATE
+
+
+def test_what_is_refused_is_no_measure_for_others() -> None:
+    judging = Lengths([1.0, 1.0, 1.0, 1.0], 10.0)
+    for _ in range(9):
+        assert judging.judge(11.0, judging.usual([11.0]) or 0.0) is not None
+
+
+@pytest.mark.parametrize(("seen", "waiting"), [([], []), ([], [1.0, 1.0]), ([1.0], [1.0]), ([1.0, 1.0], [])])
+def test_two_are_too_few_to_say_what_is_usual(seen: list[float], waiting: list[float]) -> None:
+    assert Lengths(seen, 10.0).usual(waiting) is None
 
 
 def test_the_length_is_that_of_what_training_changed() -> None:

@@ -181,3 +181,19 @@ async def test_members_that_are_not_asked_reveal_nothing() -> None:
     async with scene() as play:
         await play.run(TWO_NODES, "parallel")
         assert {result.update for result in trained(play).values()} == {None}
+
+
+@pytest.mark.parametrize("results", [Results.RETAINED, Results.COLLECTED])
+async def test_an_update_much_longer_than_the_others_is_not_taken(results: Results) -> None:
+    rule = lambda client, w: w + (100 if client == 0 else 1 + client / 10)  # noqa: E731
+    async with scene(rule=rule) as play:
+        members = await with_own_models(play, hosted(n1=[0, 2], n2=[1, 3]), m0=5.0, m1=6.0, m2=7.0, m3=8.0)
+        await play.run(members, "alone", start=None, results=results, most_update_ratio=5.0)
+        assert play.done == [1, 2, 3]
+        assert {client: why and why.code for client, why in play.skipped.items()} == {0: FailureCode.LONG_UPDATE}
+        lengths = [event.kind.update_length for event in play.events if isinstance(event.kind, MemberDone)]
+        assert lengths == pytest.approx([1.1, 1.2, 1.3])
+        assert len(play.store) == (3 if results is Results.COLLECTED else 0)
+        # their own starts, and what they retain; what was refused is forgotten
+        retained = (1, 2) if results is Results.RETAINED else (0, 0)
+        assert [left_at(play, node) for node in ("n1", "n2")] == [2 + retained[0], 2 + retained[1]]

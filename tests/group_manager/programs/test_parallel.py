@@ -236,3 +236,23 @@ async def test_what_is_refused_does_not_stay_until_the_end() -> None:
         await play.run(hosted(n1=range(30)), "parallel", most_update_ratio=2.0)
         assert len(play.skipped) == 25
         assert max(here) <= AHEAD_PER_NODE + 2  # and the start, and the one that is folded
+
+
+@pytest.mark.parametrize("far", [0, 1, 2, 5])
+async def test_the_first_updates_are_judged_as_soon_as_there_are_three(far: int) -> None:
+    rule = lambda client, w: w + (100 if client == far else 1 + client / 10)  # noqa: E731
+    async with scene(rule=rule) as play:
+        outcome = await play.run(TWO_NODES, "parallel", most_update_ratio=5.0)
+        others = [client for client in range(6) if client != far]
+        total = sum((client + 1) * np.float64(rule(client, START)) for client in others)
+        assert await play.result(outcome) == total / sum(client + 1 for client in others)
+        assert {client: why and why.code for client, why in play.skipped.items()} == {far: FailureCode.LONG_UPDATE}
+        assert play.done == others
+        play.assert_released(here=1)
+
+
+async def test_two_updates_cannot_be_judged() -> None:
+    rule = lambda client, w: w + (100 if client == 0 else 1)  # noqa: E731
+    async with scene(rule=rule) as play:
+        await play.run(TWO_NODES[:2], "parallel", most_update_ratio=5.0)
+        assert play.done == [0, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from support.faults import Faults
 from support.scene import Scene, hosted, relayed, scene, step
 from support.scripted import model
@@ -49,6 +50,35 @@ async def test_an_update_much_longer_than_the_others_is_not_gone_on_from() -> No
         (failure,) = play.skipped.values()
         assert failure is not None
         assert failure.code is FailureCode.LONG_UPDATE
+
+
+@pytest.mark.parametrize("far", [0, 1, 2])
+async def test_the_first_hops_are_judged_as_soon_as_there_are_three(far: int) -> None:
+    rule = lambda client, w: w + (100 if client == far else 1 + client / 10)  # noqa: E731
+    async with scene(rule=rule) as play:
+        outcome = await play.run(TWO_NODES, most_update_ratio=5.0)
+        assert await play.result(outcome) == relayed([client for client in range(6) if client != far], rule)
+        assert {client: why and why.code for client, why in play.skipped.items()} == {far: FailureCode.LONG_UPDATE}
+        if far < 2:  # who had gone on from it trains again
+            assert play.trained.count(far + 1) == 2
+            assert far + 1 in play.rerouted
+        play.assert_released(here=1)
+
+
+async def test_a_first_hop_can_be_refused_after_another_member_failed() -> None:
+    rule = lambda client, w: w + (100 if client == 0 else 1 + client / 10)  # noqa: E731
+    async with scene(Faults().fail(1, FailureCode.TASK_RAISED), rule=rule) as play:
+        outcome = await play.run(TWO_NODES, most_update_ratio=5.0)
+        assert await play.result(outcome) == relayed([2, 3, 4, 5], rule)
+        assert set(play.skipped) == {0, 1}
+
+
+async def test_two_hops_cannot_be_judged() -> None:
+    rule = lambda client, w: w + (100 if client == 0 else 1)  # noqa: E731
+    async with scene(rule=rule) as play:
+        outcome = await play.run(TWO_NODES[:2], most_update_ratio=5.0)
+        assert await play.result(outcome) == relayed([0, 1], rule)
+        assert not play.skipped
 
 
 # --- another manager takes over
