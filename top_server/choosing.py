@@ -26,6 +26,8 @@ _MERGES_NEED = (
     ("merge", "centres", "aggregation", ("mean",)),
     ("merge", "soft-clusters", "grouping", ("singletons",)),
     ("merge", "soft-clusters", "profile", ("losses",)),
+    # They take means of their own, whatever becomes of a group's models.
+    ("merge", "soft-clusters", "aggregation", ("mean",)),
 )
 _OTHERS_NEED = (
     ("profile", "model-distances", "program", ("parallel",)),
@@ -64,6 +66,7 @@ def choose(config: RunConfig) -> Scheme:
             needs = f"{column} {value} needs {other} {' or '.join(needed)}"
             raise ConfigError(f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}", remedy)
     _check_growth(config, scheme)
+    _check_aggregation(config, scheme)
     _check_arrivals(config, scheme)
     _check_options(config, scheme)
     _check_training(config, scheme)
@@ -96,6 +99,23 @@ def _check_growth(config: RunConfig, scheme: Scheme) -> None:
     if not config.learning_rate_in(config.rounds) > 0:
         raise ConfigError(
             f"the learning rate is 0 before round {config.rounds}", "give a --learning-rate-decay nearer to 1"
+        )
+
+
+def _check_aggregation(config: RunConfig, scheme: Scheme) -> None:
+    """Refuses those that would change nothing, or would keep nobody's model from doing harm, though asked for."""
+    if scheme.aggregation == "mean":
+        return
+    if scheme.grouping == "singletons":
+        raise ConfigError(
+            f"--aggregation {scheme.aggregation} says nothing in scheme {config.scheme}, where all train alone",
+            "leave it out",
+        )
+    if AGGREGATIONS[scheme.aggregation].robust and scheme.merge == "none" and not scheme.lasts:
+        raise ConfigError(
+            f"--aggregation {scheme.aggregation} would not protect scheme {config.scheme}, where new groups start"
+            " from the weighted mean of their members' models",
+            "give --update-norm-limit",
         )
 
 
@@ -158,11 +178,13 @@ def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
 
 def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:
     """The options of --grouping-option, by the part of the scheme that reads them; the grouping has the others."""
-    merged = {**scheme.options, **config.grouping_option}
     readers = _readers(scheme)
+    elsewhere = {name for names in readers.values() for name in names}
+    replaced = scheme.service or scheme.grouping != SCHEMES[config.scheme].grouping
+    usual = {name: value for name, value in scheme.options.items() if name in elsewhere or not replaced}
+    merged = {**usual, **config.grouping_option}
     found = {part: {name: merged[name] for name in merged if name in names} for part, names in readers.items()}
-    taken = {name for names in readers.values() for name in names}
-    return {**found, "grouping": {name: value for name, value in merged.items() if name not in taken}}
+    return {**found, "grouping": {name: value for name, value in merged.items() if name not in elsewhere}}
 
 
 def absent(scheme: Scheme, given: Mapping[str, str], clients: Collection[int]) -> list[int]:

@@ -136,9 +136,7 @@ def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
     """What each sampled group does; clients that train alone share one manager if their models need none."""
     scheme, merging = run.scheme, run.merging
     hosted = run.membership.clients
-    known = [client for client in evidence.clients if client in hosted]
-    sizes = np.array([hosted[client].train_samples for client in known])
-    weights = dict(zip(known, WEIGHINGS[scheme.weighing](sizes, evidence.columns(known)).tolist(), strict=True))
+    known = {client for client in evidence.clients if client in hosted}
     tasks: list[GroupTask] = []
     alone: list[int] = []
     for index, group in enumerate(teams.sampled):
@@ -146,6 +144,10 @@ def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
             alone += group
         else:
             starts = merging.start(group)
+            members = [client for client in group if client in known]
+            sizes = np.array([hosted[client].train_samples for client in members])
+            weighed = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members))
+            weights = dict(zip(members, weighed.tolist(), strict=True))
             results = Results.RETAINED if evidence.retain else Results.UNSPECIFIED
             task = GroupTask(index, scheme.program, group, starts, {}, weights, results, evidence.reveal)
             tasks.append(task)

@@ -41,7 +41,7 @@ class Scheme:
     without_head: bool = False
     #: Address of the process that is asked in place of this one, and may group as it likes; empty: none is.
     service: str = ""
-    #: What --grouping-option would say unless given.
+    #: What --grouping-option would say unless given; what the grouping reads is dropped where that is replaced.
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -52,7 +52,8 @@ class Scheme:
     @property
     def lasts(self) -> bool:
         """Whether a group stays the same group, so that who comes, or comes back, takes over what it has learned."""
-        return self.continues or self.regroup == "never" or GROUPINGS[self.grouping].static
+        stays = self.continues or self.regroup == "never" or GROUPINGS[self.grouping].static
+        return stays and self.sampling != "clients"  # of which every round draws others
 
 
 def _all(
@@ -65,9 +66,13 @@ def _all(
 SCHEMES: dict[str, Scheme] = {
     # FedGSP: alike groups of unlike clients, relay inside, more groups as rounds go by (section 1)
     "fedgsp": Scheme("histograms", "icg", "always", "log", "groups", "relay", True, "sgd", "mean"),
-    # its ablations: a fixed number (beta) of static groups, order fixed too (section 1.5)
-    "naive-gsp": Scheme("histograms", "random", "never", "constant", "groups", "relay", False, "sgd", "mean"),
-    "naive-gsp-icg": Scheme("histograms", "icg", "never", "constant", "groups", "relay", False, "sgd", "mean"),
+    # its ablations: a fixed number (beta) of static groups, which nobody is left out of, order fixed too (section 1.5)
+    "naive-gsp": Scheme(
+        "histograms", "random", "never", "constant", "groups", "relay", False, "sgd", "mean", options={"mode": "all"}
+    ),
+    "naive-gsp-icg": Scheme(
+        "histograms", "icg", "never", "constant", "groups", "relay", False, "sgd", "mean", options={"mode": "all"}
+    ),
     # FedAvg: a share of the clients in parallel, sample-weighted mean
     "fedavg": Scheme("none", "single", "always", "constant", "clients", "parallel", False, "sgd", "weighted-mean"),
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)

@@ -132,6 +132,28 @@ def test_models_are_aggregated_only_where_clients_train_in_parallel(aggregation:
     assert choose(RunConfig(scheme="fedgsp", aggregation=aggregation, program="parallel")).aggregation == aggregation
 
 
+@pytest.mark.parametrize("scheme", ["hcct", "hcct-e", "hcct-p", "maxfl-hcct"])
+@pytest.mark.parametrize("aggregation", ["median", "trimmed-mean"])
+def test_a_robust_aggregation_is_refused_where_new_groups_start_from_a_mean(scheme: str, aggregation: str) -> None:
+    error = refused(scheme=scheme, aggregation=aggregation)
+    assert "would not protect" in error.what
+    assert "--update-norm-limit" in error.remedy
+    choose(RunConfig(scheme=scheme, aggregation="fednova"))
+
+
+@pytest.mark.parametrize("scheme", ["fedcollab", "kmeans", "fedcluster", "ifca", "global"])
+def test_a_robust_aggregation_goes_where_groups_last_or_share_a_model(scheme: str) -> None:
+    assert choose(RunConfig(scheme=scheme, aggregation="median")).aggregation == "median"
+
+
+@pytest.mark.parametrize("scheme", ["independent", "flsc"])
+@pytest.mark.parametrize("aggregation", ["median", "fednova"])
+def test_an_aggregation_is_refused_where_all_train_alone(scheme: str, aggregation: str) -> None:
+    error = refused(scheme=scheme, aggregation=aggregation)
+    assert f"aggregation {aggregation}" in error.what or "aggregation mean" in error.what
+    assert "leave out" in error.remedy or "leave it out" in error.remedy
+
+
 def test_a_new_aggregation_is_not_passed_over_in_silence_where_clients_relay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AGGREGATIONS, "mine", Aggregating())
     check(RunConfig(scheme="fedavg", aggregation="mine"))
@@ -144,6 +166,19 @@ def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
     config = RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:9", grouping_option={"colour": "red"})
     assert choose(config).service == "127.0.0.1:9"
     assert options(config, choose(config))["grouping"] == {"colour": "red"}
+
+
+def test_what_a_row_tells_its_own_grouping_is_not_told_to_another() -> None:
+    for replaced, told in [(None, {"mode": "all"}), ("icg", {}), ("grpc://127.0.0.1:9", {})]:
+        config = RunConfig(scheme="naive-gsp", grouping=replaced)
+        assert options(config, choose(config))["grouping"] == told
+    config = RunConfig(scheme="hcct-e", grouping="fedcluster")
+    assert options(config, choose(config))["profile"] == {"similarity": "layer"}
+
+
+def test_groups_of_clients_that_are_drawn_every_round_do_not_last() -> None:
+    assert not choose(RunConfig(scheme="fedavg", merge="none")).lasts
+    assert choose(RunConfig(scheme="global", merge="none")).lasts
 
 
 def test_clients_that_options_name_are_known_by_their_ids() -> None:

@@ -179,6 +179,15 @@ async def test_groups_are_told_to_retain_models_where_a_profile_needs_them(retai
         assert [task.results for task in tasks] == [results] * 2
 
 
+async def test_members_are_weighed_within_their_group() -> None:
+    """FedFA: a group that its model serves perfectly counts its members alike, whatever there is elsewhere."""
+    async with grouping("always", weighing="fedfa") as (s, _):
+        figures = {"train_accuracy": np.array([[1.0], [1.0], [1.0], [0.5]])}
+        groups = ((0, 1), (2, 3))
+        tasks = group_tasks(s.run, Teams(Plan(groups, ()), groups), Evidence((0, 1, 2, 3), figures=figures))
+        assert [task.weights for task in tasks] == [{0: 1.0, 1: 1.0}, {2: 0.0, 3: 1.0}]
+
+
 async def in_a_task(outcome: GroupOutcome) -> GroupOutcome:
     return outcome
 
