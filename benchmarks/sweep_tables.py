@@ -1,7 +1,7 @@
 """The tables of a sweep: what its variants come to, over their seeds, from the summaries that the runs left.
 
-A run whose clients were not all evaluated after the last round, or nobody was, would compare others than its neighbours do: it counts
-in no figure of that round, and is named below the table.
+A run whose clients were not all evaluated after the last round would compare others than its neighbours do: it counts
+in no figure of that round, and is named below the table; as is one that ended without evaluating.
 """
 
 from __future__ import annotations
