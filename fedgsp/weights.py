@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,11 @@ Kind = TypeVar("Kind")
 
 #: What a tensor may be. Anything else from a peer is refused before a byte is allocated for it.
 DTYPES = {
-    name: np.dtype(name) for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+    name: np.dtype(name)
+    for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 }
+#: Kinds of those of which not all bytes are a value.
+_CHECKED = "fb"
 #: Axes that a tensor may have; numpy itself takes 64.
 MAX_DIMENSIONS = 32
 
@@ -169,10 +172,15 @@ def without_head(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 
 
 def check_finite(weights: Weights) -> None:
-    """Raises WeightsError if any float is NaN or infinite."""
+    """Raises WeightsError if any float is NaN or infinite, or any bool neither true nor false."""
     for name, array in weights.arrays.items():
-        if array.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in walk(array.reshape(-1))):
-            raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds NaN or infinite values")
+        if array.dtype.kind in _CHECKED and not all(_sound(piece) for piece in walk(array.reshape(-1))):
+            what = "NaN or infinite values" if array.dtype.kind == "f" else "bytes that are no truth values"
+            raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds {what}")
+
+
+def _sound(piece: NDArray[Any]) -> bool:
+    return bool(np.isfinite(piece).all() if piece.dtype.kind == "f" else (piece.view(np.uint8) <= 1).all())
 
 
 class Finiteness:
@@ -184,7 +192,7 @@ class Finiteness:
         self._ahead = deque(
             (start, end, dtype)
             for dtype, start, end in stretches(weights.tensors, lambda spec: DTYPES[spec.dtype])
-            if dtype.kind == "f" and end > start
+            if dtype.kind in _CHECKED and end > start
         )
         self._in_doubt = False
 
@@ -195,14 +203,14 @@ class Finiteness:
             looked = start + max(0, min(end, stop) - start) // dtype.itemsize * dtype.itemsize
             if looked == start:
                 return
-            self._in_doubt = self._in_doubt or not np.isfinite(self._weights.buffer[start:looked].view(dtype)).all()
+            self._in_doubt = self._in_doubt or not _sound(self._weights.buffer[start:looked].view(dtype))
             self._ahead.popleft()
             if looked < stop:
                 self._ahead.appendleft((looked, stop, dtype))
                 return
 
     def check(self) -> None:
-        """Raises WeightsError if any float of the full buffer is NaN or infinite."""
+        """Raises WeightsError if the full buffer holds what `check_finite` refuses."""
         if self._in_doubt:
             check_finite(self._weights)  # which knows tensors from what is between them
 

@@ -22,7 +22,7 @@ from fedgsp_node.order_error import OrderError
 from fedgsp_node.parts import Parts
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import rehearse
-from fedgsp_node.torch_weights import as_tensor, bound, tensor_specs, unbind, weights_of
+from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.base import Algorithm, LocalWork
 from fedgsp_node.training.control import Control, StoppedError
@@ -72,6 +72,8 @@ class Clients:
         if not isinstance(self._module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
         check_model(self._module)
+        #: What no client may leave for the next one.
+        self._unsaved = unsaved(self._module)
         self.tensors = tensor_specs(self._module, tuple(task.head))
         self.shared = without_head(self.tensors)
         some = self._parts.of(chosen[0]).train.x[:1]
@@ -251,6 +253,7 @@ class Clients:
         """Runs the user's code while the module has these weights."""
 
         def called() -> T:
+            reset(self._module, self._unsaved)
             with bound(self._module, weights):
                 return call()
 

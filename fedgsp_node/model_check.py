@@ -11,8 +11,13 @@ from fedgsp.errors import TaskError
 
 
 def check_model(module: torch.nn.Module) -> None:
-    """Raises TaskError for tensors without a shape yet, and for parameters that are not one but share memory."""
+    """Raises TaskError for tensors without a shape yet, parameters that share memory, and state that is no tensor."""
     for path, layer in module.named_modules():
+        if type(layer).get_extra_state is not torch.nn.Module.get_extra_state:
+            described = (
+                f"the model's layer {path!r} ({type(layer).__name__}) has an extra state, which does not travel"
+            )
+            raise TaskError(described, "keep it in a buffer")
         own = itertools.chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
         if any(is_lazy(tensor) for _, tensor in own):
             described = f"the model's layer {path!r} ({type(layer).__name__}) has no shape yet"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,20 +25,23 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
     """What a module's weights look like; `head` begins the names of its classifier head's tensors.
 
-    Without `head`, that is the last dense layer. Raises TaskError for a dtype that cannot travel.
+    Without `head`, that is the dense layer that was registered last. Raises TaskError for a dtype that cannot travel.
     """
     named = _tensors(module)
+    every_name = {*named, *dict(module.named_parameters(remove_duplicate=False))}
     for prefix in head:
-        if not any(name.startswith(prefix) for name in named):
+        if not any(name.startswith(prefix) for name in every_name):
             raise TaskError(f"the task's head {prefix!r} begins no tensor's name", f"there are {', '.join(named)}")
     head = head or _last_dense_layer(module)
+    # A tied tensor has one name here; whichever of its names is in the head, it is the head's.
+    all_named = itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers())
+    in_head = {id(tensor) for name, tensor in all_named if head and name.startswith(head)}
     specs = []
     for name, tensor in named.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
             raise TaskError(f"the model's tensor {name!r} has dtype {dtype}", f"use one of {', '.join(DTYPES)}")
-        in_head = bool(head) and name.startswith(head)
-        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), tensor.requires_grad, in_head))
+        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), tensor.requires_grad, id(tensor) in in_head))
     if not any(spec.trainable for spec in specs):
         raise TaskError("the model has no trainable parameter", "return a torch.nn.Module with parameters")
     return tuple(specs)
@@ -60,6 +64,19 @@ def unbind(module: torch.nn.Module) -> None:
     """Leaves the module's tensors their shapes but no memory of their own, until it is bound."""
     for tensor in _tensors(module).values():
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
+
+
+def unsaved(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the buffers that are no part of the state."""
+    saved = module.state_dict()
+    return {name: buffer.clone() for name, buffer in module.named_buffers() if name not in saved}
+
+
+def reset(module: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
+    """Gives buffers these values, whatever the model has made of them."""
+    for name, buffer in module.named_buffers():
+        if name in buffers:
+            buffer.data = buffers[name].clone()
 
 
 @contextlib.contextmanager

@@ -148,6 +148,7 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
             nodes=membership.nodes,
             rounds=config.rounds,
             scheme=config.scheme,
+            head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
         )
         checkpoints = Checkpoints(directory.models, config.keep_models)
         check_head(scheme, membership.tensors)

@@ -165,10 +165,10 @@ def _left_over(work: LocalWork, size: int) -> int:
     short = len(work.x) % size
     if len(work.x) <= size:
         return 0
-    return short if work.task.drop_last or (short == 1 and _normalises(work.module)) else 0
+    return short if work.task.drop_last or (short == 1 and normalises(work.module)) else 0
 
 
-def _normalises(module: nn.Module) -> bool:
+def normalises(module: nn.Module) -> bool:
     """Whether some layer takes mean and variance over the samples of a batch."""
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 
@@ -77,9 +78,7 @@ def test_a_reference_names_size_and_digest() -> None:
     assert some_weights(1).digest != weights.digest
 
 
-@pytest.mark.parametrize(
-    "dtype", ["", "object", "O", "float128", "complex64", "bool", ">f4", "str", "uint64", "Float32"]
-)
+@pytest.mark.parametrize("dtype", ["", "object", "O", "float128", "complex64", ">f4", "str", "uint64", "Float32"])
 def test_a_dtype_that_no_model_has_is_refused(dtype: str) -> None:
     with pytest.raises(WeightsError, match="has dtype") as caught:
         total_bytes((TensorSpec("w", dtype, (1,)),))
@@ -136,6 +135,14 @@ def test_one_value_that_is_not_finite_is_found(dtype: str, bad: float, where: in
     with pytest.raises(WeightsError, match="'w' holds NaN or infinite") as caught:
         check_finite(weights)
     assert caught.value.failure.code is FailureCode.NOT_FINITE
+
+
+@pytest.mark.parametrize(("byte", "sound"), [(0, True), (1, True), (2, False), (255, False)])
+def test_a_truth_value_is_one_of_two_bytes(byte: int, sound: bool) -> None:
+    weights = Weights.of({"mask": np.array([True, False])}, (TensorSpec("mask", "bool", (2,)),))
+    weights.buffer[1] = byte
+    with contextlib.nullcontext() if sound else pytest.raises(WeightsError, match="no truth values"):
+        check_finite(weights)
 
 
 def test_a_signalling_nan_is_found_without_a_warning() -> None:

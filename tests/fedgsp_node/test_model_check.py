@@ -38,6 +38,15 @@ def test_parts_of_one_tensor_that_do_not_overlap_may_be_parameters() -> None:
     check_model(module)
 
 
+def test_a_state_that_is_no_tensor_is_refused_by_its_layer() -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> object:
+            return {"calls": 3}
+
+    with pytest.raises(TaskError, match=r"layer '1' \(Counting\) has an extra state.*in a buffer"):
+        check_model(nn.Sequential(nn.Linear(2, 2), Counting(2, 2)))
+
+
 @pytest.mark.parametrize("make", MODELS)
 def test_usual_models_pass(make: type[nn.Module]) -> None:
     check_model(make())

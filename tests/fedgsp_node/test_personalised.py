@@ -14,6 +14,7 @@ from support.toy_task import SAMPLES, TARGETS, Toy
 from support.working import HERE, Node, node, why_not
 from torch import nn
 
+from fedgsp import ClientData, Split
 from fedgsp.local_training import KEEPS_HEAD, TRAININGS
 from fedgsp.messages import Evaluate, Evaluated, FailureCode, Order, Start, Train, TrainingSettings
 from fedgsp.seeds import stream
@@ -221,6 +222,19 @@ def test_adapting_does_not_change_what_a_client_trains_next(algorithm: str) -> N
     how, adapted, fresh = settings(algorithm, batch_size=4), Clients(Blobs(), None), Clients(Blobs(), None)
     evaluated(adapted, adapted.initial_weights(0), how)
     assert np.array_equal(train(adapted, how).buffer, train(fresh, how).buffer)
+
+
+@pytest.mark.parametrize("algorithm", ADAPTING)
+def test_the_only_sample_of_a_client_is_no_batch_for_batch_norm(algorithm: str) -> None:
+    class Lonely(Blobs):
+        def data(self, client: int) -> ClientData:
+            data = super().data(client)
+            return ClientData(Split(data.train.x[:1], data.train.y[:1]), data.test)
+
+    clients = Clients(Lonely(), None)
+    weights = clients.initial_weights(0)
+    own = evaluated(clients, weights, settings(algorithm, batch_size=4))
+    assert own.loss_sum == clients.evaluate(1, weights, Control()).loss_sum
 
 
 def test_an_adaptation_can_be_stopped() -> None:

@@ -15,7 +15,7 @@ from fedgsp_node.torch_weights import as_tensor, bind, bound, tensor_specs, weig
 
 
 class _Everything(nn.Module):
-    """A shared parameter, a frozen one, and buffers that belong to the state or not."""
+    """A parameter that the last dense layer shares, a frozen one, and buffers that belong to the state or not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _Everything(nn.Module):
 
 def test_specs_name_parameters_once_then_the_buffers_of_the_state() -> None:
     assert tensor_specs(_Everything()) == (
-        TensorSpec("first.weight", "float32", (3, 3)),
+        TensorSpec("first.weight", "float32", (3, 3), head=True),
         TensorSpec("first.bias", "float32", (3,), trainable=False),
         TensorSpec("count", "int64", (), trainable=False),
     )
@@ -100,9 +100,9 @@ def test_binding_other_weights_leaves_the_first_as_they_were() -> None:
 
 
 def test_a_dtype_that_cannot_travel_is_refused() -> None:
-    mask = nn.Linear(2, 2)
-    mask.register_buffer("mask", torch.ones(2, dtype=torch.bool))
-    for module, name in [(nn.Linear(2, 2).to(torch.bfloat16), "weight"), (mask, "mask")]:
+    phase = nn.Linear(2, 2)
+    phase.register_buffer("phase", torch.ones(2, dtype=torch.complex64))
+    for module, name in [(nn.Linear(2, 2).to(torch.bfloat16), "weight"), (phase, "phase")]:
         with pytest.raises(TaskError, match=f"tensor '{name}' has dtype .*; use one of float16, float32"):
             tensor_specs(module)
 
@@ -132,6 +132,14 @@ def test_the_head_is_the_last_dense_layer_unless_the_task_names_another() -> Non
     assert heads(model, ("0.",)) == ["0.weight", "0.bias"]
     assert heads(torch.nn.Linear(3, 2)) == ["weight", "bias"]
     assert heads(torch.nn.Conv2d(1, 2, 3)) == []
+
+
+def test_a_tied_tensor_is_the_heads_if_any_of_its_names_is() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 3), torch.nn.Linear(3, 5))
+    model[2].weight = model[0].weight
+    assert heads(model) == ["0.weight", "2.bias"]
+    assert heads(model, ("2.weight",)) == ["0.weight"]
+    assert heads(model, ("1.",)) == ["1.weight", "1.bias"]
 
 
 def test_a_head_that_begins_no_tensors_name_is_refused() -> None:

@@ -109,6 +109,24 @@ class Growing(nn.Module):
         return self.last(x)
 
 
+class Unsaved(nn.Module):
+    """Its running mean is no part of its state."""
+
+    mean: torch.Tensor
+
+    def __init__(self, inputs: int, in_place: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs), persistent=False)
+        self.last, self.in_place = nn.Linear(inputs, 3), in_place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.in_place:
+            self.mean.add_(x.mean(0))
+        else:
+            self.mean = self.mean + x.mean(0)
+        return self.last(x - self.mean)
+
+
 UNUSUAL = (Norm, Running, Clamped, InPlace)
 
 
@@ -190,6 +208,19 @@ def test_what_is_random_and_not_in_the_state_is_alike_on_all_nodes() -> None:
         clients = Clients(task_of(Hidden), None)
         evaluated.append(clients.evaluate(1, clients.initial_weights(3), Control()))
     assert evaluated[0] == evaluated[1]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_what_is_not_in_the_state_does_not_pass_from_client_to_client(in_place: bool) -> None:
+    task = task_of(lambda inputs: Unsaved(inputs, in_place))
+    busy, fresh = Clients(task, None), Clients(task, None)
+    start = busy.initial_weights(3)
+    busy.train(1, start, SETTINGS, 1, Control())
+    busy.evaluate(3, start, Control())
+    trained = [clients.train(2, start, SETTINGS, 1, Control()).after for clients in (busy, fresh)]
+    assert np.array_equal(trained[0].buffer, trained[1].buffer)
+    for name, expected in plainly(task, start, 2, 2).items():
+        np.testing.assert_allclose(trained[0].arrays[name], expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_tensor_that_changes_its_shape_is_told() -> None:

@@ -113,6 +113,11 @@ class UpdateProfile(Profile):
         self._met: set[int] = set()
         sketched = self._similarity == "sketch"
         length = whole = trainable_size(self._tensors)
+        if not whole:
+            raise ConfigError(
+                "nothing of the model outside its head is trained, and updates are compared without that",
+                "give --grouping-option similarity_of=all",
+            )
         if sketched:
             length = LENGTH_BYTES + self._sketch
             if length >= 4 * whole:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from support.surveyed import surveyed
 
+from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
+from top_server.membership import Membership
 from top_server.profiles.updates import LENGTH_BYTES, UpdateProfile, most_bytes
 
 
@@ -40,3 +42,15 @@ async def test_a_client_whose_model_is_lost_is_a_newcomer_again(
             assert (await profile.gather(4)).newcomers == ()
         finally:
             profile.close()
+
+
+async def test_updates_without_the_head_of_a_model_of_which_only_that_is_trained_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = (TensorSpec("body", "float32", (2,), False), TensorSpec("head", "float32", (2,), head=True))
+    monkeypatch.setattr(Membership, "tensors", tensors)
+    async with surveyed(monkeypatch, 2, "none", {"similarity_of": "shared"}, run_dir=tmp_path) as surveys:
+        with pytest.raises(ConfigError, match=r"outside its head is trained.*similarity_of=all"):
+            UpdateProfile(surveys.stage.run)
+    async with surveyed(monkeypatch, 2, "none", {"similarity_of": "all"}, run_dir=tmp_path) as surveys:
+        UpdateProfile(surveys.stage.run).close()
