@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedgsp import forks
 from fedgsp.errors import PeerError
 from fedgsp.memory import keep_freed
 
@@ -48,7 +49,8 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
     if os.environ.get(LIFELINE_VARIABLE) == "stdin":
         loop.add_reader(0, _read_lifeline, stop, loop)
     try:
-        await task
+        with forks.kept_apart(SIGNAL_EXIT_CODES):
+            await task
     except asyncio.CancelledError:
         if not asked:
             raise

@@ -49,6 +49,36 @@ async def main():
         print("cleaned up", flush=True)
 lifecycle.leave(lifecycle.run(main()))
 """
+#: Forks a pool of processes, as a task may, leaves it while one of them works, and lives on.
+FORKS = """
+import asyncio, multiprocessing, os, sys, threading
+from fedgsp.lifecycle import run
+seen, begun = os.pipe()
+def work():
+    os.write(begun, b"!")
+    threading.Event().wait()
+def compute():
+    with multiprocessing.get_context("fork").Pool(2) as pool:  # whose end sends SIGTERM to its processes
+        pool.apply_async(work)
+        os.read(seen, 1)
+async def main():
+    await asyncio.to_thread(compute)
+    print("computed", flush=True)
+    await asyncio.Event().wait()
+sys.exit(run(main()))
+"""
+#: Forks a child that is told to end before it runs a line; tells how it ended.
+FORKS_THE_DOOMED = """
+import asyncio, os, signal, sys
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.NAME))
+from fedgsp.lifecycle import run
+async def main():
+    child = os.fork() or os._exit(0)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+    await asyncio.Event().wait()
+sys.exit(run(main()))
+"""
 
 
 def python(script: str) -> list[str]:
@@ -113,6 +143,29 @@ async def test_a_thread_that_still_computes_does_not_keep_a_process_from_ending(
         assert process.stdout is not None
         assert await asyncio.wait_for(process.stdout.read(), 30) == b"cleaned up\n"
         assert await process.wait() == 143
+
+
+async def test_a_pool_of_processes_ends_without_the_process_that_forked_it() -> None:
+    async with child(python(FORKS)) as process:
+        assert await ready_line(process, "child", None) == "computed"
+        assert process.returncode is None
+        assert await stop(process) == 143  # a signal of its own it still hears
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+async def test_a_signal_to_a_forked_child_ends_that_child_alone_however_early_it_comes(name: str) -> None:
+    async with child(python(FORKS_THE_DOOMED.replace("NAME", name))) as process:
+        assert await ready_line(process, "child", None) == str(-signal.Signals[name])
+        assert process.returncode is None
+        assert await stop(process) == 143
+
+
+def test_a_child_forked_when_the_loop_has_ended_keeps_the_handlers_of_its_parent() -> None:
+    assert run(asyncio.sleep(0)) == 0
+    before = signal.getsignal(signal.SIGINT)
+    if not (forked := os.fork()):
+        os._exit(0 if signal.getsignal(signal.SIGINT) is before else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
 
 
 def test_signals_are_given_back() -> None:
