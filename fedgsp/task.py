@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedgsp.errors import TaskError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -82,7 +84,13 @@ class Task(abc.ABC):
 
     def class_counts(self, train: Split) -> NDArray[np.int64]:
         """Class histogram of a training part, shape (num_classes,): raw counts."""
-        return np.bincount(train.y.astype(np.int64), minlength=self.num_classes)
+        y = train.y
+        if y.ndim != 1 or not np.isin(y, np.arange(self.num_classes)).all():
+            raise TaskError(
+                f"y of shape {y.shape} and dtype {y.dtype} are no classes 0 .. {self.num_classes - 1}",
+                "override class_counts()",
+            )
+        return np.bincount(y.astype(np.int64), minlength=self.num_classes)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """What client discriminators see of inputs (n, ...): shape (n, d); raw and flat unless a frozen encoder's."""

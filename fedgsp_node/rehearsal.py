@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.task import Split, Task
 from fedgsp_node.torch_weights import as_tensor
-from fedgsp_node.users_code import guarded, numbers, whole
+from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
+
+logger = logging.getLogger(__name__)
 
 _SAMPLES = 2
 
@@ -23,6 +26,7 @@ def rehearse(module: torch.nn.Module, task: Task, train: Split, test: Split) -> 
     for name, part in (("training", train), ("test", test)):
         if len(part):
             _rehearse(module, task, name, part)
+    _try_histogram(task, train)
 
 
 def _rehearse(module: torch.nn.Module, task: Task, name: str, part: Split) -> None:
@@ -44,3 +48,11 @@ def _check_loss(loss: Any) -> None:
         )
     if not loss.requires_grad:
         raise TaskError("nothing can be learned from what the task's loss() returned", "compute it from `outputs`")
+
+
+def _try_histogram(task: Task, train: Split) -> None:
+    """A fault is told but not refused: what the run does with histograms, if anything, is not known here."""
+    try:
+        histogram(task.class_counts(train), task.num_classes)
+    except (Exception, SystemExit) as error:
+        logger.warning("the task gives no class histograms, which FedGSP groups by: %s", where(error))

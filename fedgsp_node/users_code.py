@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from fedgsp.errors import TaskError, UserError
+from fedgsp.messages import MOST_SAMPLES
 
 T = TypeVar("T")
 
@@ -27,10 +29,15 @@ def guarded(call: Callable[[], T], what: str) -> T:
 
 
 def where(error: BaseException) -> str:
-    """An error with its place in the user's code."""
+    """An error with its place in the user's code, or what it says to a person."""
+    if isinstance(error, UserError):
+        return _as_text(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
-    found = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+    return _as_text(f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})")
+
+
+def _as_text(found: str) -> str:
     return found.encode(errors="replace").decode()  # names of files may hold what is no text, and no message
 
 
@@ -43,6 +50,19 @@ def whole(count: object) -> int:
     if not number.is_integer():
         raise TypeError(f"correct() returned {number}, not how many samples are right")
     return int(number)
+
+
+def histogram(counts: Any, classes: int) -> tuple[int, ...]:
+    """What class_counts() returned as ints; raises TaskError for what does not count the samples of each class."""
+    if np.shape(counts) != (classes,):
+        raise TaskError(
+            f"class_counts() returned shape {tuple(np.shape(counts))}", f"return a count for each of {classes} classes"
+        )
+    found = tuple(int(count) for count in counts)
+    wrong = next((count for count in found if not 0 <= count <= MOST_SAMPLES), None)
+    if wrong is not None:
+        raise TaskError(f"class_counts() counts {wrong} samples of a class")
+    return found
 
 
 def numbers(figures: Any) -> dict[str, float]:

@@ -259,6 +259,19 @@ def test_tasks_that_raise_elsewhere_are_the_tasks_fault_too() -> None:
     assert "in class_counts" in refused(lambda: clients.class_counts(0))[1]
 
 
+def test_what_a_person_can_mend_is_told_without_a_line_of_ours() -> None:
+    class Measured(Blobs):
+        def data(self, client: int) -> ClientData:
+            part = Split(np.zeros((4, 6), np.float32), np.linspace(0, 1, 4))
+            return ClientData(part, part)
+
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.mse_loss(outputs[:, 0], targets.float())
+
+    detail = "y of shape (4,) and dtype float64 are no classes 0 .. 2; override class_counts()"
+    assert refused(lambda: Clients(Measured(), None).class_counts(0)) == (FailureCode.TASK_RAISED, detail)
+
+
 @pytest.mark.parametrize("count", [-1, 2**64])
 def test_counts_that_cannot_be_are_the_tasks_fault(count: int) -> None:
     class Miscounting(Blobs):

@@ -13,6 +13,7 @@ from support.blobs_task import Blobs
 from fedgsp.errors import TaskError
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.clients import Clients
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
 
 
@@ -72,6 +73,33 @@ def test_what_can_be_used_passes_and_changes_nothing() -> None:
         clients.rehearse()
         assert np.array_equal(clients.initial_weights(0).buffer, before.buffer)
         assert clients.evaluate(1, before, Control()).samples == 5
+
+
+@pytest.mark.parametrize(
+    ("returns", "what"),
+    [
+        ([1, 2], r"class_counts() returned shape (2,); return a count for each of 3 classes"),
+        ([[1, 2, 3]], "class_counts() returned shape (1, 3); return a count for each of 3 classes"),
+        ([1, -2, 3], "class_counts() counts -2 samples of a class"),
+        (None, "class_counts() returned shape ()"),
+    ],
+)
+def test_a_task_without_histograms_starts_with_a_warning(
+    returns: Any, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients = Clients(task_with(class_counts=lambda train: returns), None)
+    clients.rehearse()
+    assert f"no class histograms, which FedGSP groups by: {what}" in caplog.text
+    with pytest.raises(OrderError) as refused:
+        clients.class_counts(0)
+    assert refused.value.failure.detail.startswith(what)
+
+
+def test_nothing_is_said_of_histograms_that_can_be_used(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Clients(task_with(class_counts=lambda train: np.array([0, 1, 2])), None)
+    clients.rehearse()
+    assert clients.class_counts(0) == (0, 1, 2)
+    assert not caplog.records
 
 
 def test_no_test_part_is_no_fault() -> None:

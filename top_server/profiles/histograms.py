@@ -30,7 +30,7 @@ class Histograms(Profile):
             run.histograms[done.client] = counts
             return
         what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"
-        reason = f"{what}; the task has {classes} classes"
+        reason = f"{what}, the task {classes} classes: let class_counts() count the samples of each"
         run.journal.record(
             "client_skipped",
             round=round_number,

@@ -28,3 +28,10 @@ async def test_who_tells_no_histogram_is_left_out_and_recorded_like_all_who_are(
     assert [(event["client"], event["program"], event["code"]) for event in events] == [
         (client, "describe", "BAD_ORDER") for client in (1, 2, 3, 4)
     ]
+    assert [event["reason"].partition(", the task ")[0] for event in events] == [
+        f"its class histogram has {entries} entries with {samples} samples"
+        for entries, samples in [(2, 3), (10, 0), (10, MOST_SAMPLES + 1), (0, 0)]
+    ]
+    assert all(
+        event["reason"].endswith("10 classes: let class_counts() count the samples of each") for event in events
+    )

@@ -1,0 +1,41 @@
+"""What a task does unless it is overridden."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.blobs_task import Blobs
+
+from fedgsp.errors import TaskError
+from fedgsp.task import Split
+
+
+def histogram(y: np.ndarray) -> list[int]:
+    return Blobs().class_counts(Split(np.zeros(len(y)), y)).tolist()  # three classes
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "float16"])
+def test_labels_of_any_type_are_counted(dtype: str) -> None:
+    assert histogram(np.array([2, 0, 2, 2], dtype)) == [1, 0, 3]
+
+
+def test_bools_are_two_classes() -> None:
+    assert histogram(np.array([True, False, True])) == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.array([0, 1, 3]),
+        np.array([-1, 0]),
+        np.array([0.5, 1.0]),
+        np.array([1e30, 1.0]),
+        np.zeros((4, 1), np.int64),
+        np.zeros((4, 2, 2), np.int64),
+    ],
+    ids=["too large", "negative", "fraction", "huge", "column", "per pixel"],
+)
+def test_what_is_no_class_is_refused_with_the_remedy(y: np.ndarray) -> None:
+    with pytest.raises(TaskError, match=r"are no classes 0 \.\. 2; override class_counts\(\)") as caught:
+        histogram(y)
+    assert f"y of shape {y.shape} and dtype {y.dtype}" in caught.value.what
