@@ -76,7 +76,14 @@ class Task(abc.ABC):
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
         """How many samples of a batch count as right; arg max unless overridden."""
-        return int((outputs.argmax(dim=1) == targets).sum())
+        found = outputs.argmax(dim=1)
+        if targets.ndim != 1 or found.shape != targets.shape:
+            raise TaskError(
+                f"the default correct() finds no class per sample in outputs of shape {tuple(outputs.shape)}"
+                f" for y of shape {tuple(targets.shape)}",
+                "override correct() to count the samples that are right",
+            )
+        return int((found == targets).sum())
 
     def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, float]:
         """Further figures over all of a client's test part, by name; none unless overridden."""

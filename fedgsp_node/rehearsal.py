@@ -36,7 +36,7 @@ def _rehearse(module: torch.nn.Module, task: Task, name: str, part: Split) -> No
     _check_loss(guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part"))
     with torch.inference_mode():
         outputs = module(x)
-        guarded(lambda: whole(task.correct(outputs, y)), "correct()")
+        _check_count(guarded(lambda: whole(task.correct(outputs, y)), "correct()"), len(y))
         guarded(lambda: numbers(task.metrics(outputs, y)), "metrics()")
 
 
@@ -48,6 +48,14 @@ def _check_loss(loss: Any) -> None:
         )
     if not loss.requires_grad:
         raise TaskError("nothing can be learned from what the task's loss() returned", "compute it from `outputs`")
+
+
+def _check_count(count: int, samples: int) -> None:
+    if not 0 <= count <= samples:
+        raise TaskError(
+            f"the task's correct() counts {count} of {samples} samples",
+            "override correct() to count samples, not more",
+        )
 
 
 def _try_histogram(task: Task, train: Split) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from support.blobs_task import Blobs
 
 from fedgsp.errors import TaskError
@@ -39,3 +40,20 @@ def test_what_is_no_class_is_refused_with_the_remedy(y: np.ndarray) -> None:
     with pytest.raises(TaskError, match=r"are no classes 0 \.\. 2; override class_counts\(\)") as caught:
         histogram(y)
     assert f"y of shape {y.shape} and dtype {y.dtype}" in caught.value.what
+
+
+def test_samples_are_right_by_their_largest_output() -> None:
+    outputs = torch.tensor([[3.0, 1, 2], [0, 0, 1], [5, 6, 7]])
+    assert Blobs().correct(outputs, torch.tensor([0, 2, 1])) == 2
+
+
+@pytest.mark.parametrize(
+    ("outputs", "y"),
+    [((4, 3, 8, 8), (4, 8, 8)), ((4, 3), (4, 1)), ((4, 3), (4, 3)), ((4, 3, 1), (4,)), ((1, 3, 8), (1, 8))],
+    ids=["per pixel", "column", "several classes", "columns of outputs", "one sample"],
+)
+def test_outputs_without_a_class_per_sample_are_counted_by_no_default(
+    outputs: tuple[int, ...], y: tuple[int, ...]
+) -> None:
+    with pytest.raises(TaskError, match=r"the default correct\(\) finds no class per sample.*; override correct\(\)"):
+        Blobs().correct(torch.zeros(outputs), torch.zeros(y, dtype=torch.int64))

@@ -39,6 +39,8 @@ def data_of(part: str, change: Any) -> Any:
         ("loss", torch.tensor(1.0), "nothing can be learned"),
         ("correct", 0.5, r"correct\(\) returned 0.5, not how many"),
         ("correct", torch.ones(2, dtype=torch.bool), r"correct\(\) returned Tensor, not how many"),
+        ("correct", 3, r"the task's correct\(\) counts 3 of 2 samples; override correct\(\)"),
+        ("correct", -1, r"the task's correct\(\) counts -1 of 2 samples"),
         ("metrics", {1: 0.5}, r"metrics\(\) must return a dict of numbers by name"),
         ("metrics", {"auc": "high"}, r"metrics\(\) raised ValueError"),
         ("metrics", None, r"metrics\(\) must return a dict"),
@@ -73,6 +75,24 @@ def test_what_can_be_used_passes_and_changes_nothing() -> None:
         clients.rehearse()
         assert np.array_equal(clients.initial_weights(0).buffer, before.buffer)
         assert clients.evaluate(1, before, Control()).samples == 5
+
+
+class Segmentation(Blobs):
+    """Its y are a class per pixel."""
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Conv2d(1, 3, 1)
+
+    def data(self, client: int) -> ClientData:
+        part = Split(np.ones((4, 1, 2, 2), np.float32), np.zeros((4, 2, 2), np.int64))
+        return ClientData(part, part)
+
+
+def test_a_class_per_pixel_needs_a_count_of_samples_of_its_own() -> None:
+    with pytest.raises(
+        TaskError, match=r"no class per sample in .* \(2, 3, 2, 2\) .* \(2, 2, 2\); override correct\(\)"
+    ):
+        Clients(Segmentation(), None).rehearse()
 
 
 @pytest.mark.parametrize(
