@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,6 +45,9 @@ class Task(abc.ABC):
 
     #: Number of classes; class histograms have this length.
     num_classes: int
+    #: How many clients the data hold, an int; client ids are 0 .. num_clients - 1. It may be a property too: mypy lets
+    #: one override Any, but not an int.
+    num_clients: Any
     #: Beginnings of the names of the classifier head's tensors, as ("fc2.",); empty: the last dense layer is the head.
     head: tuple[str, ...] = ()
     #: Whether data(client) is quick and gives the same each time, so that a node need not keep what it gave.
@@ -54,11 +57,6 @@ class Task(abc.ABC):
 
     #: Names of options that may differ between the nodes of a run; paths always may.
     local_options: tuple[str, ...] = ()
-
-    @property
-    @abc.abstractmethod
-    def num_clients(self) -> int:
-        """How many clients the data hold; client ids are 0 .. num_clients - 1."""
 
     @abc.abstractmethod
     def model(self) -> torch.nn.Module:

@@ -271,10 +271,36 @@ def test_a_count_that_is_no_positive_int_is_refused(user_module, number, value):
     assert f"set {number} to a positive int" in refused("count_task:Bad")
 
 
-def test_a_missing_number_of_classes_is_refused(user_module):
-    user_module("classless_task", GOOD.replace("num_classes = 2", "pass"))
-    message = refused("classless_task:Good")
-    assert "has no num_classes; set num_classes to a positive int in Good" in message
+@pytest.mark.parametrize("line", ["num_classes = 2", "num_clients = 3"])
+def test_a_missing_number_is_refused(user_module, line):
+    number = line.split()[0]
+    user_module("numberless_task", GOOD.replace(line, "pass"))
+    message = refused("numberless_task:Good")
+    assert f"has no {number}; set {number} to a positive int in Good" in message
+
+
+def test_numbers_may_be_set_as_the_task_is_built(user_module):
+    after = """
+    class Built(Good):
+        def __init__(self, clients: int):
+            self.num_clients = clients
+            self.num_classes = clients + 1
+    """
+    lines = GOOD.replace("num_classes = 2", "pass").replace("num_clients = 3", "pass")
+    user_module("built_task", lines, after)
+    task = load_task("built_task:Built", {"clients": "4"})
+    assert (task.num_clients, task.num_classes) == (4, 5)
+
+
+def test_a_number_of_clients_may_be_a_property(user_module):
+    after = """
+    class Counted(Good):
+        @property
+        def num_clients(self):
+            return 6
+    """
+    user_module("counted_task", GOOD, after)
+    assert load_task("counted_task:Counted", {}).num_clients == 6
 
 
 def test_a_number_of_clients_that_raises_is_refused_with_its_line(user_module):
