@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 
 def configure(verbose: bool = False, json_lines: bool = False) -> None:
-    """Log to stderr from INFO on, or all of our own with `verbose`; with `json_lines`, as JSON objects to stdout."""
-    handler = _Handler("stdout" if json_lines else "stderr")
+    """Log to stderr from INFO on, or all of our own with `verbose`; with `json_lines`, as JSON objects to stdout.
+
+    Then these lines have stdout for themselves: what the user's code prints goes to stderr.
+    """
+    handler = _Handler(sys.stdout if json_lines else None)
     handler.setFormatter(
         _JsonFormatter() if json_lines else _Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
+    if json_lines:
+        sys.stdout = sys.stderr
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
@@ -34,15 +39,15 @@ def report(error: UserError) -> int:
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Looks its stream up at every line, so that a live display may put itself in between."""
+    """Looks stderr up at every line, unless it has a stream: a live display may put itself in between."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, stream: Any = None) -> None:
         logging.Handler.__init__(self)
-        self._name = name
+        self._stream = stream
 
     @property
     def stream(self) -> Any:
-        return getattr(sys, self._name)
+        return self._stream or sys.stderr
 
 
 class _Formatter(logging.Formatter):

@@ -48,6 +48,15 @@ def test_json_lines_hold_a_traceback_too(capsys: pytest.CaptureFixture[str]) -> 
     assert "KeyError" in found["traceback"]
 
 
+def test_what_is_printed_beside_json_lines_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(json_lines=True)
+    print("loading 3 files")  # noqa: T201
+    logging.getLogger("fedgsp.x").info("loaded")
+    captured = capsys.readouterr()
+    assert captured.err == "loading 3 files\n"
+    assert json.loads(captured.out)["message"] == "loaded"
+
+
 def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert logs.report(DataError("the file\nis cut", "fetch it")) == 4
     assert capsys.readouterr().err == "error: the file is cut; fetch it\n"

@@ -115,3 +115,13 @@ def test_a_node_that_cannot_load_its_task_says_why() -> None:
     assert ended.returncode == TaskError.exit_code
     assert ended.stderr.startswith("error: there is no task 'digts'; did you mean 'digits'?")
     assert ended.stderr.count("\n") == 1
+
+
+def test_what_a_task_prints_is_not_among_the_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text("def make():\n    print('reading the archive')\n")
+    command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", "127.0.0.1:1"]
+    command += ["--task", "printing:make"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=tmp_path)
+    assert ended.returncode == TaskError.exit_code
+    assert ended.stdout == ""
+    assert ended.stderr.splitlines()[0] == "reading the archive"
