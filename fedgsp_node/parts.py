@@ -66,8 +66,17 @@ def _load(task: Task, client: int) -> ClientData:
 
 def _usable(part: Split, task: Task, client: int) -> Split:
     """The part as torch takes it, doubles as float32 and whole-number labels as int64; raises TaskError."""
+    for name, values in (("x", part.x), ("y", part.y)):
+        if np.ma.is_masked(values):
+            raise TaskError(
+                f"the task's data({client}) returned {name} with masked values", f"fill them: {name}.filled(...)"
+            )
     x, y = guarded(lambda: (_array(part.x), _array(part.y)), f"data({client})")
     for name, array in (("x", x), ("y", y)):
+        if array.dtype.type is np.longdouble:
+            raise TaskError(
+                f"the task's data({client}) returned {name} of dtype longdouble", f"return {name}.astype(np.float32)"
+            )
         if array.dtype.kind not in "fiub":
             raise TaskError(f"client {client}'s {name} has dtype {array.dtype}", "return arrays of numbers")
         if array.dtype.kind == "f" and array.size and not np.isfinite(array).all():
@@ -83,8 +92,9 @@ def _usable(part: Split, task: Task, client: int) -> Split:
 
 
 def _array(values: object) -> np.ndarray:
-    """As numpy has it; torch takes no array that runs backwards."""
+    """As numpy has it; torch takes no array that runs backwards, and only this machine's order of bytes."""
     array = np.asarray(values)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array.copy() if min(array.strides, default=0) < 0 else array
 
 

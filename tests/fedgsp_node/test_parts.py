@@ -135,3 +135,51 @@ def test_a_loss_that_is_given_to_the_task_itself_is_one_of_its_own() -> None:
     task = Labelled(ZEROS.astype(np.float64))
     task.loss = torch.nn.functional.mse_loss  # type: ignore[method-assign]
     assert Parts(task, [1]).of(1).train.y.dtype == np.float64
+
+
+class Given(Blobs):
+    """Client 1's x and y are these, in both parts."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+
+    def data(self, client: int) -> ClientData:
+        return ClientData(Split(self.x, self.y), Split(self.x, self.y))
+
+
+ROWS = np.arange(18, dtype=np.float32).reshape(3, 6)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", "i2", "i8"])
+def test_arrays_of_either_byte_order_are_taken(order: str, kind: str) -> None:
+    found = Parts(Given(ROWS.astype(f"{order}{kind}"), ZEROS.astype(f"{order}i4")), [1]).of(1).train
+    assert torch.equal(torch.from_numpy(found.x).float(), torch.from_numpy(ROWS))
+    assert torch.equal(torch.from_numpy(found.y), torch.zeros(3, dtype=torch.int64))
+
+
+def test_arrays_of_this_machines_byte_order_are_not_copied() -> None:
+    assert Parts(Given(ROWS, ZEROS), [1]).of(1).train.x is ROWS
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_numbers_longer_than_torch_has_are_refused_with_the_remedy(name: str) -> None:
+    given = {"x": ROWS, "y": ZEROS}
+    given[name] = given[name].astype(np.longdouble)
+    what = rf"the task's data\(1\) returned {name} of dtype longdouble; return {name}\.astype\(np\.float32\)"
+    with pytest.raises(TaskError, match=what):
+        Parts(Given(**given), [1])
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_masked_values_are_refused_with_the_remedy(name: str) -> None:
+    given = {"x": ROWS, "y": np.array([0, 1, 2])}
+    given[name] = np.ma.masked_greater(given[name], 1)
+    what = rf"the task's data\(1\) returned {name} with masked values; fill them: {name}\.filled"
+    with pytest.raises(TaskError, match=what):
+        Parts(Given(**given), [1])
+
+
+def test_a_masked_array_without_masked_values_is_taken() -> None:
+    assert (Parts(Given(np.ma.masked_less(ROWS, 0), ZEROS), [1]).of(1).train.x == ROWS).all()
