@@ -44,6 +44,14 @@ def no_window_spare() -> Iterator[None]:
     windows.drop_spare()
 
 
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """Others may read what is made, unless whoever makes it says otherwise."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 def _ours(pid: int, mark: str) -> list[psutil.Process]:
     try:
         process = psutil.Process(pid)

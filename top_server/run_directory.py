@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import fcntl
 import itertools
+import logging
 import os
 import tempfile
 from dataclasses import dataclass
@@ -18,9 +19,13 @@ from fedgsp.errors import ConfigError, DataError, UserError, not_written
 from top_server.config import RunConfig, dump
 from top_server.history import read_lines
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_PARENT = Path("runs")
 #: What a disk says that takes no more.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: What the mode of a folder lets others than its owner do.
+_OTHERS = 0o077
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,21 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
                 directory.models.rmdir()
         raise unusable(directory, "--run-dir", error) from None
     return directory
+
+
+def make_state(directory: RunDirectory) -> None:
+    """Make the folder of the state, or take an earlier one's rights away from others; raises OSError.
+
+    There is what single clients showed: their updates, histograms and models. The rest of the record is the umask's.
+    """
+    folder = directory.state
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = folder.stat().st_mode
+    if mode & _OTHERS:
+        try:
+            folder.chmod(mode & ~_OTHERS)
+        except OSError as error:  # of another user, or on a disk that keeps no rights
+            logger.warning("%s can be read by others on this machine: %s", folder, error.strerror)
 
 
 def lock(file: IO[bytes], directory: RunDirectory) -> None:

@@ -39,7 +39,7 @@ from top_server.merging import MERGES
 from top_server.profiles import PROFILES
 from top_server.resuming import Resumed
 from top_server.run import Assign, Run, in_thread
-from top_server.run_directory import RunDirectory, prepare, unusable
+from top_server.run_directory import RunDirectory, make_state, prepare, unusable
 from top_server.saving import save
 from top_server.schemes import SCHEMES, Scheme
 from top_server.summary import summarise
@@ -67,6 +67,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     directory = RunDirectory(config.run_dir)
     try:
         directory.logs.mkdir(exist_ok=True)
+        make_state(directory)  # before a local node makes its own folder there
     except OSError as error:
         raise unusable(directory, "the record in", error) from None
     begin = time.monotonic()

@@ -17,7 +17,7 @@ from fedgsp.weights import Weights
 from top_server import checkpoint, config
 from top_server.grouping import Plan
 from top_server.models import Held
-from top_server.run_directory import RunDirectory
+from top_server.run_directory import RunDirectory, make_state
 
 if TYPE_CHECKING:
     from top_server.run import Run
@@ -100,7 +100,8 @@ def _write(
     aside = directory.state / ".writing"
     try:
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        make_state(directory)
+        aside.mkdir()
         for name, (model_id, weights) in snapshot.models.items():
             if model_id in files:
                 _link(files[model_id], aside / name)
