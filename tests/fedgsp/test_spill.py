@@ -114,3 +114,13 @@ def test_without_a_place_for_files_models_stay_in_memory(
 
 def test_small_models_stay_in_memory() -> None:
     assert spill._mapping(spilling_room(1000)) is None
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_a_model_in_a_file_can_be_read_by_nobody_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    made = spilling_room(2 << 20)
+    assert list(tmp_path.iterdir()) == []
+    mine = [path for path in Path("/proc/self/fd").iterdir() if str(path.resolve()).startswith(str(tmp_path))]
+    assert [path.stat().st_mode & 0o777 for path in mine] == [0o600]
+    assert len(made) == 2 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import resource
 from typing import TYPE_CHECKING
@@ -169,6 +170,13 @@ def test_nothing_is_seen_on_disk_and_nothing_is_left_there(tmp_path: Path) -> No
     with pytest.raises(KeyError):
         crash()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_updates_on_disk_can_be_read_by_nobody_else(tmp_path: Path) -> None:
+    with filled(tmp_path, vectors(2, 10), IN_A_FILE) as spool:
+        assert spool._file is not None
+        assert os.fstat(spool._file.fileno()).st_mode & 0o777 == 0o600
 
 
 def test_a_directory_that_cannot_be_written_ends_the_run_with_a_reason(tmp_path: Path) -> None:
