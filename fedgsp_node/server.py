@@ -38,7 +38,7 @@ from fedgsp_node.fetching import Fetcher
 from fedgsp_node.personal import PersonalState
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.slot import Slot
-from fedgsp_node.tasks import load_task, options_to_share
+from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ class _Node:
             peer_address,
             clients.training_flop,
             options_to_share(settings.task, settings.task_options, clients.task),
+            source_digest(clients.task),
         )
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""

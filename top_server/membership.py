@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from fedgsp.messages import (
     MOST_CLIENTS_OF_NODE,
     MOST_SAMPLES,
     PROTOCOL,
+    TASK_DIGEST_BYTES,
     AttachTo,
     Failure,
     FailureCode,
@@ -24,9 +26,11 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
-from fedgsp.options import same
+from fedgsp.options import same, shortened
 from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
 from top_server.journal import Recorder
+
+logger = logging.getLogger(__name__)
 
 #: A client is left out after so many.
 MOST_OFFENCES = 3
@@ -119,7 +123,12 @@ class Membership:
         for manager in self._left.pop(hello.node, {}).values():
             self.attach(hello.node, manager)  # one that has a group with this node would wait for it in vain
         self._recorder.record(
-            "node_joined", node=hello.node, clients=len(hello.clients), address=hello.peer_address or None
+            "node_joined",
+            node=hello.node,
+            clients=len(hello.clients),
+            address=hello.peer_address or None,
+            task_digest=_beginning(hello.task_digest) or None,
+            differs_from=self._differs_from(hello),
         )
         await self._notify()
         return node
@@ -194,12 +203,33 @@ class Membership:
     def _bears(self, client: int) -> bool:
         return self.offences.get(client, 0) < MOST_OFFENCES
 
+    def _differs_from(self, hello: Hello) -> str | None:
+        """The first node, if this one is known to run another version of the task, which is warned of.
+
+        It is not refused: files may differ in nothing but line endings, and a task may be replaced node by node.
+        """
+        first = self._standard
+        if first is None or not hello.task_digest or not first.task_digest or hello.task_digest == first.task_digest:
+            return None
+        logger.warning(
+            "node %r has another version of the task (SHA-256 %s) than node %r, the first to join, had (%s): %s",
+            shortened(hello.node),
+            _beginning(hello.task_digest),
+            shortened(first.node),
+            _beginning(first.task_digest),
+            "give both the same file" if ":" in hello.task else "install the same version of fedgsp on both",
+        )
+        return first.node
+
     def _refusal(self, hello: Hello) -> Failure | None:
         if self._over is not None:
             return Failure(FailureCode.RUN_OVER, "the run is over: join the next one")
         if hello.protocol != PROTOCOL:
             detail = f"it speaks protocol {hello.protocol}, this server {PROTOCOL}: install the same version of fedgsp"
             return Failure(FailureCode.WRONG_PROTOCOL, detail)
+        if len(hello.task_digest) not in (0, TASK_DIGEST_BYTES):
+            detail = f"the digest of its task has {len(hello.task_digest)} bytes, not {TASK_DIGEST_BYTES}"
+            return Failure(FailureCode.WRONG_PROTOCOL, f"{detail}: install the same version of fedgsp")
         if not hello.clients:
             return Failure(FailureCode.NO_CLIENTS, "it hosts no client: give it --clients")
         if hello.node in self._nodes:
@@ -277,6 +307,11 @@ class Membership:
             detail = f"{error.failure.detail} by node {first.node!r}: give all nodes the same task options"
             return Failure(FailureCode.WRONG_SHAPES, detail)
         return None
+
+
+def _beginning(digest: bytes) -> str:
+    """As much as a person compares."""
+    return digest.hex()[:16]
 
 
 def _can_be_dialled(address: str) -> bool:

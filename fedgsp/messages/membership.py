@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
-PROTOCOL = 9
+PROTOCOL = 10
 #: Largest client id: as an int64, ids stand in arrays.
 MOST_CLIENT = 2**63 - 1
 #: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.
 MOST_CLIENTS_OF_NODE = 100_000
 #: Samples that one client, or one class of its, may be said to have: sums over clients stay far below 64 bits.
 MOST_SAMPLES = 1 << 48
+#: Of a SHA-256.
+TASK_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Hello:
     training_flop: int = 0
     #: Those that all nodes of a run must have alike, defaults included.
     task_options: Mapping[str, str] = field(default_factory=dict)
+    #: SHA-256 of the source file of the task's class; empty: there is none.
+    task_digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

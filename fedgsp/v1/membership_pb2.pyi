@@ -75,6 +75,7 @@ class Hello(_message.Message):
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     TRAINING_FLOP_FIELD_NUMBER: _builtins.int
     TASK_OPTIONS_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     node: _builtins.str
     task: _builtins.str
@@ -83,6 +84,8 @@ class Hello(_message.Message):
     """empty: cannot be dialled"""
     training_flop: _builtins.int
     """floating-point operations to train on one sample; 0 if unknown"""
+    task_digest: _builtins.bytes
+    """SHA-256 of the source file of the task's class; empty: there is none"""
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostedClient]: ...
     @_builtins.property
@@ -105,10 +108,11 @@ class Hello(_message.Message):
         peer_address: _builtins.str = ...,
         training_flop: _builtins.int = ...,
         task_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 import traceback
@@ -55,6 +56,18 @@ def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[
     """The options of a loaded task that all nodes of a run must have alike, defaults included."""
     _, factory = _factory(name)
     return shared_options(name, factory, options, task.local_options)
+
+
+def source_digest(task: Task) -> bytes:
+    """SHA-256 of the source file of a task's class, by which other versions of it are told; empty if there is none."""
+    module = sys.modules.get(type(task).__module__)
+    path = str(getattr(module, "__file__", None) or "")
+    if not path.endswith(".py"):  # what is compiled differs between machines
+        return b""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).digest()
+    except OSError:  # in an archive, say
+        return b""
 
 
 def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:

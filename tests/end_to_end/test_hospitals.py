@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -95,6 +96,9 @@ async def test_hospitals_that_have_only_their_own_files_come_to_the_same_model_w
 ) -> None:
     together = await play_hospitals(tmp_path / "together", [node(everybody, 0, 1, 2, 3)], rounds=1)
     apart = await play_hospitals(tmp_path / "apart", nodes(everybody), rounds=1)
+    digest = hashlib.sha256((ROOT / "examples" / "heart_disease.py").read_bytes()).hexdigest()
+    told = {(event["task_digest"], event["differs_from"]) for event in apart.of_kind("node_joined")}
+    assert told == {(digest[:16], None)}
     final = load(apart.directory.models / "final.safetensors")[0]
     assert_same_bits(final, load(together.directory.models / "final.safetensors")[0])
     names = as_the_page_says(tmp_path, apart, 0, monkeypatch)

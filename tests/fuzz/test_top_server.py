@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 JOIN = path("MembershipService", "Join")
 ASSIGN = path("GroupingService", "Assign")
-HELLO: membership_pb2.NodeMessage = wire.encode(NodeMessage(hello()))
+HELLO: membership_pb2.NodeMessage = wire.encode(NodeMessage(hello(task_digest=bytes(32))))
 NODE_SAYS = said(membership_pb2.NodeMessage, [HELLO], ("n0", "digits", "float32", "int8", "w", "h"))
 
 
@@ -81,6 +81,7 @@ HUGE = TensorSpec("w", "int8", (2**63 - 1,))
     ("said_by_node", "code", "why"),
     [
         (hello(clients=(2**63,)), FailureCode.WRONG_TASK, "ids end at"),
+        (hello(task_digest=bytes(3_000_000)), FailureCode.WRONG_PROTOCOL, "3000000 bytes, not 32"),
         (hello(clients=(), node="n1"), FailureCode.NO_CLIENTS, "no client"),
         (hello(tensors=(HUGE, dataclasses.replace(HUGE, name="v"))), FailureCode.WRONG_SHAPES, "2 tensors have"),
     ],
@@ -92,6 +93,7 @@ async def test_a_node_whose_numbers_are_out_of_bounds_is_refused(
     refusal = await members.admit(said_by_node)
     assert isinstance(refusal, Failure)
     assert (refusal.code, why in refusal.detail) == (code, True)
+    assert members.nodes == 0
 
 
 @pytest.mark.parametrize("samples", [(2**63, 5), (10, 2**64 - 1)])

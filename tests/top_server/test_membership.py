@@ -51,7 +51,8 @@ async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
     assert list(members.clients) == [2, 5]
     assert members.member(5) == Member(5, "n0", "127.0.0.1:7000", 15)
     assert (members.tensors, members.num_classes, members.training_flop) == (TENSORS, 10, 1000)
-    assert recorder.events == [{"event": "node_joined", "node": "n0", "clients": 2, "address": "127.0.0.1:7000"}]
+    (joined,) = recorder.of_kind("node_joined")
+    assert joined.items() >= {"node": "n0", "clients": 2, "address": "127.0.0.1:7000"}.items()
 
 
 async def test_before_the_first_node_nothing_is_known() -> None:
@@ -135,6 +136,11 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         hello(*SECOND, protocol=PROTOCOL + 1),
         FailureCode.WRONG_PROTOCOL,
         "install the same version",
+    ),
+    "half a digest of its task": (
+        hello(*SECOND, task_digest=bytes(16)),
+        FailureCode.WRONG_PROTOCOL,
+        "has 16 bytes, not 32: install the same version",
     ),
     "no client": (hello("n1", ()), FailureCode.NO_CLIENTS, "give it --clients"),
     "the name of another": (hello("n0", (2,)), FailureCode.NAME_TAKEN, "another --name"),

@@ -1,12 +1,16 @@
+import hashlib
 import importlib
+import py_compile
 import sys
 import textwrap
+import zipfile
+from pathlib import Path
 
 import pytest
 
 from fedgsp.errors import DataError, TaskError
 from fedgsp.options import shortened
-from fedgsp_node.tasks import BUILT_IN, load_task, options_to_share
+from fedgsp_node.tasks import BUILT_IN, load_task, options_to_share, source_digest
 from fedgsp_node.tasks.digits import Digits
 
 GOOD = """
@@ -136,6 +140,31 @@ def test_options_that_a_task_calls_local_are_not_shared(user_module):
 def test_local_options_that_are_one_text_are_refused(user_module):
     user_module("text_task", GOOD, "\n    class Text(Good):\n        local_options = 'bare'\n")
     assert "write local_options = ('bare',)" in refused("text_task:Text")
+
+
+def sha256(path):
+    return hashlib.sha256(Path(path).read_bytes()).digest()
+
+
+@pytest.mark.parametrize("factory", ["Good", "half", "make"])
+def test_the_digest_of_a_task_is_that_of_the_file_of_its_class_whoever_makes_it(user_module, factory):
+    path = user_module("versioned_task", GOOD, "\n    half = functools.partial(Good, rate=0.25)\n")
+    user_module("making_task", "from versioned_task import Good, half\ndef make():\n    return Good()\n")
+    assert source_digest(load_task(f"making_task:{factory}", {})) == sha256(path)
+
+
+def test_the_digest_of_a_built_in_task_is_that_of_its_own_file():
+    assert source_digest(load_task("digits", {})) == sha256(sys.modules[Digits.__module__].__file__)
+
+
+def test_a_task_without_a_source_file_has_no_digest(user_module, tmp_path):
+    source = user_module("bare_task", GOOD)
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.write(source, "packed_task.py")
+    sys.path.append(str(tmp_path / "packed.zip"))
+    py_compile.compile(str(source), str(tmp_path / "compiled_task.pyc"))
+    for name in ("packed_task", "compiled_task"):
+        assert source_digest(load_task(f"{name}:Good", {})) == b""
 
 
 def test_files_of_digit_domains_may_differ_between_nodes():
