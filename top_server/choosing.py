@@ -108,8 +108,8 @@ def _check_aggregation(config: RunConfig, scheme: Scheme) -> None:
         return
     if scheme.grouping == "singletons":
         raise ConfigError(
-            f"--aggregation {scheme.aggregation} says nothing in scheme {config.scheme}, where all train alone",
-            "leave it out",
+            f"aggregation {scheme.aggregation} needs groups of several, and grouping singletons has none",
+            f"leave out {flag('grouping' if config.aggregation is None else 'aggregation')}",
         )
     if AGGREGATIONS[scheme.aggregation].robust and scheme.merge == "none" and not scheme.lasts:
         raise ConfigError(

@@ -150,8 +150,14 @@ def test_a_robust_aggregation_goes_where_groups_last_or_share_a_model(scheme: st
 @pytest.mark.parametrize("aggregation", ["median", "fednova"])
 def test_an_aggregation_is_refused_where_all_train_alone(scheme: str, aggregation: str) -> None:
     error = refused(scheme=scheme, aggregation=aggregation)
-    assert f"aggregation {aggregation}" in error.what or "aggregation mean" in error.what
-    assert "leave out" in error.remedy or "leave it out" in error.remedy
+    assert f"aggregation {aggregation} needs" in error.what or "needs aggregation mean" in error.what
+    assert error.remedy == "leave out --aggregation"
+
+
+def test_nor_is_that_of_a_row_told_to_train_all_alone() -> None:
+    error = refused(scheme="fednova", grouping="singletons")
+    assert error.what == "aggregation fednova needs groups of several, and grouping singletons has none"
+    assert error.remedy == "leave out --grouping"
 
 
 def test_a_new_aggregation_is_not_passed_over_in_silence_where_clients_relay(monkeypatch: pytest.MonkeyPatch) -> None:
