@@ -1,7 +1,8 @@
 """Clients join while training goes on (HCCT, Fig. 3): newcomers.py --out DIR --data FILE.npz [--new 0,1,2] [...]
 
-Ten clients of CIFAR-10 begin; every `--every` rounds so many new ones join, each on a node process of its own, until
-there are twenty. Prints the mean test error of the first ten, and of all, by round; draws both.
+Ten clients begin, of CIFAR-10 or two of each of five digit domains; every `--every` rounds so many new ones join,
+on a node process of their own, until there are twenty. Prints the mean test error of the first ten, and of all, by
+round; draws both.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,12 +21,38 @@ from fedgsp.errors import UserError
 from top_server.history import read_lines
 
 FIRST, MOST = 10, 20
+DOMAINS, PER_DOMAIN = 5, 4
+
+
+class Case(NamedTuple):
+    """A task with twenty clients, and in which order these come."""
+
+    task_option: dict[str, str]
+    order: list[int]
+    local_epochs: int = 1
+
+
+CASES = {
+    "cifar10": Case({"clients": str(MOST), "train_share": "0.5"}, list(range(MOST))),
+    "digit_domains": Case(
+        {
+            **{"domains": "mnist,usps,digits,blended,rendered", "clients_per_domain": str(PER_DOMAIN)},
+            **{"samples": "140", "width": "0.25"},
+        },
+        # One of each domain after the other.
+        [domain * PER_DOMAIN + one for one in range(PER_DOMAIN) for domain in range(DOMAINS)],
+        local_epochs=5,
+    ),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="cifar10.npz, or the folder of the binary version")
+    parser.add_argument("--task", choices=CASES, default="cifar10")
+    parser.add_argument(
+        "--data", required=True, help="cifar10.npz, or the folder of the binary version; mnist.npz,usps.npz"
+    )
     parser.add_argument("--new", default="0,1,2")
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=50)
@@ -40,13 +67,14 @@ def main() -> None:
 
 def compare(arguments: argparse.Namespace) -> None:
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    there_first = set(map(str, CASES[arguments.task].order[:FIRST]))
     for new in map(int, arguments.new.split(",")):
         directory = arguments.out / f"new-{new}-every-{arguments.every}-{arguments.seed}"
         play(settings_of(arguments), directory, coming(arguments, new))
         told = [row for row in read_lines(directory / "history.jsonl") if "accuracy_per_client" in row]
         everyone = [100 * (1 - np.mean(list(row["accuracy_per_client"].values()))) for row in told]
         first = [
-            100 * (1 - np.mean([a for c, a in row["accuracy_per_client"].items() if int(c) < FIRST])) for row in told
+            100 * (1 - np.mean([a for c, a in row["accuracy_per_client"].items() if c in there_first])) for row in told
         ]
         best = 100 * (
             1 - np.mean(list(json.loads((directory / "summary.json").read_text())["best"]["per_client"].values()))
@@ -64,18 +92,19 @@ def compare(arguments: argparse.Namespace) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    task = {"data": str(arguments.data), "clients": str(MOST), "train_share": "0.5", "seed": str(arguments.seed)}
+    case = CASES[arguments.task]
     return {
         "scheme": "hcct",
         "grouping_option": {"alpha": arguments.alpha},
         "rounds": arguments.rounds,
         "batch_size": 64,
+        "local_epochs": case.local_epochs,
         "learning_rate": 0.1,
         "learning_rate_decay": 0.995,
         "evaluate_every": 5,
         "seed": arguments.seed,
-        "task": "cifar10",
-        "task_option": task,
+        "task": arguments.task,
+        "task_option": {**case.task_option, "data": arguments.data, "seed": str(arguments.seed)},
         "listen": "127.0.0.1:0",
         "min_nodes": 2,
     }
@@ -83,12 +112,12 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def coming(arguments: argparse.Namespace, new: int) -> Coming:
     """Half of the first ten on each of two nodes, then a node at a time."""
-    hosted = FIRST
+    hosted, order = FIRST, CASES[arguments.task].order
 
-    def of(event: dict[str, Any]) -> list[range]:
+    def of(event: dict[str, Any]) -> list[list[int]]:
         nonlocal hosted
         if event["event"] == "listening":
-            return [range(FIRST // 2), range(FIRST // 2, FIRST)]
+            return [order[: FIRST // 2], order[FIRST // 2 : FIRST]]
         if (
             event["event"] != "round_finished"
             or event["round"] % arguments.every
@@ -96,7 +125,7 @@ def coming(arguments: argparse.Namespace, new: int) -> Coming:
         ):
             return []
         first, hosted = hosted, min(hosted + new, MOST)
-        return [range(first, hosted)] if hosted > first else []
+        return [order[first:hosted]] if hosted > first else []
 
     return of
 

@@ -87,7 +87,7 @@ def test_newcomers_ends_with_one_line_if_a_run_fails(
 
 def test_newcomers_come_every_so_many_rounds_until_there_are_twenty(tmp_path: Path) -> None:
     class Given:
-        every, rounds = 2, 12
+        every, rounds, task = 2, 12, "cifar10"
 
     coming = newcomers.coming(Given(), 4)  # type: ignore[arg-type]
     assert [list(clients) for clients in coming({"event": "listening"})] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
@@ -101,6 +101,16 @@ def test_newcomers_come_every_so_many_rounds_until_there_are_twenty(tmp_path: Pa
         6: [[18, 19]],
     }
     assert not any(newcomers.coming(Given(), 0)({"event": "round_finished", "round": 2}))  # type: ignore[arg-type]
+
+
+def test_one_client_of_each_domain_comes_after_the_other() -> None:
+    class Given:
+        every, rounds, task = 2, 12, "digit_domains"
+
+    coming = newcomers.coming(Given(), 5)  # type: ignore[arg-type]
+    assert coming({"event": "listening"}) == [[0, 4, 8, 12, 16], [1, 5, 9, 13, 17]]
+    assert coming({"event": "round_finished", "round": 2}) == [[2, 6, 10, 14, 18]]
+    assert sorted(newcomers.CASES["digit_domains"].order) == list(range(newcomers.MOST))
 
 
 # --- late_client.py
