@@ -171,7 +171,7 @@ async def test_a_run_whose_own_nodes_have_all_died_ends_at_once(tmp_path: Path) 
 
 async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(
-        "import time\ndef factory():\n    print('loading', flush=True)\n    time.sleep(600)\n"
+        "import logging, time\ndef factory():\n    logging.info('loading')\n    time.sleep(600)\n"
     )
     async with node(tmp_path, "127.0.0.1:9", "--task", "stuck:factory") as stuck:
         await stuck.line("loading", DEADLINE_S)
