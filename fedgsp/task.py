@@ -48,7 +48,7 @@ class Task(abc.ABC):
     #: How many clients the data hold, an int; client ids are 0 .. num_clients - 1. It may be a property too: mypy lets
     #: one override Any, but not an int.
     num_clients: Any
-    #: Beginnings of the names of the classifier head's tensors, as ("fc2.",); empty: the last dense layer is the head.
+    #: Beginnings of the names of the classifier head's tensors, as ("fc2.",); empty: the dense layer registered last.
     head: tuple[str, ...] = ()
     #: Whether data(client) is quick and gives the same each time, so that a node need not keep what it gave.
     data_is_repeatable: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,14 +27,13 @@ def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[T
     Without `head`, that is the dense layer that was registered last. Raises TaskError for a dtype that cannot travel.
     """
     named = _tensors(module)
-    every_name = {*named, *dict(module.named_parameters(remove_duplicate=False))}
+    # A tied tensor has one name there; whichever of its names is in the head, it is the head's.
+    every_name = {**named, **dict(module.named_parameters(remove_duplicate=False))}
     for prefix in head:
         if not any(name.startswith(prefix) for name in every_name):
             raise TaskError(f"the task's head {prefix!r} begins no tensor's name", f"there are {', '.join(named)}")
     head = head or _last_dense_layer(module)
-    # A tied tensor has one name here; whichever of its names is in the head, it is the head's.
-    all_named = itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers())
-    in_head = {id(tensor) for name, tensor in all_named if head and name.startswith(head)}
+    in_head = {id(tensor) for name, tensor in every_name.items() if head and name.startswith(head)}
     specs = []
     for name, tensor in named.items():
         dtype = str(tensor.dtype).removeprefix("torch.")

@@ -52,7 +52,7 @@ def measure(repeats: int) -> list[Row]:
         x = torch.randn(SAMPLES, 3, side, side, generator=torch.Generator().manual_seed(0))
         pairs = [(seconds(ChannelsLast(), rest, x), seconds(nn.Identity(), rest, x)) for _ in range(repeats + 1)][1:]
         for place, (work, limit) in enumerate([("training", 0.95), ("evaluation", 1.2)]):
-            ours, theirs = (tuple(SAMPLES / taken[place] for taken in side) for side in zip(*pairs, strict=True))
+            ours, theirs = (tuple(SAMPLES / taken[place] for taken in some) for some in zip(*pairs, strict=True))
             rows.append(
                 Row(f"{work}, {what}", "samples/s", ours, limit, "channels first", theirs, at_least=True),
             )
