@@ -22,7 +22,7 @@ from sweep import beside, filled, merged, read_experiment
 
 from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.options import options
-from top_server.history import read_lines
+from top_server.record.history import read_lines
 
 #: Settings of an experiment that say how a sweep plays it.
 _OF_A_SWEEP = ("clients", "local_nodes", "local_run")

@@ -18,7 +18,7 @@ import numpy as np
 from arrivals import Coming, play
 
 from fedgsp.errors import UserError
-from top_server.history import read_lines
+from top_server.record.history import read_lines
 
 FIRST, MOST = 10, 20
 DOMAINS, PER_DOMAIN = 5, 4

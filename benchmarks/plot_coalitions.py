@@ -12,10 +12,10 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-from top_server.distance_picture import draw_distances, read_distances
-from top_server.history import read_lines
-from top_server.pictures import last_partition
-from top_server.run_directory import RunDirectory
+from top_server.pictures.distances import draw_distances, read_distances
+from top_server.pictures.run import last_partition
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

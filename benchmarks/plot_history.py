@@ -10,7 +10,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from top_server.history import read_lines
+from top_server.record.history import read_lines
 
 
 def read(run_dir: Path) -> list[dict[str, float]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from top_server.history import read_lines
+from top_server.record.history import read_lines
 
 
 def summaries(directories: list[Path]) -> dict[Path, dict[str, Any]]:

@@ -24,7 +24,7 @@ PACKAGES = ("fedgsp", *PROCESSES)
 READERS = {
     "fedgsp.v1": (
         "fedgsp/*",
-        *("*/server.py", "*/servicers.py", "*_servicer.py", "*_client.py"),
+        *("*/server.py", "*/servicers.py", "*/servicer.py", "*/client.py"),
         "fedgsp_node/attachment.py",  # the client of a manager's order stream
         "top_server/grouping_service.py",  # servicer and client of Assign
     ),
@@ -33,10 +33,7 @@ READERS = {
     **dict.fromkeys(("pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"), ()),
 }
 #: Decides, and therefore knows of no network.
-PURE = (
-    *("top_server/growth.py", "top_server/sampling.py", "top_server/weighing.py"),
-    *("top_server/grouping/*", "top_server/merging/*", "group_manager/order.py"),
-)
+PURE = ("top_server/grouping/*", "top_server/merging/*", "group_manager/order.py")
 #: Package -> what importing all of it must not load.
 NEVER_LOADED = {
     "fedgsp": ("torch", "ortools", "sklearn", "typer", "rich"),

@@ -23,11 +23,11 @@ from fedgsp_node.training import ALGORITHMS
 from group_manager.programs import PROGRAMS
 from top_server import config, settings_cli
 from top_server.grouping import GROUPINGS
-from top_server.growth import GROWTHS
+from top_server.grouping.growth import GROWTHS
 from top_server.merging import MERGES
+from top_server.merging.weighing import WEIGHINGS
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
-from top_server.weighing import WEIGHINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ from top_server.grouping import GROUPINGS
 from top_server.grouping.options import client_of
 from top_server.merging import MERGE_OPTIONS
 from top_server.merging.soft_clusters import SoftClusters
+from top_server.merging.trimming import TRIM_OPTIONS, TRIMMED, read_trim
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
-from top_server.trimming import TRIM_OPTIONS, TRIMMED, read_trim
 
 #: What a choice needs of another: column, value, other column, its values. What is neither here nor in the tables of
 #: groupings and aggregations goes with everything.

@@ -77,23 +77,26 @@ def run(
 
 def _run(settings: config.RunConfig, json: bool) -> int:
     # What --help and a bad flag can do without, most of all gRPC.
-    from top_server import choosing, local_run, server, view
-    from top_server.journal import Journal
-    from top_server.run_directory import prepare
+    from top_server import choosing, local_run, server
+    from top_server.record.directory import prepare
+    from top_server.record.journal import Journal
+    from top_server.view.watching import watching
 
     choosing.choose(settings)  # refuses what cannot work together before a directory is taken
     credentials = server.credentials(settings)
     local_run.check(settings)
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
-    with Journal(directory) as journal, view.watching(journal, directory, json):
+    with Journal(directory) as journal, watching(journal, directory, json):
         return lifecycle.run(server.run(settings, journal, credentials))
 
 
 def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
-    from top_server import choosing, resuming, server, view
-    from top_server.journal import Journal
-    from top_server.run_directory import RunDirectory
+    from top_server import choosing, server
+    from top_server.record.directory import RunDirectory
+    from top_server.record.journal import Journal
+    from top_server.resume import find as resuming
+    from top_server.view.watching import watching
 
     directory = RunDirectory(path.absolute())
     resumed = resuming.find(directory)
@@ -103,7 +106,7 @@ def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
     choosing.choose(settings)
     resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
-    with Journal(directory) as journal, view.watching(journal, directory, json):
+    with Journal(directory) as journal, watching(journal, directory, json):
         resumed = resuming.find(directory)  # again, as nobody else records there any more
         resuming.mend(directory, resumed.round)
         return lifecycle.run(server.run(settings, journal, credentials, resumed))
@@ -115,10 +118,10 @@ def picture(
     out: Annotated[Path | None, typer.Option(help="the file to write; RUN_DIR/run.png by default")] = None,
 ) -> None:
     """Draw a run: accuracy and loss by round, who trained with whom, how far apart their data are, and gains."""
-    from top_server import pictures
+    from top_server.pictures import run as drawing
 
     target = out or run_dir / "run.png"
-    pictures.draw(run_dir, target)
+    drawing.draw(run_dir, target)
     typer.echo(target)
 
 

@@ -23,7 +23,7 @@ from fedgsp.options import suggestion
 from fedgsp.tls import TlsFiles, tls_files
 from fedgsp.windows import HAND_OVERS
 from top_server.grouping import GROUPINGS
-from top_server.growth import GROWTHS
+from top_server.grouping.growth import GROWTHS
 from top_server.merging import MERGES
 from top_server.schemes import SCHEMES
 

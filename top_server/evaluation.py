@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedgsp.messages import Evaluated
-from top_server.group_task import GroupTask
+from top_server.groups.task import GroupTask
 
 if TYPE_CHECKING:
     from top_server.run import Run

@@ -15,9 +15,9 @@ import numpy as np
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import HostedClient
 from top_server.config import FIELDS, PROCESSES, RunConfig, flag, load
-from top_server.history import read_lines
-from top_server.journal import Journal
-from top_server.run_directory import RunDirectory, check_free, claim, lock, unusable
+from top_server.record.directory import RunDirectory, check_free, claim, lock, unusable
+from top_server.record.history import read_lines
+from top_server.record.journal import Journal
 from top_server.schemes import SCHEMES
 
 logger = logging.getLogger(__name__)

@@ -14,16 +14,16 @@ from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.group_run import MOST_TRIES, run_group
-from top_server.group_task import GroupOutcome, GroupTask, Trace
 from top_server.grouping import GroupingRequest
-from top_server.growth import group_count
-from top_server.latecomers import with_absent, with_latecomers
-from top_server.membership import RETURN_TIMEOUT_S
+from top_server.grouping.growth import group_count
+from top_server.grouping.latecomers import with_absent, with_latecomers
+from top_server.grouping.sampling import sample
+from top_server.groups.run import MOST_TRIES, run_group
+from top_server.groups.task import GroupOutcome, GroupTask, Trace
+from top_server.merging.weighing import WEIGHINGS
+from top_server.nodes.membership import RETURN_TIMEOUT_S
 from top_server.row import Teams, row_of
 from top_server.run import AllLostError, Run, unanswered
-from top_server.sampling import sample
-from top_server.weighing import WEIGHINGS
 
 
 async def play(run: Run, number: int, last: int) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from top_server.costs import CostModel
 from top_server.grouping import Plan
 from top_server.grouping.cpd import cpd_median
+from top_server.groups.moved import Moved
 from top_server.local_run import gains
-from top_server.moved import Moved
+from top_server.record.costs import CostModel
 
 if TYPE_CHECKING:
     from top_server.evaluation import Evaluation
-    from top_server.group_task import GroupOutcome
+    from top_server.groups.task import GroupOutcome
     from top_server.run import Run
 
 

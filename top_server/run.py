@@ -20,15 +20,15 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, total_bytes, without_head
 from top_server.config import RunConfig
-from top_server.group_run import MOST_MANAGERS, MOST_TRIES, first_attempt, run_group
-from top_server.group_task import LOST, GroupOutcome, GroupTask, Trace
 from top_server.grouping import GroupingRequest, Plan
-from top_server.journal import Journal
-from top_server.manager_pool import Manager, ManagerPool
-from top_server.membership import Membership
+from top_server.groups.run import MOST_MANAGERS, MOST_TRIES, first_attempt, run_group
+from top_server.groups.task import LOST, GroupOutcome, GroupTask, Trace
+from top_server.managers.pool import Manager, ManagerPool
+from top_server.merging.trimming import read_trim
 from top_server.models import INITIAL, Held, Models
+from top_server.nodes.membership import Membership
+from top_server.record.journal import Journal
 from top_server.schemes import Scheme
-from top_server.trimming import read_trim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from top_server.merging import Merging
     from top_server.profiles import Profile
     from top_server.profiles.updates import Updates
-    from top_server.resuming import Interrupted
+    from top_server.resume.find import Interrupted
 
 
 class AllLostError(RunError):

@@ -10,10 +10,10 @@ from pathlib import Path
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure
 from fedgsp.weights import Weights
-from top_server.checkpoint import Checkpoints, Origin
-from top_server.group_task import GroupTask
 from top_server.grouping.request import listed
+from top_server.groups.task import GroupTask
 from top_server.models import Held
+from top_server.record.checkpoint import Checkpoints, Origin
 from top_server.run import Run
 
 logger = logging.getLogger(__name__)

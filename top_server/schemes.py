@@ -19,7 +19,7 @@ class Scheme:
     #: When clients are grouped anew: "always", in every round; "arrivals", when some are in no group; or "never": the
     #: first round's groups stay, and who comes later joins the smallest.
     regroup: str
-    #: How many groups, by round; see `top_server.growth`.
+    #: How many groups, by round; see `top_server.grouping.growth`.
     growth: str
     #: What the sampling rate is a share of: "groups", "clients", or "none" where nobody is drawn.
     sampling: str
@@ -31,7 +31,7 @@ class Scheme:
     training: str
     #: Which models groups start from and what their results become; see `top_server.merging`.
     merge: str
-    #: How members count in a group's mean; see `top_server.weighing`.
+    #: How members count in a group's mean; see `top_server.merging.weighing`.
     weighing: str = "samples"
     #: What becomes of models trained in parallel; see `group_manager.aggregations`.
     aggregation: str = "mean"

@@ -24,25 +24,28 @@ from fedgsp.model_store import ModelStore
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
-from top_server import grouping_service, local_nodes, local_run, manager_ports, rounds, state
-from top_server.checkpoint import Checkpoints
+from top_server import grouping_service, local_run, rounds
 from top_server.choosing import absent, check_head, choose, options
 from top_server.config import RunConfig
-from top_server.group_task import GroupTask
 from top_server.grouping import GROUPINGS
-from top_server.history import read_lines
-from top_server.journal import Event, Journal
-from top_server.manager_pool import manager_pool
-from top_server.membership import RETURN_TIMEOUT_S, Membership
-from top_server.membership_servicer import MembershipServicer
+from top_server.groups.task import GroupTask
+from top_server.managers import ports as manager_ports
+from top_server.managers.pool import manager_pool
 from top_server.merging import MERGES
+from top_server.nodes import local as local_nodes
+from top_server.nodes.membership import RETURN_TIMEOUT_S, Membership
+from top_server.nodes.servicer import MembershipServicer
 from top_server.profiles import PROFILES
-from top_server.resuming import Resumed
+from top_server.record.checkpoint import Checkpoints
+from top_server.record.directory import RunDirectory, make_state, prepare, unusable
+from top_server.record.history import read_lines
+from top_server.record.journal import Event, Journal
+from top_server.record.summary import summarise
+from top_server.resume import state
+from top_server.resume.find import Resumed
 from top_server.run import Assign, Run, in_thread
-from top_server.run_directory import RunDirectory, make_state, prepare, unusable
 from top_server.saving import save
 from top_server.schemes import SCHEMES, Scheme
-from top_server.summary import summarise
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from benchmarks.chaos.world import TOP_SERVER, World, world
 from fedgsp.errors import DataError
 from fedgsp.lifecycle import tail
 from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
-from top_server.checkpoint import load
-from top_server.history import read_lines
+from top_server.record.checkpoint import load
+from top_server.record.history import read_lines
 
 DEADLINE_S = 120.0
 #: A fault must be noticed within this time, if it lasts as long.

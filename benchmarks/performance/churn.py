@@ -23,7 +23,7 @@ from typing import IO, Any
 from benchmarks.performance import memory
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.runs import IDLE_TASK, MIB, ROOT, Run, RunFailedError, started
-from top_server.history import read_lines
+from top_server.record.history import read_lines
 
 PARAMETERS = 10_000
 GROUPS_SAMPLED = 3

@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks.performance import memory
 from fedgsp.lifecycle import LIFELINE_VARIABLE, tail
-from top_server.history import read_lines
+from top_server.record.history import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20

@@ -13,7 +13,7 @@ from support.reference import assert_same_bits
 from benchmarks.chaos import leftovers, oracle
 from benchmarks.chaos.plan import Plan
 from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
-from top_server import checkpoint
+from top_server.record import checkpoint
 
 ARRAYS = {"weight": np.zeros(3, np.float32)}
 ORIGIN = checkpoint.Origin("run", "ditto", 1, 0)

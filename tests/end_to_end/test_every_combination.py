@@ -18,12 +18,12 @@ from support.reference_groups import Played, assert_final_models
 
 from fedgsp.errors import ConfigError
 from fedgsp.local_training import TRAININGS
-from top_server.checkpoint import load
 from top_server.choosing import choose, options
 from top_server.config import RunConfig, choices
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGES
 from top_server.profiles import PROFILES
+from top_server.record.checkpoint import load
 from top_server.schemes import SCHEMES
 
 FIVE = range(5)

@@ -16,8 +16,8 @@ from fedgsp_node import server as node_server
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
-from top_server.checkpoint import load
-from top_server.journal import Event
+from top_server.record.checkpoint import load
+from top_server.record.journal import Event
 
 EIGHT = range(8)
 FAULTY = "support.faulty_task:FaultyDigits"

@@ -16,8 +16,8 @@ from support.reference_groups import GroupReference, Played, assert_equals
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from top_server.config import RunConfig
-from top_server.history import read_lines
-from top_server.run_directory import RunDirectory
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
 
 SEVEN = range(7)
 LAYOUTS = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}

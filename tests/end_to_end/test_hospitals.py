@@ -17,7 +17,7 @@ from support.cluster import Finished, play, settings
 from support.reference import assert_same_bits
 
 from fedgsp_node.settings import NodeSettings
-from top_server.checkpoint import load
+from top_server.record.checkpoint import load
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

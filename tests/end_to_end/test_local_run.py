@@ -17,8 +17,8 @@ from support.reference_groups import assert_equals
 from fedgsp.errors import ConfigError
 from top_server import cli, local_run
 from top_server.config import RunConfig, dump, load
-from top_server.history import read_lines
-from top_server.run_directory import RunDirectory
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
 
 #: So high that some clients gain by others, some lose, and some are as well off.
 RATE = 0.5

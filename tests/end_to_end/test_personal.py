@@ -10,7 +10,7 @@ from support.coming_and_going import RESTARTED, play_with_a_restart
 from support.gated_task import ALPHA, gated_settings, host, oracle
 from support.reference_groups import assert_equals, assert_final_models
 
-from top_server.checkpoint import load
+from top_server.record.checkpoint import load
 
 
 @pytest.mark.parametrize("scheme", ["hcct-p", "hcct", "independent"])

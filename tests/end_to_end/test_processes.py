@@ -15,7 +15,7 @@ from support.processes import Process, assert_gone, node, running, top_server
 from support.reference import assert_same_bits
 
 from fedgsp.lifecycle import python_module
-from top_server.checkpoint import load
+from top_server.record.checkpoint import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

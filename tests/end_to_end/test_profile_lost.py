@@ -17,9 +17,9 @@ from support.reference import assert_same_bits
 from fedgsp.messages import Describe, Discriminate, Evaluate, Order, Work
 from fedgsp_node.settings import NodeSettings
 from fedgsp_node.worker import Uploader, Worker
-from top_server.checkpoint import load
 from top_server.config import RunConfig
-from top_server.journal import Event
+from top_server.record.checkpoint import load
+from top_server.record.journal import Event
 
 #: Scheme -> its options, and the round and the work in which all are lost.
 CASES: dict[str, tuple[dict[str, str], int, type[Work]]] = {

@@ -19,7 +19,7 @@ from support.reference import Reference, assert_same_bits
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.tasks import load_task
-from top_server.journal import Event
+from top_server.record.journal import Event
 
 TRAIN = Clients.train
 TakesPart = Callable[[int, int, int], bool]

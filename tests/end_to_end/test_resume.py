@@ -13,8 +13,8 @@ from support.cluster import nodes, play, settings
 from support.ports import free_ports, range_of
 from support.processes import assert_gone, node, running, top_server
 
-from top_server.checkpoint import load
 from top_server.config import RunConfig, dump
+from top_server.record.checkpoint import load
 
 CLIENTS, ROUNDS = 6, 3
 #: Too many to be measured in the suite's time.

@@ -27,7 +27,7 @@ from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from group_manager import server as manager_server
 from top_server import grouping_service
-from top_server.journal import Event
+from top_server.record.journal import Event
 
 
 class Doors:

@@ -44,12 +44,12 @@ from fedgsp.model_service import ModelServicer, fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2
 from fedgsp.weights import WeightsError
-from top_server import manager_client
-from top_server.group_task import Trace
-from top_server.group_watch import GroupWatch
 from top_server.grouping import GroupingRequest
 from top_server.grouping_service import assign
-from top_server.manager_client import ManagerClient
+from top_server.groups.task import Trace
+from top_server.groups.watch import GroupWatch
+from top_server.managers import client as manager_client
+from top_server.managers.client import ManagerClient
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 

@@ -24,7 +24,7 @@ from fedgsp.messages import Describe, Evaluate, NodeMessage, Order, OrderKey, Re
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2_grpc
 from top_server.grouping_service import GroupingServicer
-from top_server.membership_servicer import MembershipServicer
+from top_server.nodes.servicer import MembershipServicer
 
 #: A kilobyte a time would show; a call that still ends does not.
 TIMES, MOST_GROWN = 120, 120_000

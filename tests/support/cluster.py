@@ -14,10 +14,10 @@ import numpy as np
 from fedgsp_node import server as node_server
 from fedgsp_node.settings import NodeSettings
 from top_server import server
-from top_server.checkpoint import load
 from top_server.config import RunConfig
-from top_server.journal import Event, Journal
-from top_server.run_directory import RunDirectory, prepare
+from top_server.record.checkpoint import load
+from top_server.record.directory import RunDirectory, prepare
+from top_server.record.journal import Event, Journal
 from top_server.schemes import SCHEMES
 
 

@@ -13,7 +13,7 @@ from support.gated_task import GATES, gated_settings, host
 
 from fedgsp_node import server as node_server
 from fedgsp_node.settings import NodeSettings
-from top_server.journal import Event
+from top_server.record.journal import Event
 
 #: Hosted by the node that is restarted in the middle of round 2, when they have trained; the others wait that long.
 RESTARTED = (0, 1, 2)

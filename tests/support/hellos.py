@@ -9,7 +9,7 @@ from support.recorder import Recorder
 from support.weights import TENSORS
 
 from fedgsp.messages import PROTOCOL, Hello, HostedClient, RelayMode
-from top_server.membership import Membership
+from top_server.nodes.membership import Membership
 
 
 def hello(node: str = "n0", clients: tuple[int, ...] = (0, 1), **changes: Any) -> Hello:

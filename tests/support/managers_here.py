@@ -18,8 +18,8 @@ from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
 from top_server import server
-from top_server.manager_client import ManagerClient
-from top_server.manager_pool import Manager
+from top_server.managers.client import ManagerClient
+from top_server.managers.pool import Manager
 
 
 def managers_here(monkeypatch: pytest.MonkeyPatch) -> None:

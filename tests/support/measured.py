@@ -13,7 +13,7 @@ from support.surveyed import Surveys, surveyed
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, TensorSpec
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.distances import Distances
 
 

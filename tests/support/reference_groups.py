@@ -15,9 +15,9 @@ import torch
 from support.cluster import Finished
 from support.reference import Reference, State, assert_same_bits, stream, stream_seed, weighted_mean
 
-from top_server.checkpoint import load
 from top_server.grouping import GROUPINGS, GroupingRequest
-from top_server.weighing import WEIGHINGS
+from top_server.merging.weighing import WEIGHINGS
+from top_server.record.checkpoint import load
 
 #: Samples evaluated at a time; it decides the order in which losses are added up.
 EVALUATED_TOGETHER = 256

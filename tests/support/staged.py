@@ -34,12 +34,12 @@ from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer
 from top_server.config import RunConfig
-from top_server.group_task import GroupOutcome, GroupTask
-from top_server.manager_client import ManagerClient
-from top_server.manager_pool import Manager
-from top_server.membership import Membership
+from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.managers.client import ManagerClient
+from top_server.managers.pool import Manager
 from top_server.merging import MERGES
 from top_server.models import INITIAL, Held
+from top_server.nodes.membership import Membership
 from top_server.run import Run
 from top_server.schemes import SCHEMES
 

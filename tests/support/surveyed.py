@@ -16,8 +16,8 @@ from support.staged import Stage, stage
 
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
 from fedgsp.weights import Weights
-from top_server.group_task import GroupOutcome, GroupTask
-from top_server.membership import Node
+from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.nodes.membership import Node
 from top_server.run import Run
 
 Answer = Callable[[GroupTask], GroupOutcome]

@@ -12,9 +12,9 @@ from top_server.choosing import absent, choose, options
 from top_server.config import RunConfig, check
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGE_OPTIONS, MERGES
+from top_server.merging.weighing import WEIGHINGS
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
-from top_server.weighing import WEIGHINGS
 
 
 def refused(**settings: Any) -> ConfigError:

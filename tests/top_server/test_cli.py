@@ -14,7 +14,7 @@ import fedgsp
 from fedgsp.errors import ConfigError, RunError
 from top_server import cli
 from top_server.config import FIELDS, RunConfig, flag, load
-from top_server.history import read_lines
+from top_server.record.history import read_lines
 from top_server.settings_cli import combine
 
 TOP_SERVER = [sys.executable, "-m", "top_server"]

@@ -16,8 +16,8 @@ from support.staged import Stage, stage
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, Trained
 from top_server.evidence import Evidence
-from top_server.group_task import GroupOutcome
 from top_server.grouping import GroupingRequest, Plan
+from top_server.groups.task import GroupOutcome
 from top_server.models import Held
 from top_server.rounds import form_teams, group_tasks, merge
 from top_server.row import Teams

@@ -12,8 +12,8 @@ from support.recorder import Recorder
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, GroupResult, TensorSpec
 from fedgsp.weights import Weights
-from top_server.group_run import MOST_TRIES
-from top_server.group_task import GroupTask
+from top_server.groups.run import MOST_TRIES
+from top_server.groups.task import GroupTask
 from top_server.run import Run
 
 SPECS = (TensorSpec("w", "float32", (2,)),)

@@ -16,10 +16,10 @@ from support.recorder import Recorder
 from fedgsp.errors import ConfigError
 from fedgsp.messages import HostedClient
 from top_server.config import FIELDS, RunConfig, flag
-from top_server.journal import Journal
 from top_server.local_run import SAME, check, gains, recorded, set_aside, settings, tell_left_out
-from top_server.run_directory import RunDirectory, prepare
-from top_server.summary import summarise
+from top_server.record.directory import RunDirectory, prepare
+from top_server.record.journal import Journal
+from top_server.record.summary import summarise
 
 #: Another value for each setting that must be the same.
 OTHERS: dict[str, Any] = {

@@ -10,8 +10,8 @@ from support.staged import stage
 from fedgsp.messages import Evaluated
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
-from top_server.history import complete
 from top_server.merging import MERGES
+from top_server.record.history import complete
 from top_server.row import Teams, row_of
 from top_server.schemes import SCHEMES
 

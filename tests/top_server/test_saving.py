@@ -10,7 +10,7 @@ from support.surveyed import surveyed
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
-from top_server.checkpoint import Checkpoints, load
+from top_server.record.checkpoint import Checkpoints, load
 from top_server.saving import save
 
 

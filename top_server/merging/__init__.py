@@ -13,7 +13,7 @@ from top_server.merging.clusters import Centres, Clusters
 from top_server.merging.model_per_group import ModelPerGroup
 from top_server.merging.one_model import OneModel, TrimmedModel
 from top_server.merging.soft_clusters import SoftClusters
-from top_server.trimming import TRIMMED
+from top_server.merging.trimming import TRIMMED
 
 if TYPE_CHECKING:
     from top_server.run import Run

@@ -11,7 +11,7 @@ from top_server.evidence import Evidence
 from top_server.models import Held
 
 if TYPE_CHECKING:
-    from top_server.group_task import GroupOutcome
+    from top_server.groups.task import GroupOutcome
     from top_server.run import Run
 
 Starts = tuple[tuple[Held, float], ...]

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, Results
-from top_server.group_task import LOST
+from top_server.groups.task import LOST
 from top_server.merging.base import Merging, Starts
 from top_server.models import INITIAL, Held, client_slot
 
 if TYPE_CHECKING:
-    from top_server.group_task import GroupOutcome
+    from top_server.groups.task import GroupOutcome
     from top_server.run import Run
 
 

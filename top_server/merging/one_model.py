@@ -12,11 +12,11 @@ from fedgsp.robust import TrimmedMean
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import Merging, Starts
+from top_server.merging.trimming import TRIM_OPTIONS, read_trim
 from top_server.models import GLOBAL, INITIAL, Held
-from top_server.trimming import TRIM_OPTIONS, read_trim
 
 if TYPE_CHECKING:
-    from top_server.group_task import GroupOutcome
+    from top_server.groups.task import GroupOutcome
     from top_server.run import Run
 
 

@@ -18,7 +18,7 @@ from top_server.merging.base import Merging, Starts
 from top_server.models import Held, client_slot, cluster_slot
 
 if TYPE_CHECKING:
-    from top_server.group_task import GroupOutcome
+    from top_server.groups.task import GroupOutcome
 
 
 class SoftClusters(Merging):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedgsp.messages import Evaluated
 from top_server.evidence import Evidence
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held
 from top_server.run import AllLostError, unanswered
 

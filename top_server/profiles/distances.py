@@ -18,13 +18,13 @@ from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.group_task import GroupOutcome, GroupTask
 from top_server.grouping.options import Options
-from top_server.history import plain
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.base import Profile
 from top_server.profiles.measurements import Measurement, measurements
+from top_server.record.directory import RunDirectory
+from top_server.record.history import plain
 from top_server.run import Run, unanswered
-from top_server.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedgsp.messages import MOST_SAMPLES, Described, FailureCode, MemberDone
 from top_server.evidence import Evidence
-from top_server.group_task import GroupTask
+from top_server.groups.task import GroupTask
 from top_server.profiles.base import Profile, survey
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.gram import UpdateSpool
-from top_server.group_task import GroupTask
+from top_server.groups.task import GroupTask
 from top_server.models import Held
 from top_server.profiles.base import survey
 from top_server.profiles.priors import Priors
+from top_server.record.directory import RunDirectory
+from top_server.reveals.gram import UpdateSpool
 from top_server.run import Run
-from top_server.run_directory import RunDirectory
 
 
 class PriorModels(Priors):

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedgsp.messages import Evaluated, Results
 from top_server.evidence import Evidence
-from top_server.group_task import GroupTask
 from top_server.grouping.options import Options
+from top_server.groups.task import GroupTask
 from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held
 from top_server.profiles.base import Profile, evaluate, survey

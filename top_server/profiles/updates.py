@@ -15,15 +15,15 @@ from fedgsp.errors import ConfigError
 from fedgsp.messages import Failure, Reveal, TensorSpec
 from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable_size
 from fedgsp.weights import Weights, total_bytes, without_head
-from top_server import layer_scores
 from top_server.evidence import Evidence
-from top_server.gram import SketchSpool, UpdateSpool
-from top_server.group_task import GroupTask
 from top_server.grouping.options import Options
+from top_server.groups.task import GroupTask
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile
+from top_server.record.directory import RunDirectory
+from top_server.reveals import layer_scores
+from top_server.reveals.gram import SketchSpool, UpdateSpool
 from top_server.run import Run
-from top_server.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from support.scripted import model
 from support.staged import START, Stage, stage
 
 from fedgsp.messages import Failure, FailureCode, ModelRef
-from top_server.group_task import LOST
+from top_server.groups.task import LOST
 from top_server.merging import MERGES
 from top_server.models import INITIAL, Held
 

@@ -6,7 +6,7 @@ import pytest
 from support.surveyed import surveyed
 
 from fedgsp.messages import Described, Failure, FailureCode, MemberDone, MemberSkipped
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.base import survey
 from top_server.run import AllLostError
 

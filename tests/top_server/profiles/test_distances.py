@@ -23,7 +23,7 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.weights import Weights
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.distances import DistanceOptions, Distances
 
 

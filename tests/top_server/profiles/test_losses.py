@@ -10,7 +10,7 @@ from support.scripted import model
 from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Evaluated, MemberDone
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.losses import Losses
 
 

@@ -13,7 +13,7 @@ from support.surveyed import Surveys, surveyed
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Evaluated, MemberDone, ModelRef
 from top_server.evidence import Evidence
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held, cluster_slot
 from top_server.profiles.model_distances import ModelDistances
 

@@ -13,7 +13,7 @@ from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, TensorSpec, Trained
 from fedgsp.weights import Weights
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import GLOBAL, INITIAL
 from top_server.profiles.prior_models import PriorModels
 

@@ -11,7 +11,7 @@ from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Evaluated, MemberDone, ModelRef, Trained
 from top_server.evidence import Evidence
-from top_server.group_task import GroupOutcome, GroupTask
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.priors import PriorDistances, PriorLosses
 
 Gather = Callable[..., Awaitable[Evidence]]

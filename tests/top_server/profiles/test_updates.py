@@ -9,7 +9,7 @@ from support.surveyed import surveyed
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
-from top_server.membership import Membership
+from top_server.nodes.membership import Membership
 from top_server.profiles.updates import LENGTH_BYTES, UpdateProfile, most_bytes
 
 

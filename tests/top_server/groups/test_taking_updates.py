@@ -1,0 +1,73 @@
+"""Updates come in at once from many clients, and the spool is for one thread at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from support.recorder import Recorder
+
+from fedgsp.messages import Failure, FailureCode, TensorSpec
+from fedgsp.weights import Weights
+from top_server.profiles.updates import Updates
+from top_server.reveals.gram import UpdateSpool
+from top_server.run import Run
+
+LENGTH = 4096
+
+
+def shown(client: int, length: int = LENGTH) -> Weights:
+    specs = (TensorSpec("update", "float32", (length,)),)
+    return Weights.of({"update": np.full(length, client + 1, np.float32)}, specs)
+
+
+async def taken(spool: UpdateSpool, answers: dict[int, Weights | Failure]) -> Recorder:
+    """What the top server does with these, all at once."""
+
+    async def take(model_id: str, *_: Any) -> Weights | Failure:
+        await asyncio.sleep(0)
+        return answers[int(model_id)]
+
+    run, journal = SimpleNamespace(updates=Updates(spool, LENGTH, 1 << 20)), Recorder()
+    run.journal = journal
+    manager = SimpleNamespace(client=SimpleNamespace(take=take))
+    await asyncio.gather(*(Run.take_update(run, client, str(client), manager) for client in answers))  # type: ignore[arg-type]
+    return journal
+
+
+class Crowded(UpdateSpool):
+    """Notes whether two threads were in `put` together: the first in waits a moment for a second one."""
+
+    together = False
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._door = threading.Barrier(2, timeout=0.05)
+
+    def put(self, client: int, vector: np.ndarray) -> None:
+        try:
+            self._door.wait()
+            self.together = True
+        except threading.BrokenBarrierError:
+            self._door.reset()
+        super().put(client, vector)
+
+
+async def test_the_spool_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    with Crowded(tmp_path) as spool:
+        await taken(spool, {client: shown(client) for client in range(4)})
+        assert not spool.together
+        np.testing.assert_array_equal(np.diagonal(spool.gram(range(4))) / LENGTH, (np.arange(4) + 1) ** 2)
+
+
+async def test_one_that_cannot_be_used_is_told_and_known_no_more(tmp_path: Path) -> None:
+    with UpdateSpool(tmp_path) as spool:
+        spool.put(0, np.ones(LENGTH, np.float32))
+        lost = Failure(FailureCode.NODE_LOST, "gone")
+        journal = await taken(spool, {0: lost, 1: shown(1, length=7), 2: shown(2)})
+        assert spool.clients == (2,)
+        assert {event["client"] for event in journal.events if event["event"] == "update_missing"} == {0, 1}

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from support.serving import Served, nobody, serving
+from support.weights import TENSORS, some_weights
+
+from fedgsp import wire
+from fedgsp.messages import (
+    Evaluated,
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    Member,
+    MemberDone,
+    MemberSkipped,
+    ModelRef,
+    RelayMode,
+    Release,
+    Rerouted,
+    RunGroupRequest,
+    TrainingSettings,
+)
+from fedgsp.model_service import ModelServicer
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import group_pb2, group_pb2_grpc
+from fedgsp.weights import Weights
+from top_server.managers.client import ManagerClient
+
+REQUEST = RunGroupRequest(
+    run_id="run-1",
+    round=3,
+    group=1,
+    program="relay",
+    members=(Member(4, "n0", "127.0.0.1:7000", 20), Member(5, "n1")),
+    start=ModelRef("run-1/2", 40, b"digest"),
+    start_address="127.0.0.1:7001",
+    relay=RelayMode.AUTO,
+    shuffle=True,
+    training=TrainingSettings("sgd", 1, 5, 0.1, 7, {"mu": "0.1"}),
+    stall_timeout_s=60.0,
+    max_model_bytes=40,
+)
+DONE = GroupEvent(MemberDone(4, 0, Evaluated(1, 2, 0.5)))
+SKIPPED = GroupEvent(MemberSkipped(5, Failure(FailureCode.STALLED, "no progress")))
+REROUTED = GroupEvent(Rerouted(4, "n0 cannot be dialled"))
+RESULT = GroupResult(ModelRef("m", 40, b"digest"), 20, 40, 0)
+
+
+class Manager(group_pb2_grpc.GroupServiceServicer):
+    """Says these events to every group, and then ends its stream as told; forgets, or cannot."""
+
+    def __init__(self, *events: GroupEvent, then: str = "end", forgets: bool = True) -> None:
+        self.events = events
+        self.then = then
+        self.forgets = forgets
+        self.asked: list[RunGroupRequest] = []
+        self.forgotten: list[str] = []
+        self.said, self.ended = asyncio.Event(), asyncio.Event()
+
+    async def RunGroup(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        self.asked.append(wire.decode(RunGroupRequest, request))
+        try:
+            for event in self.events:
+                yield wire.encode(event)
+            self.said.set()
+            match self.then:
+                case "silence":
+                    await asyncio.Event().wait()
+                case "break":
+                    raise ZeroDivisionError
+                case "cancel":
+                    await context.abort(grpc.StatusCode.CANCELLED, "no time")
+        finally:
+            self.ended.set()
+
+    async def Forget(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if not self.forgets:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+        self.forgotten += wire.decode(Release, request).model_ids
+        return group_pb2.ForgetResponse()
+
+
+@asynccontextmanager
+async def managed(manager: Manager, store: ModelStore | None = None) -> AsyncIterator[tuple[ManagerClient, Served]]:
+    def register(server: grpc.aio.Server) -> None:
+        group_pb2_grpc.add_GroupServiceServicer_to_server(manager, server)
+        ModelServicer(store or ModelStore()).add_to(server)
+
+    async with serving(register) as served:
+        yield ManagerClient("m0", served.channel), served
+
+
+async def run(manager: Manager) -> tuple[GroupResult | Failure, list[GroupEvent]]:
+    heard: list[GroupEvent] = []
+    async with managed(manager) as (client, _):
+        return await client.run_group(REQUEST, heard.append), heard
+
+
+async def test_a_group_is_run_to_its_result_and_what_happens_is_told() -> None:
+    manager = Manager(DONE, SKIPPED, REROUTED, GroupEvent(RESULT))
+    assert await run(manager) == (RESULT, [DONE, SKIPPED, REROUTED])
+    assert manager.asked == [REQUEST]
+
+
+async def test_a_group_that_gave_up_is_a_value() -> None:
+    failure = Failure(FailureCode.NODE_LOST, "no member trained")
+    assert await run(Manager(SKIPPED, GroupEvent(failure))) == (failure, [SKIPPED])
+
+
+async def test_nothing_is_heard_after_the_result() -> None:
+    manager = Manager(GroupEvent(RESULT), DONE, then="silence")
+    assert await run(manager) == (RESULT, [])
+    await manager.ended.wait()
+
+
+async def test_an_event_of_an_unknown_kind_does_not_end_a_group() -> None:
+    result, heard = await run(Manager(GroupEvent(None), DONE, GroupEvent(RESULT)))
+    assert result == RESULT
+    assert heard[-1] == DONE
+
+
+async def test_a_stream_without_a_result_is_a_failure() -> None:
+    result, heard = await run(Manager(DONE))
+    assert result == Failure(FailureCode.BAD_STREAM, "manager m0 ended the group without a result")
+    assert heard == [DONE]
+
+
+@pytest.mark.parametrize(("then", "said"), [("break", "UNKNOWN"), ("cancel", "CANCELLED: no time")])
+async def test_a_manager_that_breaks_is_a_failure(then: str, said: str) -> None:
+    result, heard = await run(Manager(DONE, then=then))
+    assert isinstance(result, Failure)
+    assert result.code is FailureCode.UNREACHABLE
+    assert result.detail.startswith(f"manager m0: {said}")
+    assert heard == [DONE]
+
+
+async def test_a_manager_that_dies_in_the_middle_is_a_failure() -> None:
+    manager = Manager(DONE, then="silence")
+    async with managed(manager) as (client, served):
+        task = asyncio.create_task(client.run_group(REQUEST, lambda _: None))
+        await manager.said.wait()
+        await served.server.stop(None)
+        result = await task
+    assert isinstance(result, Failure)
+    assert result.code is FailureCode.UNREACHABLE
+
+
+async def test_a_manager_that_is_not_there_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async with nobody() as served:
+        client = ManagerClient("m0", served.channel)
+        for result in (await client.run_group(REQUEST, lambda _: None), await client.take("m", TENSORS, 40)):
+            assert isinstance(result, Failure)
+            assert result.code is FailureCode.UNREACHABLE
+    assert "may still hold" not in caplog.text  # it was not dialled once more, which takes as long again
+
+
+async def test_a_group_that_is_called_off_ends_at_its_manager_too() -> None:
+    manager = Manager(DONE, then="silence")
+    async with managed(manager) as (client, _):
+        task = asyncio.create_task(client.run_group(REQUEST, lambda _: None))
+        await manager.said.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await manager.ended.wait()
+
+
+async def test_a_listener_that_fails_ends_the_group_at_its_manager_too() -> None:
+    manager = Manager(DONE, then="silence")
+
+    def listen(_: GroupEvent) -> None:
+        raise ZeroDivisionError
+
+    async with managed(manager) as (client, _):
+        with pytest.raises(ZeroDivisionError):
+            await client.run_group(REQUEST, listen)
+        await manager.ended.wait()
+
+
+async def test_a_model_that_was_taken_is_forgotten_by_its_manager() -> None:
+    manager, store = Manager(), ModelStore()
+    store.put("m", some_weights())
+    async with managed(manager, store) as (client, _):
+        taken = await client.take("m", TENSORS, 40)
+    assert isinstance(taken, Weights)
+    assert taken.digest == some_weights().digest
+    assert manager.forgotten == ["m"]
+
+
+async def test_a_good_model_is_kept_although_its_manager_cannot_forget_it(caplog: pytest.LogCaptureFixture) -> None:
+    store = ModelStore()
+    store.put("m", some_weights())
+    async with managed(Manager(forgets=False), store) as (client, _):
+        assert isinstance(await client.take("m", TENSORS, 40), Weights)
+    assert "manager=m0 may still hold model=m: UNAVAILABLE" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("expected", "max_bytes", "code"),
+    [
+        (TENSORS, 40, FailureCode.NOT_FINITE),
+        (TENSORS[:1], 40, FailureCode.WRONG_SHAPES),
+        (TENSORS, 39, FailureCode.TOO_LONG),
+    ],
+)
+async def test_a_model_that_is_refused_is_forgotten_too(expected: Any, max_bytes: int, code: FailureCode) -> None:
+    manager, store, weights = Manager(), ModelStore(), some_weights()
+    weights.arrays["w"][0, 0] = np.nan
+    store.put("m", weights)
+    async with managed(manager, store) as (client, _):
+        taken = await client.take("m", expected, max_bytes)
+    assert isinstance(taken, Failure)
+    assert taken.code is code
+    assert manager.forgotten == ["m"]

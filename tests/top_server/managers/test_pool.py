@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ports import free_ports, range_of
+from support.recorder import Recorder
+
+from fedgsp.channels import Channels, split_address
+from fedgsp.errors import PeerError, RunError, UserError
+from fedgsp.lifecycle import spawn
+from fedgsp.messages import AttachTo, Failure, FailureCode, RelayMode, RunGroupRequest
+from top_server.managers import pool as manager_pool
+from top_server.managers.pool import Manager, ManagerPool
+
+#: Asks a manager for what it can refuse at once: enough to know that somebody is there.
+QUESTION = RunGroupRequest("run-1", 1, 0, "nonsense", (), None, "", RelayMode.AUTO, False, None, 1.0, 0)
+
+
+@asynccontextmanager
+async def pool(
+    folder: Path, host: str = "127.0.0.1", ports: range | None = None
+) -> AsyncIterator[tuple[ManagerPool, Recorder]]:
+    recorder = Recorder()
+    async with Channels() as channels, manager_pool.manager_pool(host, ports, folder, channels, recorder) as managers:
+        yield managers, recorder
+
+
+async def answers(manager: Manager) -> bool:
+    answer = await manager.client.run_group(QUESTION, lambda _: None)
+    assert isinstance(answer, Failure)
+    return "unknown program 'nonsense'" in answer.detail
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def kill(manager: Manager) -> None:
+    manager.process.kill()
+    await manager.process.wait()
+
+
+# --- real managers
+
+
+async def test_managers_are_spawned_as_more_are_needed_and_reused(tmp_path: Path) -> None:
+    async with pool(tmp_path) as (managers, recorder):
+        (first,) = await managers.ensure(1)
+        both = await managers.ensure(2)
+        assert both[0] is first
+        assert await managers.ensure(1) == [first]
+        assert await managers.ensure(0) == []
+        assert len({manager.name for manager in both} | {manager.address for manager in both}) == 4
+        assert all([await answers(manager) for manager in both])
+        assert first.contact == AttachTo(first.name, first.address)
+        spawned = [event["pid"] for event in recorder.of_kind("manager_spawned")]
+        assert spawned == [manager.process.pid for manager in both]
+    assert not any(runs(pid) for pid in spawned)
+
+
+async def test_a_dead_manager_is_replaced(tmp_path: Path) -> None:
+    async with pool(tmp_path) as (managers, recorder):
+        (first,) = await managers.ensure(1)
+        await kill(first)
+        (second,) = await managers.ensure(1)
+        assert second.name != first.name
+        assert await answers(second)
+        lost = {"event": "manager_lost", "manager": first.name, "reason": f"exit code {-signal.SIGKILL}"}
+        assert recorder.of_kind("manager_lost") == [lost]
+
+
+async def test_the_next_manager_on_a_port_is_reached_at_once(tmp_path: Path) -> None:
+    """The channel to the dead one has already failed, and would wait before it tries again."""
+    with free_ports(1) as held:
+        ports = range_of(held)
+    async with pool(tmp_path, ports=ports) as (managers, _):
+        (first,) = await managers.ensure(1)
+        await kill(first)
+        for _ in range(5):
+            lost = await first.client.run_group(QUESTION, lambda _: None)
+            assert isinstance(lost, Failure)
+            assert lost.code is FailureCode.UNREACHABLE
+        (second,) = await managers.ensure(1)
+        assert second.port == first.port
+        assert await answers(second)
+
+
+async def test_a_port_that_somebody_else_has_is_passed_over(tmp_path: Path) -> None:
+    with free_ports(2) as held:
+        ports = range_of(held)
+        taken, free = held
+        taken.listen()
+        free.close()
+        async with pool(tmp_path, ports=ports) as (managers, recorder):
+            (manager,) = await managers.ensure(1)
+            assert manager.port == ports[1]
+            assert await answers(manager)
+            assert len(recorder.events) == 1
+            with pytest.raises(PeerError, match="did not start"):  # the other port is still taken
+                await managers.ensure(2)
+            assert await managers.ensure(1) == [manager]
+
+
+async def test_a_manager_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    async with pool(tmp_path, host="192.0.2.1") as (managers, recorder):  # no host of ours
+        with pytest.raises(PeerError, match=r"group manager m0 did not start \(exit code 2\)") as caught:
+            await managers.ensure(1)
+    assert "cannot listen on 192.0.2.1:0" in caught.value.remedy
+    assert recorder.events == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "*"])
+async def test_managers_on_every_interface_are_reached_on_this_machine(tmp_path: Path, host: str) -> None:
+    async with pool(tmp_path, host=host) as (managers, _):
+        (manager,) = await managers.ensure(1)
+        assert split_address(manager.address) == (host, manager.port)
+        assert await answers(manager)
+
+
+# --- stand-ins that start badly
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets the pool run this Python code in place of every manager, which then finds its name in argv[2]."""
+
+    def use(script: str) -> None:
+        monkeypatch.setattr(manager_pool, "python_module", lambda _: [sys.executable, "-c", script])
+
+    return use
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.subprocess.Process]:
+    """Every process that a pool starts."""
+    processes: list[asyncio.subprocess.Process] = []
+
+    async def noted(*arguments: Any) -> asyncio.subprocess.Process:
+        processes.append(await spawn(*arguments))
+        return processes[-1]
+
+    monkeypatch.setattr(manager_pool, "spawn", noted)
+    return processes
+
+
+async def test_a_manager_that_says_nonsense_is_stopped(
+    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+) -> None:
+    command("import sys; print('hello', flush=True); sys.stdin.read()")
+    async with pool(tmp_path) as (managers, _):
+        with pytest.raises(UserError, match="'hello' is not an address"):
+            await managers.ensure(1)
+        assert [process.returncode for process in started] == [-signal.SIGTERM]
+
+
+async def test_of_managers_that_start_together_those_that_run_stay_in_the_pool(
+    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+) -> None:
+    command(
+        "import sys\n"
+        "if sys.argv[2] == 'm0': sys.exit(9)\n"
+        "print(f'127.0.0.1:{7000 + int(sys.argv[2][1:])}', flush=True); sys.stdin.read()"
+    )
+    async with pool(tmp_path) as (managers, recorder):
+        with pytest.raises(PeerError, match="m0 did not start"):
+            await managers.ensure(3)
+        assert {event["manager"] for event in recorder.of_kind("manager_spawned")} == {"m1", "m2"}
+        assert {manager.name for manager in await managers.ensure(2)} == {"m1", "m2"}
+    assert len(started) == 3
+    assert not any(runs(process.pid) for process in started)
+
+
+async def test_a_start_that_is_called_off_leaves_no_process_behind(
+    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+) -> None:
+    command("import sys\nif sys.argv[2] == 'm0': print('127.0.0.1:7000', flush=True)\nsys.stdin.read()")
+    async with pool(tmp_path) as (managers, recorder):
+        task = asyncio.create_task(managers.ensure(2))
+        await recorder.until("manager_spawned")  # m0; m1 never is ready
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert started
+    assert not any(runs(process.pid) for process in started)
+
+
+async def test_more_managers_than_ports_are_refused_before_any_is_started(
+    tmp_path: Path, started: list[asyncio.subprocess.Process]
+) -> None:
+    async with pool(tmp_path, ports=range(7000, 7002)) as (managers, _):
+        with pytest.raises(RunError, match="needs 3 group managers but --manager-ports has 2 ports") as caught:
+            await managers.ensure(3)
+    assert "widen --manager-ports, which --resume takes too" in caught.value.remedy
+    assert started == []
+
+
+async def test_every_port_of_the_range_is_tried(
+    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+) -> None:
+    command("import sys; sys.stderr.write(sys.argv[4] + ' is taken\\n'); sys.exit(2)")
+    async with pool(tmp_path, ports=range(7000, 7003)) as (managers, _):
+        with pytest.raises(PeerError, match="did not start") as caught:
+            await managers.ensure(1)
+    assert len(started) == 3
+    assert "127.0.0.1:7000 is taken | 127.0.0.1:7001 is taken | 127.0.0.1:7002 is taken" in caught.value.remedy

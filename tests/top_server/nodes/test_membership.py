@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.hellos import hello, membership
+from support.weights import TENSORS
+
+import top_server.nodes.membership
+from fedgsp.messages import (
+    PROTOCOL,
+    AttachTo,
+    Failure,
+    FailureCode,
+    Hello,
+    Leave,
+    Member,
+    RelayMode,
+    TensorSpec,
+    Welcome,
+)
+from top_server.nodes.membership import MOST_OFFENCES, Membership, Node
+
+FINISHED = Leave(True, "the run is finished")
+
+
+async def admitted(members: Membership, said: Hello) -> Node:
+    node = await members.admit(said)
+    assert isinstance(node, Node), node
+    return node
+
+
+async def refused(members: Membership, said: Hello) -> Failure:
+    before = members.clients, members.nodes
+    failure = await members.admit(said)
+    assert isinstance(failure, Failure)
+    assert (members.clients, members.nodes) == before
+    return failure
+
+
+# --- who takes part
+
+
+async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
+    members, recorder = membership()
+    node = await admitted(members, hello(clients=(5, 2)))
+    assert node.outbox.get_nowait() == Welcome("run-1")
+    assert members.nodes == 1
+    assert list(members.clients) == [2, 5]
+    assert members.member(5) == Member(5, "n0", "127.0.0.1:7000", 15)
+    assert (members.tensors, members.num_classes, members.training_flop) == (TENSORS, 10, 1000)
+    (joined,) = recorder.of_kind("node_joined")
+    assert joined.items() >= {"node": "n0", "clients": 2, "address": "127.0.0.1:7000"}.items()
+
+
+async def test_before_the_first_node_nothing_is_known() -> None:
+    members, _ = membership()
+    assert (members.tensors, members.num_classes, members.training_flop) == ((), 0, 0)
+    assert members.clients == {}
+    assert members.member(0) is None
+
+
+async def test_clients_of_a_node_that_left_are_gone() -> None:
+    members, recorder = membership()
+    node = await admitted(members, hello())
+    await admitted(members, hello("n1", (2,)))
+    await members.leave(node, "its stream was lost")
+    assert list(members.clients) == [2]
+    assert members.member(0) is None
+    assert recorder.events[-1] == {"event": "node_left", "node": "n0", "reason": "its stream was lost"}
+
+
+async def test_a_node_may_come_back_and_its_old_stream_ends_without_harm() -> None:
+    members, recorder = membership()
+    old = await admitted(members, hello())
+    await members.leave(old, "its stream was lost")
+    await admitted(members, hello())
+    await members.leave(old, "its stream was lost")
+    assert members.member(0) is not None
+    assert members.nodes == 1
+    assert len(recorder.of_kind("node_left")) == 1
+
+
+async def test_a_node_is_told_of_a_manager_each_time_for_it_may_have_lost_it() -> None:
+    members, _ = membership()
+    manager = AttachTo("m0", "127.0.0.1:7001")
+    node = await admitted(members, hello())
+    for _ in range(2):
+        members.attach("n0", manager)
+    assert [node.outbox.get_nowait() for _ in range(node.outbox.qsize())] == [Welcome("run-1"), manager, manager]
+
+
+async def test_a_node_that_comes_back_is_told_of_the_managers_that_may_wait_for_it() -> None:
+    members, _ = membership()
+    node = await admitted(members, hello())
+    managers = [AttachTo("m0", "127.0.0.1:7001"), AttachTo("m1", "127.0.0.1:7002")]
+    for manager in managers * 2:
+        members.attach("n0", manager)
+    for _ in range(2):
+        await members.leave(node, "its stream was lost")
+        node = await admitted(members, hello())
+        assert [node.outbox.get_nowait() for _ in range(node.outbox.qsize())] == [Welcome("run-1"), *managers]
+    stranger = await admitted(members, hello("n1", (2,)))
+    assert stranger.outbox.qsize() == 1
+
+
+async def test_what_a_node_was_told_that_stays_away_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_server.nodes.membership, "MOST_NODES", 1)
+    members, _ = membership()
+    for name in ("n0", "n1"):
+        node = await admitted(members, hello(name))
+        members.attach(name, AttachTo("m0", "127.0.0.1:7001"))
+        await members.leave(node, "its stream was lost")
+    told = []
+    for name in ("n0", "n1"):
+        node = await admitted(members, hello(name))
+        told.append(node.outbox.qsize() - 1)
+        await members.leave(node, "its stream was lost")
+    assert told == [0, 1]
+
+
+async def test_a_node_that_is_not_there_is_told_nothing() -> None:
+    members, _ = membership()
+    members.attach("n0", AttachTo("m0", "127.0.0.1:7001"))
+    assert members.nodes == 0
+
+
+# --- who does not, and what to do about it
+
+SECOND = ("n1", (2, 3))
+REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
+    "an older protocol": (hello(*SECOND, protocol=0), FailureCode.WRONG_PROTOCOL, "install the same version"),
+    "a newer protocol": (
+        hello(*SECOND, protocol=PROTOCOL + 1),
+        FailureCode.WRONG_PROTOCOL,
+        "install the same version",
+    ),
+    "half a digest of its task": (
+        hello(*SECOND, task_digest=bytes(16)),
+        FailureCode.WRONG_PROTOCOL,
+        "has 16 bytes, not 32: install the same version",
+    ),
+    "no client": (hello("n1", ()), FailureCode.NO_CLIENTS, "give it --clients"),
+    "the name of another": (hello("n0", (2,)), FailureCode.NAME_TAKEN, "another --name"),
+    "another task": (hello(*SECOND, task="mnist"), FailureCode.WRONG_TASK, "start it with --task digits"),
+    "a client of another": (
+        hello("n1", (2, 1)),
+        FailureCode.CLIENT_TAKEN,
+        "hosted by node 'n0': choose other --clients",
+    ),
+    "a client twice": (hello("n1", (2, 2)), FailureCode.CLIENT_TAKEN, "names client 2 twice: choose other --clients"),
+    "other classes": (
+        hello(*SECOND, num_classes=9),
+        FailureCode.WRONG_TASK,
+        "9 classes, that of node 'n0' 10: give all",
+    ),
+    "another model": (
+        hello(*SECOND, tensors=(TensorSpec("w", "float32", (3, 2)), *TENSORS[1:])),
+        FailureCode.WRONG_SHAPES,
+        "give all nodes the same task options",
+    ),
+    "another option than the first node": (
+        hello(*SECOND, task_options={"seed": "1", "alpha": "0.1"}),
+        FailureCode.WRONG_TASK,
+        "its task has seed=1, that of node 'n0' seed=0: give all the same --task-option, or name seed in",
+    ),
+    "another option than the run": (
+        hello(*SECOND, task_options={"partition": "iid"}),
+        FailureCode.WRONG_TASK,
+        "its task has partition=iid, that of this run partition=shards: give all",
+    ),
+    "no model": (hello(*SECOND, tensors=()), FailureCode.WRONG_SHAPES, "has 0 tensors where 3 are expected"),
+    "no port": (hello(*SECOND, peer_address="host"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
+    "port 0": (hello(*SECOND, peer_address="host:0"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
+    "any host": (hello(*SECOND, peer_address="[::]:80"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_node_is_refused_that_has(name: str) -> None:
+    members, recorder = membership(task_options={"partition": "shards"})
+    await admitted(members, hello(task_options={"seed": "0", "alpha": "1e-1"}))
+    said, code, remedy = REFUSED[name]
+    failure = await refused(members, said)
+    assert failure.code is code
+    assert remedy in failure.detail
+    assert recorder.events[-1] == {"event": "node_refused", "node": said.node, "reason": str(failure)}
+
+
+async def test_options_are_compared_by_value_and_where_both_have_them() -> None:
+    members, _ = membership(task_options={"data": "/srv/a", "validation": "yes"})
+    await admitted(members, hello(task_options={"alpha": "0.10", "validation": "True"}))
+    await admitted(members, hello("n1", (2,), task_options={"alpha": "1e-1", "validation": "True", "seed": "4"}))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        TensorSpec("w", "object", (1,)),
+        TensorSpec("w", "float32", (2**62, 2**62)),
+        TensorSpec("w", "float32", (1,) * 65),
+    ],
+)
+async def test_the_first_node_may_not_bring_a_model_that_nobody_could_hold(tensor: TensorSpec) -> None:
+    members, _ = membership()
+    failure = await refused(members, hello(tensors=(tensor,)))
+    assert failure.code is FailureCode.WRONG_SHAPES
+    assert "change the model of its task" in failure.detail
+    assert members.tensors == ()
+
+
+async def test_a_node_that_nobody_can_dial_is_refused_only_where_peers_must() -> None:
+    direct, _ = membership(RelayMode.DIRECT)
+    failure = await refused(direct, hello(peer_address=""))
+    assert failure.code is FailureCode.CANNOT_BE_DIALLED
+    assert "--peer-listen" in failure.detail
+    for relay in (RelayMode.AUTO, RelayMode.MANAGER):
+        members, _ = membership(relay)
+        await admitted(members, hello(peer_address=""))
+        assert members.member(0) == Member(0, "n0", "", 10)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "too_many", "fits", "reason"),
+    [
+        ("MOST_NODES", 1, (2,), None, "1 nodes are there"),
+        ("MOST_CLIENTS_OF_NODE", 2, (2, 3, 4), (2, 3), "it hosts 3 clients"),
+        ("MOST_CLIENTS", 4, (2, 3, 4), (2, 3), "there would be 5 clients"),
+    ],
+)
+async def test_no_more_are_admitted_than_a_run_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    most: int,
+    too_many: tuple[int, ...],
+    fits: tuple[int, ...] | None,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(top_server.nodes.membership, limit, most)
+    members, _ = membership()
+    first = await admitted(members, hello())
+    failure = await refused(members, hello("n1", too_many))
+    assert failure.code is FailureCode.TOO_MANY
+    assert reason in failure.detail
+    if fits is None:
+        await members.leave(first, "its stream was lost")
+    await admitted(members, hello("n1", fits or too_many))
+
+
+async def test_nobody_is_admitted_once_the_run_is_over() -> None:
+    members, _ = membership()
+    await members.dismiss(FINISHED, 1)
+    failure = await refused(members, hello())
+    assert failure.code is FailureCode.RUN_OVER
+    assert "join the next one" in failure.detail
+
+
+async def test_a_refused_node_sets_no_standard_for_others() -> None:
+    members, _ = membership()
+    await refused(members, hello(task="mnist", num_classes=3))
+    await admitted(members, hello())
+    assert members.num_classes == 10
+
+
+async def test_a_first_node_that_was_mistaken_can_be_corrected_before_work_began() -> None:
+    members, _ = membership()
+    mistaken = await admitted(members, hello(num_classes=62, tensors=TENSORS[:1]))
+    await members.leave(mistaken, "its stream was lost")
+    await admitted(members, hello())
+    assert (members.tensors, members.num_classes) == (TENSORS, 10)
+
+
+async def test_a_model_that_was_worked_on_stays_the_model_of_the_run() -> None:
+    members, _ = membership()
+    first = await admitted(members, hello())
+    members.attach("n0", AttachTo("m0", "127.0.0.1:7001"))
+    await members.leave(first, "its stream was lost")
+    assert members.tensors == TENSORS
+    assert (await refused(members, hello(num_classes=62))).code is FailureCode.WRONG_TASK
+    await admitted(members, hello())
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sets(st.integers(0, 5), max_size=3), st.booleans()), max_size=12))
+@settings(deadline=None, max_examples=60)
+async def test_a_client_always_belongs_to_one_node_that_is_there(steps: list[tuple[str, set[int], bool]]) -> None:
+    members, _ = membership()
+    there: dict[str, Node] = {}
+    for name, clients, comes in steps:
+        if comes:
+            answer = await members.admit(hello(name, tuple(clients)))
+            free = not clients & members.clients.keys()
+            if isinstance(answer, Node):
+                there[name] = answer
+            else:
+                assert name in there or not clients or not free
+        elif name in there:
+            await members.leave(there.pop(name), "lost")
+        hosted = [client.client for node in there.values() for client in node.hello.clients]
+        assert sorted(hosted) == list(members.clients)
+        assert members.nodes == len(there)
+        for node_name, node in there.items():
+            for client in node.hello.clients:
+                assert members.member(client.client) == Member(
+                    client.client, node_name, "127.0.0.1:7000", client.train_samples
+                )
+
+
+# --- waiting
+
+
+async def test_waiting_ends_with_the_last_node_and_client_that_was_missing() -> None:
+    members, _ = membership()
+    waiting = asyncio.create_task(members.wait_for(2, 3, 30))
+    await admitted(members, hello())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await admitted(members, hello("n1", (2,)))
+    assert await waiting
+
+
+async def test_nodes_without_enough_clients_are_not_enough() -> None:
+    members, _ = membership()
+    await admitted(members, hello())
+    assert await members.wait_for(1, 2, 0.01)
+    assert not await members.wait_for(1, 3, 0.01)
+    assert not await members.wait_for(2, 1, 0.01)
+
+
+async def test_dismissed_nodes_are_told_and_waited_for() -> None:
+    members, recorder = membership()
+    node = await admitted(members, hello())
+    dismissing = asyncio.create_task(members.dismiss(FINISHED, 30))
+    assert [await node.outbox.get() for _ in range(3)] == [Welcome("run-1"), FINISHED, None]
+    assert not dismissing.done()
+    await members.leave(node, "its stream was lost")
+    await dismissing
+    assert recorder.events[-1] == {"event": "node_left", "node": "n0", "reason": "dismissed"}
+
+
+async def test_a_node_that_does_not_go_is_not_waited_for_forever() -> None:
+    members, _ = membership()
+    await admitted(members, hello())
+    await members.dismiss(FINISHED, 0.01)
+    assert members.nodes == 1
+
+
+async def test_a_client_is_left_out_after_several_offences_and_stays_so() -> None:
+    members, recorder = membership()
+    node = await admitted(members, hello("n1", (1, 2)))
+    for _ in range(MOST_OFFENCES):
+        assert set(members.clients) == {1, 2}
+        members.note_offence(1)
+    assert set(members.clients) == {2}
+    assert recorder.events[-1]["event"] == "client_left_out"
+    await members.leave(node, "its stream was lost")
+    await admitted(members, hello("n1", (1, 2)))
+    assert set(members.clients) == {2}
+    assert await members.wait_for_all([1, 2], 60) == set()  # nobody waits for the one
+
+
+async def test_those_that_do_not_come_back_in_time_are_named() -> None:
+    members, _ = membership()
+    waiting = asyncio.create_task(members.wait_for_all([1, 2], 60))
+    await admitted(members, hello("n1", (1,)))
+    await admitted(members, hello("n2", (2,)))
+    assert await waiting == set()
+    assert await members.wait_for_all([1, 9], 0.01) == {9}

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgsp.errors import ConfigError, DataError
+from top_server import local_run
+from top_server.config import RunConfig, dump
+from top_server.pictures.distances import read_distances
+from top_server.pictures.run import draw, gains_over, last_partition, panels, partition_image
+
+ROWS = [
+    {"round": 1, "accuracy": 0.5, "loss": 1.0, "partition": [[0], [1]], "accuracy_per_client": {"0": 0.4, "1": 0.6}},
+    {"round": 2, "accuracy": None, "loss": None, "partition": [[0, 1]]},
+    {"round": 3, "accuracy": 0.7, "loss": 0.8, "partition": [[0, 1], [2]], "accuracy_per_client": {"0": 0.7}},
+]
+
+
+def run_directory(path: Path, rows: list[dict[str, object]]) -> Path:
+    (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def told_by(picture: Path) -> str:
+    """What is written in an SVG: matplotlib draws letters as curves, and keeps the words in comments."""
+    return " ".join(re.findall("<!-- (.*?) -->", picture.read_text()))
+
+
+def compared(path: Path, alone: dict[str, float] | None, **changes: Any) -> Path:
+    """The directory of a run that was compared with a local run, made with other settings if some are given."""
+    local = path / "alone"
+    config = RunConfig(scheme="fedcollab", local_run=local)
+    (path / "config.toml").write_text(dump(config))
+    if alone is not None:
+        local.mkdir()
+        (local / "config.toml").write_text(dump(dataclasses.replace(local_run.settings(config), **changes)))
+        (local / "summary.json").write_text(json.dumps({"last": {"round": config.rounds, "per_client": alone}}))
+    return run_directory(path, ROWS)
+
+
+def test_a_group_has_the_number_of_its_smallest_member() -> None:
+    clients, image = partition_image([[[0], [1, 7]], None, [[7, 0]]])
+    assert clients == [0, 1, 7]
+    np.testing.assert_array_equal(image, [[0, np.nan, 0], [1, np.nan, np.nan], [1, np.nan, 0]])
+
+
+@pytest.mark.parametrize("rows", [ROWS, [{"round": 1, "accuracy": 0.1, "loss": 2.0}]], ids=["groups", "one model"])
+def test_a_run_is_drawn_into_one_picture(tmp_path: Path, rows: list[dict[str, object]]) -> None:
+    draw(run_directory(tmp_path, rows), tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_a_finished_round_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no finished round"):
+        draw(run_directory(tmp_path, []), tmp_path / "run.png")
+
+
+@pytest.mark.parametrize("name", ["no/folder/run.png", "run.colour"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"--out .* cannot be written"):
+        draw(run_directory(tmp_path, ROWS), tmp_path / name)
+
+
+def test_without_matplotlib_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"install the extra: pip install 'fedgsp\[plots\]'"):
+        draw(run_directory(tmp_path, ROWS), tmp_path / "run.png")
+
+
+def test_what_is_there_is_what_is_drawn() -> None:
+    assert panels(False, False, False) == [["accuracy", "loss"]]
+    assert panels(True, True, True) == [["accuracy", "loss", "groups"], ["distances", "gains", "gains"]]
+    assert panels(True, True, False) == [["accuracy", "loss", "groups", "distances"]]
+    assert panels(True, False, True) == [["accuracy", "loss", "groups"], ["gains"] * 3]
+
+
+def test_distances_and_gains_are_panels_of_their_own(tmp_path: Path) -> None:
+    compared(tmp_path, {"0": 0.5, "1": 0.9})
+    (tmp_path / "distances.json").write_text(json.dumps({"clients": [0, 1, 2], "distances": np.eye(3).tolist()}))
+    draw(tmp_path, tmp_path / "run.svg")
+    told = told_by(tmp_path / "run.svg")
+    assert "distances, and coalitions outlined" in told
+    assert "1 of 1 clients are better off than alone" in told
+
+
+def test_pairs_that_were_not_compared_are_drawn_as_nothing(tmp_path: Path) -> None:
+    document = {"clients": [0, 1, 2], "distances": [[0, 0.5, None], [0.5, 0, None], [None, None, 0]]}
+    (tmp_path / "distances.json").write_text(json.dumps(document))
+    found = read_distances(tmp_path / "distances.json")
+    assert found is not None
+    np.testing.assert_array_equal(found[1], [[0, 0.5, np.nan], [0.5, 0, np.nan], [np.nan, np.nan, 0]])
+    draw(run_directory(tmp_path, ROWS), tmp_path / "run.svg")
+    assert "distances, and coalitions outlined" in told_by(tmp_path / "run.svg")
+
+
+def test_the_last_ipr_and_rsd_are_told(tmp_path: Path) -> None:
+    rows = [{**row, "ipr": ipr, "rsd": 0.0312} for row, ipr in zip(ROWS, (0.25, 0.5, 0.75), strict=True)]
+    draw(run_directory(tmp_path, rows), tmp_path / "run.svg")
+    assert "round 3: IPR 75.0 %, RSD 3.1 %" in told_by(tmp_path / "run.svg")
+
+
+@pytest.mark.parametrize(
+    ("alone", "changes"), [(None, {}), ({"0": 0.5}, {"seed": 7})], ids=["gone", "of another seed"]
+)
+def test_a_local_run_that_cannot_be_used_is_left_out(
+    tmp_path: Path, alone: dict[str, float] | None, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    draw(compared(tmp_path, alone, **changes), tmp_path / "run.svg")
+    assert "better off" not in told_by(tmp_path / "run.svg")
+    assert ("was made with --seed 7" in caplog.text) == bool(changes)
+
+
+def test_gains_are_those_of_the_last_evaluation() -> None:
+    rows = [*ROWS, {"round": 4, "accuracy": None, "loss": None}]
+    assert gains_over({0: 0.5, 1: 0.9, 5: 0.1}, rows) == {0: pytest.approx(0.2)}
+    assert gains_over({}, rows) == gains_over({0: 0.5}, rows[1:2]) == {}
+
+
+def test_the_last_partition_is_that_of_the_last_row_with_one() -> None:
+    assert last_partition([*ROWS, {"round": 4}]) == [[0, 1], [2]]
+    assert last_partition([{"round": 4}]) == []

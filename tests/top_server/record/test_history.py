@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgsp.errors import DataError
+from top_server.record.history import KEYS, complete, plain, read_lines, to_line
+
+
+def test_a_row_has_every_key_in_order() -> None:
+    row = complete({"loss": 0.5, "round": 3})
+    assert tuple(row) == KEYS
+    assert (row["round"], row["loss"], row["accuracy"]) == (3, 0.5, None)
+
+
+def test_optional_keys_stand_only_where_they_are_given() -> None:
+    assert complete({"round": 1, "partition": [[1, 2], [3]]})["partition"] == [[1, 2], [3]]
+    assert "partition" not in complete({"round": 1})
+
+
+def test_a_key_that_no_row_has_is_a_bug() -> None:
+    with pytest.raises(ValueError, match="acuracy"):
+        complete({"round": 1, "acuracy": 0.5})
+
+
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.integers() | st.text(), inner),
+)
+
+
+@given(NESTED)
+def test_any_value_becomes_one_line_of_strict_json(value: Any) -> None:
+    line = to_line({"value": value})
+    assert line.count("\n") == 1
+    assert line.isascii()
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_numbers_of_numpy_and_paths_are_plain_and_nan_is_null() -> None:
+    value = {"a": np.float32(0.5), "b": np.arange(3), "c": float("nan"), 7: {2, 1}, "p": Path("x"), "i": np.inf}
+    assert plain(value) == {"a": 0.5, "b": [0, 1, 2], "c": None, "7": [1, 2], "p": "x", "i": None}
+    assert plain(np.array([[1.0, np.nan]])) == [[1.0, None]]
+
+
+def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"round": 1}\n{"round": 2}\n{"rou')
+    assert read_lines(path) == [{"round": 1}, {"round": 2}]
+
+
+def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").touch()
+    assert read_lines(tmp_path / "history.jsonl") == []
+
+
+@pytest.mark.parametrize("broken", ["{", "3", "[]", ""])
+def test_a_broken_line_before_the_last_is_an_error(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(f'{{"round": 1}}\n{broken}\n{{"round": 3}}\n')
+    with pytest.raises(DataError, match="line 2"):
+        read_lines(path)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        read_lines(tmp_path / "history.jsonl")

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from top_server.record.summary import Spread, summarise
+
+ROWS = [
+    {"round": 1, "accuracy_per_client": {"0": 0.5, "1": 0.9}},
+    {"round": 2, "accuracy_per_client": {"0": 0.7, "1": 0.6}},
+    {"round": 3, "accuracy": None},
+]
+
+
+def test_last_and_best_are_told_apart_client_by_client() -> None:
+    found = summarise(ROWS)
+    assert found is not None
+    assert found["last"]["per_client"] == {0: 0.7, 1: 0.6}
+    assert found["best"]["per_client"] == {0: 0.7, 1: 0.9}
+    assert found["last"]["mean"] == pytest.approx(0.65)
+    assert (found["last"]["round"], found["rounds"]) == (2, 3)
+    assert (found["best"]["min"], found["best"]["max"]) == (0.7, 0.9)
+
+
+def test_the_deviation_over_clients_is_that_of_the_population() -> None:
+    """Table 2, independent, recomputed from its means: 9.17 (algorithms 3.8)."""
+    assert Spread.of([38.16, 25.12, 15.8]).std == pytest.approx(9.17, abs=0.01)
+
+
+def test_a_run_without_figures_per_client_has_no_summary() -> None:
+    assert summarise([{"accuracy": 0.5}]) is None
+    with pytest.raises(ValueError, match="nothing to summarise"):
+        Spread.of([])
+
+
+def test_gains_are_those_of_the_last_evaluation_if_it_has_some() -> None:
+    rows = [{**row, "ipr": ipr, "rsd": 0.1} for row, ipr in zip(ROWS, (0.5, 0.75, None), strict=True)]
+    found = summarise(rows)
+    assert found is not None
+    assert (found["last"]["ipr"], found["last"]["rsd"]) == (0.75, 0.1)
+    rows[1].update(ipr=None, rsd=None)  # somebody was missing
+    found = summarise(rows)
+    assert found is not None
+    assert not found["last"].keys() & {"ipr", "rsd"}

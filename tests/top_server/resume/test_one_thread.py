@@ -1,0 +1,116 @@
+"""What the event loop uses is used by the event loop alone, however long a thread beside it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.recorder import Recorder
+from support.scripted import model
+from support.staged import Stage, stage
+
+from fedgsp.messages import TensorSpec
+from fedgsp.model_store import ModelStore
+from top_server.models import Models, client_slot
+from top_server.nodes.membership import Membership
+from top_server.profiles.updates import UpdateProfile
+from top_server.record.directory import RunDirectory
+from top_server.resume import state
+
+LAYERS = (TensorSpec("one.weight", "float32", (2, 1)), TensorSpec("two.weight", "float32", (3, 2), head=True))
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = threading.get_ident()
+
+    def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            assert threading.get_ident() == loop, f"{function.__name__} in a thread"
+            return function(*arguments, **named)
+
+        return call
+
+    for kind, names in {
+        ModelStore: ("put", "release", "held"),
+        Models: ("put", "point"),
+        Recorder: ("record",),
+    }.items():
+        for name in names:
+            monkeypatch.setattr(kind, name, checked(getattr(kind, name)))
+    assert Membership.clients.fget is not None
+    monkeypatch.setattr(Membership, "clients", property(checked(Membership.clients.fget)))
+
+
+async def with_updates(s: Stage, **options: str) -> UpdateProfile:
+    s.run.options = {**s.run.options, "profile": options}
+    profile = UpdateProfile(s.run)
+    s.run.profile = profile
+    await profile.gather(1)
+    assert s.run.updates is not None
+    for client in s.run.membership.clients:
+        vector = np.arange(s.run.updates.length, dtype=np.float32) * client
+        assert s.run.updates.keep(client, vector) == ""
+    return profile
+
+
+async def test_a_state_is_saved_and_restored(tmp_path: Path) -> None:
+    async with stage("none", run_dir=tmp_path) as before:
+        profile = await with_updates(before)
+        before.run.models.put([client_slot(0)], "run/1/0", model(5.0))
+        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+        profile.close()
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    async with stage("none", run_dir=tmp_path) as after:
+        after.run.profile = UpdateProfile(after.run)
+        await state.restore(after.run, saved)
+        assert await after.value(after.run.merging.of(0)) == 5.0
+        after.run.profile.close()
+
+
+async def test_a_layer_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage("none", run_dir=tmp_path) as s:
+        monkeypatch.setattr(Membership, "tensors", LAYERS)
+        profile = await with_updates(s, similarity="layer")
+        whole = s.run.updates
+        evidence = await profile.gather(2)
+        assert s.run.updates is not whole
+        (chosen,) = s.journal.of_kind("layer_chosen")
+        assert evidence.reveal is not None
+        assert evidence.reveal.view == f"layer:{chosen['layer']}"
+        assert set(chosen["scores"]) == {"one", "two"}
+        profile.close()
+
+
+async def test_who_leaves_while_a_state_is_written_is_in_it(tmp_path: Path) -> None:
+    """A snapshot: of before, whole."""
+    leave, left = threading.Event(), threading.Event()
+
+    class Slow(UpdateProfile):
+        def write(self, folder: Path) -> None:
+            leave.set()
+            assert left.wait(30)
+            super().write(folder)
+
+    async with stage("none", run_dir=tmp_path) as s:
+        s.run.profile = Slow(s.run)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(state.save(s.run, RunDirectory(tmp_path), 1, {}))
+            await asyncio.to_thread(leave.wait, 30)
+            for _ in range(3):
+                s.run.membership.note_offence(2)
+            s.run.histograms[9] = (1,)
+            left.set()
+        assert 2 not in s.run.membership.clients
+        s.run.profile.close()
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    assert (saved.clients, saved.document["histograms"], state.offences(saved)) == ((0, 1, 2, 3), {}, {})

@@ -1,0 +1,217 @@
+"""What is saved after a round puts another top server where the first one was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.scripted import model, value_of
+from support.staged import Stage, stage
+
+from fedgsp.errors import DataError, RunError
+from fedgsp.messages import ModelRef
+from top_server.grouping import Plan
+from top_server.models import Held, client_slot
+from top_server.profiles import PROFILES
+from top_server.record import checkpoint
+from top_server.record.directory import RunDirectory
+from top_server.resume import state
+
+
+@asynccontextmanager
+async def staged(folder: Path, merge: str, profile: str) -> AsyncIterator[Stage]:
+    async with stage(merge, run_dir=folder) as s:
+        s.run.profile = PROFILES[profile](s.run)
+        try:
+            yield s
+        finally:
+            s.run.profile.close()
+
+
+async def test_models_groups_and_what_is_known_are_there_again(tmp_path: Path) -> None:
+    at_home = Held(ModelRef("run/3/own", 8, b"d" * 16), 3)
+    async with staged(tmp_path, "none", "histograms") as before:
+        before.run.models.put([client_slot(0), client_slot(1)], "run/3/0", model(5.0))
+        before.run.models.point({client_slot(3): at_home})
+        before.run.plan = Plan(((0, 1), (3,)), (2,))
+        before.run.histograms.update({0: (1, 2), 3: (4, 5)})
+        before.run.local_models[3] = at_home
+        before.run.merging.afresh.add(2)
+        before.run.membership.note_offence(1)
+        await state.save(before.run, RunDirectory(tmp_path), 3, {})
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    assert (saved.round, saved.clients, state.offences(saved)) == (3, (0, 1, 2, 3), {1: 1})
+    async with staged(tmp_path, "none", "histograms") as after:
+        await state.restore(after.run, saved)
+        run = after.run
+        assert await after.value(run.merging.of(0)) == 5.0
+        assert run.merging.of(0) == run.merging.of(1)
+        assert run.merging.of(3) == at_home
+        assert await after.value(run.merging.of(2)) == 1.0  # the initial model
+        assert run.plan == Plan(((0, 1), (3,)), (2,))
+        assert run.histograms == {0: (1, 2), 3: (4, 5)}
+        assert run.local_models == {3: at_home}
+        assert run.merging.afresh == {2}
+
+
+async def test_a_model_that_is_a_checkpoint_is_not_written_twice(tmp_path: Path) -> None:
+    async with staged(tmp_path, "mean", "none") as s:
+        file = tmp_path / "round-0001.safetensors"
+        held = s.run.merging.of(0)
+        checkpoint.save(file, s.run.models.held(held).arrays, checkpoint.Origin("run", "fedgsp", 1, 0))
+        await state.save(s.run, RunDirectory(tmp_path), 1, {held.ref.id: file})
+        (linked,) = (tmp_path / "state").glob("*/model-*")
+        assert linked.samefile(file)
+
+
+async def test_the_last_two_states_stay_and_a_cut_one_does_not_count(tmp_path: Path) -> None:
+    async with staged(tmp_path, "mean", "none") as s:
+        for number in (1, 2, 3):
+            await state.save(s.run, RunDirectory(tmp_path), number, {})
+        (tmp_path / "state" / ".writing").mkdir()
+        folders = sorted((tmp_path / "state").glob("round-*"))
+        assert [path.name for path in folders] == ["round-0002", "round-0003"]
+        for expected in (3, 2):
+            saved = state.latest(RunDirectory(tmp_path))
+            assert saved is not None
+            assert saved.round == expected
+            (folders[expected - 2] / "state.json").write_text("")  # as a power cut may leave it
+
+
+async def test_round_ten_thousand_comes_after_the_one_before_it(tmp_path: Path) -> None:
+    async with staged(tmp_path, "mean", "none") as s:
+        for number in (9_998, 9_999, 10_000, 10_001):
+            await state.save(s.run, RunDirectory(tmp_path), number, {})
+            saved = state.latest(RunDirectory(tmp_path))
+            assert saved is not None
+            assert saved.round == number
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"round-10000", "round-10001"}
+
+
+def test_without_a_state_there_is_none(tmp_path: Path) -> None:
+    assert state.latest(RunDirectory(tmp_path)) is None
+
+
+async def test_chosen_clusters_are_known_again(tmp_path: Path) -> None:
+    async with staged(tmp_path, "clusters", "none") as before:
+        before.run.merging.restore({"chosen": {"0": 1, "2": 3}})
+        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    async with staged(tmp_path, "clusters", "none") as after:
+        await state.restore(after.run, saved)
+        assert after.run.merging.save() == {"chosen": {0: 1, 2: 3}}
+
+
+async def test_updates_give_the_same_inner_products(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3, 1)).astype(np.float32)
+    async with staged(tmp_path, "none", "updates") as before:
+        assert before.run.updates is not None
+        for client, vector in enumerate(vectors):
+            assert before.run.updates.keep(client, vector) == ""
+        gram = before.run.updates.spool.gram([0, 1, 2, 3])
+        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    async with staged(tmp_path, "none", "updates") as after:
+        await state.restore(after.run, saved)
+        assert after.run.updates is not None
+        np.testing.assert_array_equal(after.run.updates.spool.gram([0, 1, 2, 3]), gram)
+        assert after.run.updates.rounds == {0: 1, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+async def test_every_profile_comes_back_as_it_was(tmp_path: Path, profile: str) -> None:
+    async with staged(tmp_path, "none", profile) as before:
+        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    async with staged(tmp_path, "none", profile) as after:
+        await state.restore(after.run, saved)
+        again = after.run.profile.save()
+        assert json.loads(json.dumps(again)) == saved.document["profile"]
+
+
+async def test_known_distances_are_not_measured_again(tmp_path: Path) -> None:
+    known = {
+        "known": [[0, 1, 0.5], [1, 0, 0.5]],
+        "met": [0, 1],
+        "samples": 5,
+        "sizes": {"0": 10},
+        "failures": {"2": 1},
+    }
+    async with staged(tmp_path, "none", "distances") as s:
+        s.run.profile.restore({**known, "spent": [1.5, 7]})
+        assert json.loads(json.dumps(s.run.profile.save())) == {**known, "spent": [1.5, 7]}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("file", ["state.json", "model-0.safetensors", "update-1.npy"])
+@pytest.mark.parametrize("damage", [cut, Path.unlink])
+async def test_a_damaged_state_is_named_and_the_one_before_is_gone_on_from(
+    tmp_path: Path, file: str, damage: Callable[[Path], None]
+) -> None:
+    async with staged(tmp_path, "none", "updates") as before:
+        assert before.run.updates is not None
+        for number in (1, 2):
+            before.run.updates.keep(1, np.array([number], np.float32))
+            await state.save(before.run, RunDirectory(tmp_path), number, {})
+    damage(tmp_path / "state" / "round-0002" / file)
+    saved = state.latest(RunDirectory(tmp_path))
+    assert saved is not None
+    assert saved.round == 1
+    (named,) = saved.damaged
+    assert f"round-0002/{file}" in named
+    async with staged(tmp_path, "none", "updates") as after:
+        await state.restore(after.run, saved)
+        assert after.run.updates is not None
+        np.testing.assert_array_equal(after.run.updates.spool.gram([1]), [[1.0]])
+    damage(tmp_path / "state" / "round-0001" / file)
+    with pytest.raises(DataError, match=r"round-0002.*round-0001.*; restore one of these states, or start the run"):
+        state.latest(RunDirectory(tmp_path))
+
+
+async def again(s: Stage, folder: Path) -> None:
+    saved = state.latest(RunDirectory(folder))
+    assert saved is not None
+    await state.restore(s.run, saved)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "list", "other", "missing", "key"])
+async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    async with staged(tmp_path, "mean", "none") as s:
+        await state.save(s.run, RunDirectory(tmp_path), 1, {})
+        folder = tmp_path / "state" / "round-0001"
+        match damage:
+            case "cut":
+                (folder / "state.json").write_text('{"clients"')
+            case "empty":
+                (folder / "state.json").write_text("{}")
+            case "list":
+                (folder / "state.json").write_text("[]")
+            case "other":
+                origin = checkpoint.Origin("run", "fedgsp", 1, 0)
+                checkpoint.save(folder / "model-0.safetensors", model(7.0).arrays, origin)
+            case "missing":
+                (folder / "model-0.safetensors").unlink()
+            case "key":
+                (folder / "state.json").write_text('{"clients": [], "offences": {}, "config": "", "slots": {}}')
+        with pytest.raises(DataError, match="round-0001"):
+            await again(s, tmp_path)
+
+
+async def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run" / "state").mkdir(parents=True)
+    async with staged(tmp_path / "run", "mean", "none") as s:
+        (tmp_path / "run" / "state" / ".writing").write_text("a file where a folder is needed")
+        with pytest.raises(RunError, match="cannot be written"):
+            await state.save(s.run, RunDirectory(tmp_path / "run"), 1, {})
+        assert value_of(s.run.models.held(s.run.merging.of(0))) == 1.0

@@ -1,0 +1,1 @@
+"""One group's part of a round: its task, its run on a manager, and what its members report."""

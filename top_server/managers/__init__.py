@@ -1,0 +1,1 @@
+"""Group managers as the top server sees them: processes that it starts, asks and replaces."""

@@ -1,0 +1,52 @@
+"""How many group managers a run needs at once, held against --manager-ports before its first round."""
+
+from __future__ import annotations
+
+import logging
+
+from fedgsp.errors import ConfigError
+from top_server.config import RunConfig
+from top_server.grouping import GROUPINGS
+from top_server.grouping.growth import group_count
+from top_server.grouping.sampling import sample_size
+from top_server.merging import share_a_manager
+from top_server.schemes import Scheme
+
+logger = logging.getLogger(__name__)
+
+
+def check(config: RunConfig, scheme: Scheme, clients: int) -> None:
+    """Raises ConfigError if a later round would need more managers than there are ports; warns if one may."""
+    ports = config.manager_port_range
+    if ports is None:
+        return
+    if GROUPINGS[scheme.grouping].counted and not scheme.service:
+        most = max(_counted(config, scheme, number, clients) for number in range(1, config.rounds + 1))
+        if most > len(ports):
+            lower = ["--sampling-rate"] * (scheme.sampling == "groups") + ["--beta"]
+            raise ConfigError(
+                f"round by round the run comes to {most} group managers, but --manager-ports has {len(ports)} ports",
+                f"widen --manager-ports, or lower {', '.join(lower)} or --rounds",
+            )
+    elif (most := _most(scheme, clients)) > len(ports):
+        logger.warning(
+            "--manager-ports has %d ports, and %d clients may come to %d group managers: a round that needs more than "
+            "there are ports ends the run, until it is resumed with more",
+            len(ports),
+            clients,
+            most,
+        )
+
+
+def _counted(config: RunConfig, scheme: Scheme, number: int, clients: int) -> int:
+    groups = group_count(scheme.growth, number, config.alpha, config.beta, clients)
+    return sample_size(groups, config.sampling_rate) if scheme.sampling == "groups" else groups
+
+
+def _most(scheme: Scheme, clients: int) -> int:
+    """Where the clients decide what groups there are: all pairs, or all alone."""
+    if scheme.grouping == "single" and not scheme.service:
+        return 1
+    if not share_a_manager(scheme.merge):
+        return clients
+    return 1 if scheme.grouping == "singletons" and not scheme.service else (clients + 1) // 2

@@ -1,0 +1,39 @@
+"""The stream that every node keeps open to the top server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+
+from fedgsp import wire
+from fedgsp.channels import first_message, refuse
+from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
+from fedgsp.v1 import membership_pb2, membership_pb2_grpc
+from top_server.nodes.membership import Membership
+
+
+class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
+    """A node is part of the run from its hello until its stream ends."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    async def Join(  # noqa: N802
+        self, requests: AsyncIterator[membership_pb2.NodeMessage], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[membership_pb2.TopServerMessage]:
+        """One node's stay."""
+        first = await first_message(requests)
+        hello = wire.decode(NodeMessage, first).kind if first is not None else None
+        if not isinstance(hello, Hello) or not hello.node:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
+        admitted = await self._membership.admit(hello)
+        if isinstance(admitted, Failure):
+            yield wire.encode(TopServerMessage(admitted))
+            return
+        try:
+            while (message := await admitted.outbox.get()) is not None:
+                yield wire.encode(TopServerMessage(message))
+        finally:
+            await self._membership.leave(admitted, "its stream was lost")

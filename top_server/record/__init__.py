@@ -1,0 +1,1 @@
+"""What a run leaves behind: events, history, models, and their directory."""

@@ -1,0 +1,106 @@
+"""The one place where a run speaks: events and history, on disk and to whoever listens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from fedgsp.errors import ConfigError, not_written
+from top_server.record.directory import lock, unusable
+from top_server.record.history import complete, plain, to_line
+
+if TYPE_CHECKING:
+    from io import FileIO
+    from pathlib import Path
+    from types import TracebackType
+
+    from top_server.record.directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+#: An event as it stands in events.jsonl: "time" (ISO 8601, UTC), "event" (its kind), and its fields.
+Event = dict[str, Any]
+Subscriber = Callable[[Event], None]
+
+
+class Recorder(Protocol):
+    """Where events go."""
+
+    def record(self, kind: str, **fields: object) -> None:
+        """Notes an event."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Journal:
+    """Writes a run directory's events.jsonl and history.jsonl, line by line; for one thread."""
+
+    def __init__(self, directory: RunDirectory, now: Callable[[], datetime] = _utc_now) -> None:
+        try:
+            self._events, self._history = _open(directory.events), _open(directory.history)
+        except OSError as error:
+            raise unusable(directory, "the record in", error) from None
+        try:
+            lock(self._events, directory)
+        except ConfigError:
+            self.close()
+            raise
+        self._now = now
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Have every later event told to `subscriber`; the result ends that."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
+
+    def record(self, kind: str, **fields: Any) -> None:
+        """Write an event and tell it to the subscribers; RunError if the disk takes no more."""
+        time = self._now().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        event: Event = plain({"time": time, "event": kind, **fields})
+        _append(self._events, event)
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(event)
+            except Exception:  # a run does not end because somebody cannot watch it
+                logger.exception("a subscriber failed at %s and is told no more", kind)
+                self._subscribers.remove(subscriber)
+
+    def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a round's row of the history and return it with all its keys, for the event round_finished.
+
+        Raises ValueError for a key that no row has, RunError if the disk takes no more.
+        """
+        completed: dict[str, Any] = plain(complete(row))
+        _append(self._history, completed)
+        return completed
+
+    def close(self) -> None:
+        """Close both files; nothing can be recorded after."""
+        self._events.close()
+        self._history.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _open(path: Path) -> FileIO:
+    # Without a buffer: what a full disk refuses would stay in one, and be refused once more at the end.
+    return path.open("ab", buffering=0)
+
+
+def _append(file: FileIO, line: Mapping[str, Any]) -> None:
+    rest = to_line(line).encode()
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        raise not_written(file.name, error) from error

@@ -1,0 +1,197 @@
+"""A run that was cut off: what its directory says of it, and how far its last round had come."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgsp.errors import ConfigError, DataError, RunError
+from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
+from top_server import config
+from top_server.config import RunConfig
+from top_server.groups.moved import Moved
+from top_server.groups.run import first_attempt
+from top_server.groups.task import Trace
+from top_server.groups.watch import OFFENCES
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
+from top_server.resume import state
+
+
+@dataclass(slots=True)
+class _GroupSoFar:
+    """A group's hops, and who was skipped before the last of these."""
+
+    hops: list[FinishedHop] = field(default_factory=list)
+    skipped: dict[int, MemberSkipped] = field(default_factory=dict)
+    settled: dict[int, MemberSkipped] = field(default_factory=dict)
+    moved: Moved = field(default_factory=Moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A round that was begun: its groups, and what is known of each."""
+
+    round: int
+    teams: tuple[tuple[int, ...], ...]
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a run goes on from."""
+
+    run_id: str
+    address: str
+    #: Where relative paths in its settings begin.
+    directory: Path
+    #: Of each client, known before anybody joins again.
+    offences: Mapping[int, int]
+    #: How often it was resumed, this time included.
+    times: int
+    saved: state.Saved | None
+    interrupted: Interrupted | None
+
+    @property
+    def round(self) -> int:
+        """The last round that is done."""
+        return self.saved.round if self.saved is not None else 0
+
+
+def find(directory: RunDirectory) -> Resumed:
+    """Reads a run's directory; raises ConfigError if there is nothing to go on with, DataError if it is damaged."""
+    if not directory.events.exists():
+        raise ConfigError(f"--resume {directory.path} holds no run", "give the directory of a run (its --run-dir)")
+    try:
+        found = _read(directory)
+        _check_history(directory, found)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"--resume {directory.path}: its record is damaged ({type(error).__name__}: {error})"
+        raise DataError(what, "restore it, or start the run again") from None
+    return found
+
+
+def work_there(resumed: Resumed) -> None:
+    """Turns to the directory where the run was started; raises ConfigError if it is gone."""
+    try:
+        os.chdir(resumed.directory)
+    except OSError as error:
+        what = f"the run was started in {resumed.directory}, which cannot be entered: {error.strerror}"
+        raise ConfigError(
+            what, "its settings may have paths that begin there: restore it, or make an empty one"
+        ) from None
+
+
+def check_settings(resumed: Resumed, settings: RunConfig) -> None:
+    """Raises ConfigError if the settings in the directory are not those that the run had."""
+    if resumed.saved is None:
+        return
+    had = tomllib.loads(resumed.saved.document["config"])
+    have = tomllib.loads(config.dump(dataclasses.replace(settings, run_dir=None)))
+    compared = (had.keys() | have.keys()).difference(config.MAY_CHANGE)
+    changed = sorted(name for name in compared if had.get(name) != have.get(name))
+    if changed:
+        what = f"--resume: {', '.join(map(config.flag, changed))} in config.toml is not what the run had"
+        raise ConfigError(what, "restore that file: a run that is resumed has the settings that it began with")
+
+
+def _check_history(directory: RunDirectory, found: Resumed) -> None:
+    rows = read_lines(directory.history) if directory.history.exists() else []
+    numbers = [row["round"] for row in rows]
+    if found.saved is None and numbers:
+        raise DataError(f"--resume {directory.path}: state/ is gone", "restore it, or start the run again")
+    if numbers[: found.round] != list(range(1, found.round + 1)):
+        what = f"--resume {directory.path}: history.jsonl lacks rounds of the {found.round} that are done"
+        raise DataError(what, "restore it, or start the run again")
+
+
+def _read(directory: RunDirectory) -> Resumed:
+    events = read_lines(directory.events)
+    started = [event for event in events if event["event"] == "run_started"]
+    listening = [event for event in events if event["event"] == "listening"]
+    if not started or not listening:
+        remedy = f"start it again: top-server --config {directory.config} --run-dir {directory.path}"
+        raise ConfigError(f"--resume {directory.path}: that run was cut off before its first round", remedy)
+    if any(event["event"] == "run_finished" for event in events):
+        raise ConfigError(f"--resume {directory.path}: that run is finished", "its models are in models/")
+    saved = state.latest(directory)
+    times = 1 + sum(event["event"] == "run_resumed" for event in events)
+    done = saved.round if saved is not None else 0
+    interrupted = _interrupted(events, done + 1, first_attempt(times))
+    offences = Counter(state.offences(saved) if saved is not None else {})
+    # Whoever was skipped since the last finished hop is tried again.
+    settled = [skipped for trace in (interrupted.traces if interrupted else ()) for skipped in trace.skipped]
+    offences.update(skipped.client for skipped in settled if skipped.failure and skipped.failure.code in OFFENCES)
+    where = Path(started[0]["directory"])
+    return Resumed(started[0]["run"], listening[-1]["address"], where, offences, times, saved, interrupted)
+
+
+def mend(directory: RunDirectory, done: int) -> None:
+    """Cuts off lines that were being written, and rows of rounds that are played again; raises RunError."""
+    try:
+        _keep(directory.events, lambda _: True)
+        _keep(directory.history, lambda row: row["round"] <= done)
+    except OSError as error:
+        raise RunError(f"{directory.path} cannot be mended: {error.strerror}", "make room on that disk") from error
+
+
+def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Cuts a file of JSON lines off at the first that is not wanted."""
+    kept = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n") or not wanted(json.loads(line)):
+            break
+        kept += len(line)
+    with path.open("r+b") as file:
+        file.truncate(kept)
+
+
+def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int) -> Interrupted | None:
+    """What came of a round before the cut; None if it was not begun, or was done but not saved."""
+    teams: tuple[tuple[int, ...], ...] | None = None
+    groups: list[_GroupSoFar] = []
+    goes_on = False
+    for event in events:
+        if event.get("round") != number:
+            continue
+        match event["event"]:
+            case "round_resumed":
+                goes_on = True
+            case "round_started":
+                if not goes_on:
+                    teams = tuple(tuple(team) for team in event["teams"])
+                    groups = [_GroupSoFar() for _ in teams]
+                goes_on = False
+            case "hop_finished" | "client_skipped" if teams is not None and event["group"] < len(groups):
+                _note(groups[event["group"]], event)
+            case "round_finished":
+                teams = None
+    if teams is None:
+        return None
+    traces = tuple(Trace(attempt, tuple(group.hops), tuple(group.settled.values()), group.moved) for group in groups)
+    return Interrupted(number, teams, traces)
+
+
+def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
+    if event.get("program") != "relay":  # who told no histogram has none
+        return
+    client = event["client"]
+    if event["event"] == "client_skipped":
+        failure = Failure(FailureCode[event["code"]], str(event["reason"]))
+        group.skipped[client] = MemberSkipped(client, failure)
+        group.hops = [hop for hop in group.hops if hop.member is not None and hop.member.client != client]
+        return
+    member = Member(client, event["node"] or "", "", event["samples"])
+    hop = FinishedHop(member, ModelRef(event["model"]), event["update_length"])
+    group.hops[event["position"] :] = [hop]
+    group.moved += Moved(event["bytes"], 0) if event["via"] == "node" else Moved(0, event["bytes"])
+    group.skipped.pop(client, None)
+    # Those skipped before would now train out of their turn; whoever was skipped since has not missed it.
+    group.settled = dict(group.skipped)

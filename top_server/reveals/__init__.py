@@ -1,0 +1,1 @@
+"""What clients reveal of their updates, and the inner products taken from it."""

@@ -1,0 +1,189 @@
+"""What a person, or a program, sees of a run while it lasts; it only listens to the journal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleRenderable, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
+
+from top_server.record.history import to_line
+from top_server.view.printing import Printer, printing
+from top_server.view.state import LAST_EVENTS, ViewState, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from top_server.record.directory import RunDirectory
+    from top_server.record.journal import Event, Journal, Subscriber
+    from top_server.view.state import Group as GroupState
+
+GROUP_WIDTH = 26
+BAR_WIDTH = 10
+HEAD_GAP = 2
+SPARKLINE_WIDTH = 30
+#: Lines of the drawing that are not groups: three of numbers, one of "and more", the events, and one for the cursor.
+OTHER_LINES = 5 + LAST_EVENTS
+_STEPS = "▁▂▃▄▅▆▇█"
+_ASCII_STEPS = "_.-=+*#@"
+_STYLES = {"training": "cyan", "finished": "green", "failed": "red"}
+_ORDER = list(_STYLES)
+
+
+@contextlib.contextmanager
+def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[None]:
+    """Show the run on stdout: JSON lines, a live display where it is a terminal, or else a line per round."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for the display: names may have any letters
+    with printing() as printer:
+        if json:
+            with _subscribed(journal, lambda event: printer.put(to_line(event))):
+                yield
+            return
+        console = Console()
+        try:
+            with _display(journal, console) if console.is_interactive else _lines(journal, printer):
+                yield
+        finally:
+            printer.put(f"recorded in {directory.path}\n")
+
+
+@contextlib.contextmanager
+def _subscribed(journal: Journal, subscriber: Subscriber) -> Iterator[None]:
+    unsubscribe = journal.subscribe(subscriber)
+    try:
+        yield
+    finally:
+        unsubscribe()
+
+
+@contextlib.contextmanager
+def _display(journal: Journal, console: Console) -> Iterator[None]:
+    state, lock = ViewState(), threading.Lock()
+
+    def apply(event: Event) -> None:
+        with lock:
+            state.apply(event)
+
+    def frame() -> ConsoleRenderable:
+        with lock:  # a thread of Live's draws, while events come in
+            return draw(state, datetime.now(UTC), console.width, console.height, ascii_only=console.options.ascii_only)
+
+    with (
+        _subscribed(journal, apply),
+        # A log that goes to the same terminal appears above the display; one that goes elsewhere is left alone.
+        Live(console=console, get_renderable=frame, redirect_stderr=sys.stderr.isatty()),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _lines(journal: Journal, printer: Printer) -> Iterator[None]:
+    def tell(event: Event) -> None:
+        line = describe(event)
+        if line is not None:
+            printer.put(f"{event['time'][11:19]} {line}\n")
+
+    with _subscribed(journal, tell):
+        yield
+
+
+def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: bool = False) -> ConsoleRenderable:
+    """The display, no larger than a terminal of `width` x `height`."""
+    if not state.started:
+        where = f"waiting for nodes at {state.address}" if state.address else "starting"
+        lines = [Text(f"{where}: {len(state.nodes)} nodes with {state.clients} clients", "bold")]
+        return _fitted([*lines, *_events(state)])
+    numbers = Text(f"{len(state.nodes)} nodes, {state.clients} clients")
+    if found := state.discriminators:
+        numbers.append(f"   {found.exchanges} exchanges, {found.left} of {found.pairs} pairs left", "bold")
+    if state.accuracies:
+        numbers.append(f"   accuracy {state.accuracies[-1]:.4f} ", "bold")
+        numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
+    if state.loss is not None:
+        numbers.append(f"   loss {state.loss:.4f}")
+    groups = _groups(state, width, max(height - OTHER_LINES, 1))
+    return _fitted([_head(state, now, width), numbers, *groups, *_events(state)])
+
+
+def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
+    """The last `width` values as bars between their lowest and their highest."""
+    steps = _ASCII_STEPS if ascii_only else _STEPS
+    shown = values[-width:]
+    low, high = min(shown), max(shown)
+    scale = (len(steps) - 1) / (high - low) if high > low else 0.0
+    return "".join(steps[round((value - low) * scale)] for value in shown)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    return str(timedelta(seconds=round(max(seconds, 0.0))))
+
+
+def _head(state: ViewState, now: datetime, width: int) -> Table:
+    assert state.started is not None
+    total: int | None
+    if found := state.discriminators:
+        # No time is told: how many exchanges will follow is not known. Until a pair has stopped the bar only moves.
+        title, left = "telling data apart", None
+        done, total = found.pairs - found.left, found.pairs if found.left < found.pairs else None
+    else:
+        title = f"round {state.round} of {state.rounds}" if state.round else f"before round 1 of {state.rounds}"
+        done, total, left = state.finished_rounds, max(state.rounds, 1), state.seconds_left
+    shown = Text(f"{state.scheme}  {title}", "bold")
+    elapsed = Text(f"{duration((now - state.started).total_seconds())} elapsed")
+    to_go = Text("" if left is None else f"about {duration(left)} left")
+    room = width - sum(text.cell_len + HEAD_GAP for text in (shown, elapsed, to_go))
+    row = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, HEAD_GAP))
+    bar = ProgressBar(total=total, completed=done, width=min(max(room, BAR_WIDTH), 2 * BAR_WIDTH))
+    row.add_row(shown, bar, elapsed, to_go)
+    return row
+
+
+def _groups(state: ViewState, width: int, most_lines: int) -> list[ConsoleRenderable]:
+    if not state.sampled_groups or state.discriminators:
+        return []
+    states = [group.state for group in state.groups.values()]
+    counts = ", ".join(f"{states.count(name)} {name}" for name in _ORDER if name in states)
+    title = Text(f"{state.sampled_groups} groups{': ' if counts else ''}{counts}")
+    columns = max(width // GROUP_WIDTH, 1)
+    # Those at work first, for the others have nothing to show any more.
+    ordered = sorted(state.groups.values(), key=lambda group: (_ORDER.index(group.state), group.number))
+    shown = ordered[: columns * most_lines]
+    table = Table.grid(padding=(0, 1))
+    for first in range(0, len(shown), columns):
+        table.add_row(*(_group(group) for group in shown[first : first + columns]))
+    more = len(ordered) - len(shown)
+    return [title, table, *([Text(f"... and {more} more", "dim")] if more else [])]
+
+
+def _group(group: GroupState) -> Table:
+    cell = Table.grid(padding=(0, 1))
+    for column_width in (4, BAR_WIDTH, 8):
+        cell.add_column(width=column_width, no_wrap=True)
+    style = _STYLES[group.state]
+    bar = ProgressBar(
+        total=max(group.members, 1), completed=group.hops, width=BAR_WIDTH, complete_style=style, finished_style=style
+    )
+    skipped = f" -{group.skipped}" if group.skipped else ""
+    cell.add_row(Text(f"{group.number:>4}"), bar, Text(f"{group.hops}/{group.members}{skipped}", style))
+    return cell
+
+
+def _events(state: ViewState) -> list[ConsoleRenderable]:
+    return [Text(line, "dim") for line in state.last_events]
+
+
+def _fitted(lines: Sequence[ConsoleRenderable]) -> Group:
+    for line in lines:
+        if isinstance(line, Text):
+            line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
