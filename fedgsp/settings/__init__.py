@@ -1,0 +1,1 @@
+"""Settings of the three programs and options of parts: each described once, as a field of a dataclass."""

@@ -1,0 +1,170 @@
+"""One description for each setting and each option: its type, default, bounds and help.
+
+A description is a field of a frozen dataclass, made by `setting`. Flags, the TOML file, checks, `--help` and the
+reference page are all made from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedgsp.errors import ConfigError
+from fedgsp.options import suggestion, truth
+
+T = TypeVar("T")
+
+#: Largest whole number that an option may have, unless its description says otherwise: it fits every message.
+MOST_WHOLE = 2**31 - 1
+_NAMES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: "text", Path: "a path"}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    name: str = "",
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] = (),
+    metavar: str | None = None,
+    **more: Any,
+) -> Any:
+    """A field of a dataclass of settings or options.
+
+    `name` is the written name where it differs from the field's, as for `lambda`. `least` and `most` are part of the
+    allowed range, `above` and `below` are not. `more` is for one reader alone, such as `panel` for `--help`.
+    """
+    rules = {"least": least, "above": above, "most": most, "below": below}
+    metadata = {"help": help, "name": name, "choices": choices, "metavar": metavar, "rules": rules, **more}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class OptionError(ValueError):
+    """An option has a text that is no value of it."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"option {name} is {text!r}")
+        self.name = name
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is known of one setting or option."""
+
+    #: As people write it.
+    name: str
+    #: As Python code names it.
+    field: str
+    #: bool, int, float, str, Path, dict, or a class with a class method `parse(texts)` for options of single clients.
+    type: Any
+    #: Whether None is a value: the setting was not given, or there is no limit.
+    optional: bool
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    metavar: str | None
+    #: Bounds by name: least, above, most, below; None where there is no such bound.
+    rules: Mapping[str, float | None]
+    metadata: Mapping[str, Any]
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = {"least": "of at least", "above": "above", "most": "of at most", "below": "below"}
+        bounds = [f"{words[rule]} {bound:g}" for rule, bound in self.rules.items() if bound is not None]
+        return " ".join([_NAMES.get(self.type, "a number"), " and ".join(bounds)]).strip()
+
+    def parse(self, text: str) -> Any:
+        """The value that a text stands for; raises OptionError if it stands for none."""
+        try:
+            value = truth(text) if self.type is bool else self.type(text)
+        except ValueError:
+            raise OptionError(self.name, text) from None
+        if not self.allows(value):
+            raise OptionError(self.name, text)
+        return value
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value of the right type is within the bounds and among the choices."""
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return True
+        least, above, most, below = (self.rules[rule] for rule in ("least", "above", "most", "below"))
+        return (
+            math.isfinite(value)
+            and (least is None or value >= least)
+            and (above is None or value > above)
+            and (most is None or value <= most)
+            and (below is None or value < below)
+            and (most is not None or not isinstance(value, int) or value <= MOST_WHOLE)
+        )
+
+
+def described(kind: type[Any]) -> Mapping[str, Described]:
+    """The descriptions of a dataclass of settings or options, by field."""
+    hints = typing.get_type_hints(kind)
+    found = {}
+    for field in dataclasses.fields(kind):
+        annotation = hints[field.name]
+        optional = isinstance(annotation, types.UnionType)
+        if optional:
+            annotation = next(part for part in typing.get_args(annotation) if part is not types.NoneType)
+        data = field.metadata
+        found[field.name] = Described(
+            name=data["name"] or field.name,
+            field=field.name,
+            type=typing.get_origin(annotation) or annotation,
+            optional=optional,
+            default=field.default_factory() if callable(field.default_factory) else field.default,
+            help=data["help"],
+            choices=data["choices"],
+            metavar=data["metavar"],
+            rules=data["rules"],
+            metadata=data,
+        )
+    return found
+
+
+def read_options(kind: type[T], whose: str, given: Mapping[str, str]) -> T:
+    """The options of one part as its dataclass, from texts.
+
+    `whose` names the part in errors, such as "grouping hcct". A type with a class method `parse_all` reads several
+    texts: those of NAME and of NAME.ID for single clients. Raises ConfigError for an unknown name or a wrong value.
+    """
+    known = {one.name: one for one in described(kind).values()}
+    texts: dict[str, dict[str, str]] = {}
+    for name, text in given.items():
+        base, dot, client = name.partition(".")
+        one = known.get(base)
+        if one is None or (dot and not (hasattr(one.type, "parse_all") and client == str_of_client(client))):
+            raise ConfigError(f"{whose} has no option {name!r}", suggestion(name, known, "its options are"))
+        texts.setdefault(base, {})[client] = text
+    values = {}
+    for name, found in texts.items():
+        one = known[name]
+        try:
+            several = hasattr(one.type, "parse_all")
+            values[one.field] = one.type.parse_all(one, found) if several else one.parse(found[""])
+        except OptionError as error:
+            raise ConfigError(f"{whose}: option {error.name} is {error.text!r}", f"give {one.wanted}") from None
+    return kind(**values)
+
+
+def str_of_client(text: str) -> str | None:
+    """The text of a client's number as people write it; None if the text is no such number."""
+    return str(int(text)) if text.isdecimal() else None

@@ -1,0 +1,40 @@
+"""An option that single clients may have another value of, such as `alpha=1` and `alpha.3=10`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.settings.fields import Described, OptionError
+
+
+class PerClient(NamedTuple):
+    """A number for every client; clients named in `own` have another one than the `common` number."""
+
+    common: float
+    own: Mapping[int, float] = {}
+
+    def of(self, clients: Sequence[int]) -> NDArray[np.float64]:
+        """The numbers of these clients, shape (N,), in their order."""
+        return np.array([self.own.get(client, self.common) for client in clients], np.float64)
+
+    @classmethod
+    def parse_all(cls, option: Described, texts: Mapping[str, str]) -> PerClient:
+        """The numbers from texts by client ("" is every client); raises OptionError for a wrong one."""
+        numbers = {client: _number(option, client, text) for client, text in texts.items()}
+        common = numbers.pop("", option.default.common)
+        return cls(common, {int(client): number for client, number in numbers.items()})
+
+
+def _number(option: Described, client: str, text: str) -> float:
+    name = f"{option.name}.{client}" if client else option.name
+    try:
+        number = float(text)
+    except ValueError:
+        raise OptionError(name, text) from None
+    if not option.allows(number):
+        raise OptionError(name, text)
+    return number
