@@ -12,7 +12,8 @@ from typing import Any
 from sweep import begun, beside, check
 
 from fedgsp.errors import RunError
-from top_server.config import load
+from fedgsp.settings.files import load
+from fedgsp.settings.run import RunConfig
 
 #: Of an event: the nodes that start then, each by the clients that it hosts.
 Coming = Callable[[dict[str, Any]], Iterable[Iterable[int]]]
@@ -24,7 +25,7 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
     if (directory / "summary.json").exists():
         return
     command = [*begun(settings, directory), "--json"]
-    config = load(beside(directory, ".toml"))
+    config = load(RunConfig, beside(directory, ".toml"))
     options = [text for key, value in config.task_option.items() for text in ("--task-option", f"{key}={value}")]
     nodes: list[subprocess.Popen[bytes]] = []
     address = ""

@@ -30,7 +30,10 @@ import tomli_w
 
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.options import options
-from top_server.config import FIELDS, METHOD, TASK, TRAINING, RunConfig, flag, load, parse
+from fedgsp.settings.checks import flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.files import load, parse
+from fedgsp.settings.run import METHOD, TASK, TRAINING, RunConfig
 
 #: Settings of other panels that change what a run comes to.
 _ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
@@ -139,12 +142,12 @@ def beside(directory: Path, ending: str) -> Path:
 
 def check(settings: dict[str, Any], directory: Path) -> None:
     """Raises ConfigError for settings that cannot be, and if a run with others is finished there."""
-    asked = parse(tomli_w.dumps(settings), beside(directory, ".toml"))
+    asked = parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml"))
     if not (directory / "summary.json").exists():
         return
-    found = load(directory / "config.toml")
-    for name, field in FIELDS.items():
-        if field.metadata["panel"] not in (METHOD, TRAINING, TASK) and name not in _ALSO_SAME:
+    found = load(RunConfig, directory / "config.toml")
+    for name, one in described(RunConfig).items():
+        if one.metadata["panel"] not in (METHOD, TRAINING, TASK) and name not in _ALSO_SAME:
             continue
         if comparable(found, name) != comparable(asked, name):
             there, here = getattr(found, name), getattr(asked, name)

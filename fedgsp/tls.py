@@ -51,12 +51,6 @@ class TlsFiles:
     cert: Path
     key: Path
 
-    @property
-    def flags(self) -> list[str]:
-        """The flags that give a child the same files; absolute, so that no path looks like a flag."""
-        named = {"--tls-ca": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
-        return [word for flag, path in named.items() for word in (flag, str(path.absolute()))]
-
 
 @dataclass(frozen=True, slots=True)
 class Tls:

@@ -31,12 +31,13 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.settings.node import NodeSettings
+from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.personal import PersonalState
-from fedgsp_node.settings import NodeSettings
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.worker import Worker
@@ -58,6 +59,7 @@ LONGEST_DIAL_S = 30.0
 
 async def run(settings: NodeSettings) -> None:
     """Lives until the run is over; raises UserError if the node cannot take part or the run did not finish."""
+    tls = credentials(settings)
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
@@ -66,12 +68,12 @@ async def run(settings: NodeSettings) -> None:
         # All of the task's code runs in the slot: the loop stays free to hear that it should stop.
         personal = PersonalState(settings.state_dir)
         clients = await slot.run(
-            lambda _: Clients(load_task(settings.task, settings.task_options), settings.clients, personal)
+            lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal)
         )
         await slot.run(lambda _: clients.rehearse())
         async with (
-            Channels(settings.tls, settings.lost_after) as channels,
-            _peer_server(settings, store) as peer_address,
+            Channels(tls, settings.lost_after) as channels,
+            _peer_server(settings, store, tls) as peer_address,
         ):
             fetcher = Fetcher(store, channels, clients.tensors, host)
             worker = Worker(clients, store, fetcher, slot)
@@ -81,8 +83,16 @@ async def run(settings: NodeSettings) -> None:
         slot.close()
 
 
+def credentials(settings: NodeSettings) -> Tls | None:
+    """What this node proves its identity by; raises ConfigError if peers could not be convinced by it."""
+    found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
+    if found and dialled and not is_wildcard(host := split_address(dialled)[0]):
+        found.check_covers(host, "where other nodes dial this one")
+    return found
+
+
 @contextlib.asynccontextmanager
-async def _peer_server(settings: NodeSettings, store: ModelStore) -> AsyncIterator[str]:
+async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | None) -> AsyncIterator[str]:
     """Serves the node's models to its peers, if it can be dialled; yields the address that peers are told."""
     if not settings.peer_listen:
         yield ""
@@ -93,7 +103,7 @@ async def _peer_server(settings: NodeSettings, store: ModelStore) -> AsyncIterat
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    server, bound = await start_server(settings.peer_listen, [servicer.add_to], settings.tls, settings.lost_after)
+    server, bound = await start_server(settings.peer_listen, [servicer.add_to], tls, settings.lost_after)
     _, port = split_address(bound)
     try:
         advertised = settings.advertise or bound
@@ -128,7 +138,7 @@ class _Node:
             clients.tensors,
             peer_address,
             clients.training_flop,
-            options_to_share(settings.task, settings.task_options, clients.task),
+            options_to_share(settings.task, settings.task_option, clients.task),
             source_digest(clients.task),
         )
         self._attachments: dict[str, asyncio.Task[None]] = {}

@@ -17,11 +17,14 @@ import typer
 
 import fedgsp_node.cli
 import top_server.cli
+from fedgsp.settings.files import load
+from fedgsp.settings.flags import combine, given
+from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
 from fedgsp_node.tasks import BUILT_IN
 from fedgsp_node.training import ALGORITHMS
 from group_manager.programs import PROGRAMS
-from top_server import config, settings_cli
+from top_server.choosing import NAMES
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
 from top_server.merging import MERGES
@@ -222,5 +225,5 @@ def check_flags(program: str, arguments: list[str]) -> None:
         if context._protected_args or context.args:
             raise LookupError(f"no command {[*context._protected_args, *context.args][0]}")
         file = context.params["config_file"]
-        base = config.load(ROOT / file) if file and (ROOT / file).is_file() else config.RunConfig()
-        settings_cli.combine(base, settings_cli.given(context))
+        base = load(RunConfig, ROOT / file) if file and (ROOT / file).is_file() else RunConfig()
+        combine(base, given(context, RunConfig), NAMES)

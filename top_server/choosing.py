@@ -7,16 +7,31 @@ from collections.abc import Collection, Iterator, Mapping
 
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
-from fedgsp.local_training import KEEPS_HEAD, SMALLEST_BATCH, training_options
+from fedgsp.local_training import KEEPS_HEAD, SMALLEST_BATCH, TRAININGS, training_options
 from fedgsp.messages import TensorSpec
-from top_server.config import FIELDS, GROUPING_SERVICE, RunConfig, flag
+from fedgsp.programs import PROGRAMS
+from fedgsp.settings.checks import Names, flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
 from top_server.grouping import GROUPINGS
+from top_server.grouping.growth import GROWTHS
 from top_server.grouping.options import client_of
-from top_server.merging import MERGE_OPTIONS
+from top_server.merging import MERGE_OPTIONS, MERGES
 from top_server.merging.soft_clusters import SoftClusters
 from top_server.merging.trimming import TRIM_OPTIONS, TRIMMED, read_trim
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
+
+#: Setting -> the names that it may take.
+NAMES: Names = {
+    "scheme": SCHEMES,
+    "growth": GROWTHS,
+    "grouping": GROUPINGS,
+    "program": [name for name, program in PROGRAMS.items() if program.for_schemes],
+    "training": TRAININGS,
+    "aggregation": AGGREGATIONS,
+    "merge": MERGES,
+}
 
 #: What a choice needs of another: column, value, other column, its values. What is neither here nor in the tables of
 #: groupings and aggregations goes with everything.
@@ -91,7 +106,7 @@ def _check_growth(config: RunConfig, scheme: Scheme) -> None:
     read = {"alpha": counted and scheme.growth != "constant", "beta": counted, "growth": counted}
     if scheme.sampling == "none":
         for name in ("alpha", "beta", "growth", "sampling_rate"):
-            if getattr(config, name) != FIELDS[name].default and not read.get(name):
+            if getattr(config, name) != described(RunConfig)[name].default and not read.get(name):
                 remedy = "give --grouping-option alpha=..." if name == "alpha" else "leave it out"
                 raise ConfigError(
                     f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups", remedy

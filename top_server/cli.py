@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +10,16 @@ import typer
 
 from fedgsp import commands, lifecycle, logs, tls
 from fedgsp.errors import ConfigError
-from top_server import config, settings_cli
+from fedgsp.settings.checks import flag
+from fedgsp.settings.files import load
+from fedgsp.settings.flags import combine, given, settled, with_flags
+from fedgsp.settings.grouping_service import GroupingServiceSettings
+from fedgsp.settings.run import RunConfig
+from top_server.choosing import NAMES
+from top_server.resume.find import may_change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 NAME = "top-server"
 OUTPUT = "Output"
@@ -22,16 +27,8 @@ OUTPUT = "Output"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a flag for every setting in place of its `**settings`."""
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    named = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
-    command.__signature__ = inspect.Signature([*named, *settings_cli.parameters()])  # type: ignore[attr-defined]
-    return command
-
-
 @app.callback(invoke_without_command=True)
-@_with_settings
+@with_flags(RunConfig, NAMES)
 def run(
     context: typer.Context,
     *,
@@ -56,26 +53,25 @@ def run(
     **_settings: Any,
 ) -> None:
     """Lead a federated-learning run: wait for nodes, group their clients, train, record."""
-    flags = settings_cli.given(context)
+    flags = given(context, RunConfig)
     if context.invoked_subcommand is not None:
         if flags or config_file or resume:
-            wrong = "--config" if config_file else "--resume" if resume else config.flag(next(iter(flags)))
+            wrong = "--config" if config_file else "--resume" if resume else flag(next(iter(flags)))
             raise ConfigError(f"{wrong} is for a run, not for {context.invoked_subcommand}", "drop it")
         return
     if resume is not None:
-        fixed = [config.flag(name) for name in flags if name not in config.MAY_CHANGE]
+        fixed = [flag(name) for name in flags if name not in may_change()]
         if fixed or config_file:
             wrong = "--config" if config_file else fixed[0]
             raise ConfigError(f"{wrong} cannot be given with --resume: the run has its settings", "drop it")
         logs.configure(verbose)
         raise typer.Exit(_resume(resume, flags, json))
-    base = config.load(config_file) if config_file else config.RunConfig()
-    settings = settings_cli.combine(base, flags)
+    settings = settled(RunConfig, config_file, flags, NAMES)
     logs.configure(verbose)
     raise typer.Exit(_run(settings, json))
 
 
-def _run(settings: config.RunConfig, json: bool) -> int:
+def _run(settings: RunConfig, json: bool) -> int:
     # What --help and a bad flag can do without, most of all gRPC.
     from top_server import choosing, local_run, server
     from top_server.record.directory import prepare
@@ -101,8 +97,8 @@ def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
     directory = RunDirectory(path.absolute())
     resumed = resuming.find(directory)
     resuming.work_there(resumed)
-    had = dataclasses.replace(config.load(directory.config), run_dir=directory.path)
-    settings = settings_cli.combine(had, flags)
+    had = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path)
+    settings = combine(had, flags, NAMES)
     choosing.choose(settings)
     resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
@@ -126,30 +122,23 @@ def picture(
 
 
 @app.command()
+@with_flags(GroupingServiceSettings, {})
 def grouping_service(
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="where top servers ask; port 0 picks a free one")
-    ] = "127.0.0.1:7300",
-    tls_ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PEM file of the CA that issued the top servers' certificates")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PEM file of the certificate shown to them")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PEM file of the private key of --tls-cert")
+    context: typer.Context,
+    *,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="settings in TOML; flags override them")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="log more to stderr")] = False,
+    **_settings: Any,
 ) -> None:
     """Serve groupings to top servers that were started with --grouping grpc://HOST:PORT."""
-    from fedgsp.channels import check_address
-
-    check_address("--listen", listen)
+    settings = settled(GroupingServiceSettings, config_file, given(context, GroupingServiceSettings), {})
     logs.configure(verbose)
-    credentials = tls.load(tls.tls_files(tls_ca, tls_cert, tls_key))
+    credentials = tls.load(settings.tls_files)
     from top_server import grouping_service
 
-    raise typer.Exit(lifecycle.run(grouping_service.serve(listen, credentials)))
+    raise typer.Exit(lifecycle.run(grouping_service.serve(settings.listen, credentials)))
 
 
 def main() -> None:

@@ -14,7 +14,11 @@ import numpy as np
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import HostedClient
-from top_server.config import FIELDS, PROCESSES, RunConfig, flag, load
+from fedgsp.settings.checks import flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.files import load
+from fedgsp.settings.peers import CONNECTIONS
+from fedgsp.settings.run import PROCESSES, RunConfig
 from top_server.record.directory import RunDirectory, check_free, claim, lock, unusable
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal
@@ -44,7 +48,8 @@ _ANOTHER = "give another directory: a local run is made where there is none"
 
 def settings(config: RunConfig) -> RunConfig:
     """Those of the local run that goes with a run."""
-    processes = [name for name, field in FIELDS.items() if field.metadata["panel"] == PROCESSES]
+    panels = (PROCESSES, CONNECTIONS)
+    processes = [name for name, one in described(RunConfig).items() if one.metadata["panel"] in panels]
     same = {name: getattr(config, name) for name in {*SAME, *processes}}
     return RunConfig(scheme="independent", run_dir=config.local_run, evaluate_every=config.evaluate_every, **same)
 
@@ -60,7 +65,7 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
         check_free(directory, "--local-run")
         return None
     try:
-        found, wanted = load(directory.config), settings(config)
+        found, wanted = load(RunConfig, directory.config), settings(config)
     except ConfigError as error:
         raise ConfigError(f"--local-run {directory.path} holds no run: {error.what}", error.remedy) from None
     for name in ("scheme", *SAME, *LEFT_TO_SCHEME):

@@ -18,8 +18,8 @@ from fedgsp.encoding import BFLOAT16, rounded, wire_bytes
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
+from fedgsp.settings.run import RunConfig
 from fedgsp.weights import Weights, total_bytes, without_head
-from top_server.config import RunConfig
 from top_server.grouping import GroupingRequest, Plan
 from top_server.groups.run import MOST_MANAGERS, MOST_TRIES, first_attempt, run_group
 from top_server.groups.task import LOST, GroupOutcome, GroupTask, Trace

@@ -21,12 +21,14 @@ from fedgsp.errors import ConfigError, RunError, UserError, not_written
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.settings.children import arguments_of
+from fedgsp.settings.manager import ManagerSettings
+from fedgsp.settings.run import RunConfig
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
 from top_server import grouping_service, local_run, rounds
 from top_server.choosing import absent, check_head, choose, options
-from top_server.config import RunConfig
 from top_server.grouping import GROUPINGS
 from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
@@ -97,7 +99,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 directory.logs,
                 channels,
                 journal,
-                [*config.peer_flags, "--run", run_id],
+                arguments_of(ManagerSettings(**config.for_children, run=run_id)),
                 f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
             )
         )

@@ -16,8 +16,8 @@ import random
 import sys
 
 from fedgsp.errors import UserError
+from fedgsp.settings.node import NodeSettings
 from fedgsp_node.server import run
-from fedgsp_node.settings import NodeSettings
 
 #: Seconds from a node's drop to its return.
 AWAY_S = 1.0
@@ -101,8 +101,8 @@ async def host(flags: argparse.Namespace) -> int:
         NodeSettings(
             top_server=flags.top_server,
             task=flags.task,
-            task_options=options,
-            clients=tuple(range(number * flags.clients, (number + 1) * flags.clients)),
+            task_option=options,
+            clients=f"{number * flags.clients}-{(number + 1) * flags.clients - 1}",
             name=f"n{number}",
         )
         for number in range(flags.first, flags.first + flags.nodes)

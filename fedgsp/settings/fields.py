@@ -116,10 +116,11 @@ class Described:
 
 
 def described(kind: type[Any]) -> Mapping[str, Described]:
-    """The descriptions of a dataclass of settings or options, by field."""
+    """The descriptions of a dataclass of settings or options, by field: its own first, then inherited ones."""
     hints = typing.get_type_hints(kind)
     found = {}
-    for field in dataclasses.fields(kind):
+    # Its own fields first, then those that it has from a class of shared settings.
+    for field in sorted(dataclasses.fields(kind), key=lambda field: field.name not in kind.__annotations__):
         annotation = hints[field.name]
         optional = isinstance(annotation, types.UnionType)
         if optional:

@@ -21,8 +21,8 @@ from support.reference_discriminators import Discriminators
 from support.reference_groups import Played, assert_equals
 
 from fedgsp.local_training import TRAININGS
+from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
-from top_server.config import RunConfig
 
 SEVEN = range(7)
 LAYOUTS = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}

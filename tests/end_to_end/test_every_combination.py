@@ -18,8 +18,8 @@ from support.reference_groups import Played, assert_final_models
 
 from fedgsp.errors import ConfigError
 from fedgsp.local_training import TRAININGS
-from top_server.choosing import choose, options
-from top_server.config import RunConfig, choices
+from fedgsp.settings.run import RunConfig
+from top_server.choosing import NAMES, choose, options
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGES
 from top_server.profiles import PROFILES
@@ -76,7 +76,7 @@ def pairs(combination: Combination) -> set[tuple[tuple[str, str], ...]]:
 def possible() -> list[Combination]:
     """Those that some scheme allows."""
     schemes = {(grouping, merge): s for (s, grouping, merge), error in verdicts().items() if error is None}
-    within = itertools.product(TRAININGS, choices("aggregation"), choices("program"))
+    within = itertools.product(TRAININGS, NAMES["aggregation"], NAMES["program"])
     all_of_them = [Combination(*groups, *inside) for groups, inside in itertools.product(schemes, within)]
     return [one for one in all_of_them if refusal(schemes[one.grouping, one.merge], one) is None]
 

@@ -12,8 +12,8 @@ from support.reference import Reference, assert_same_bits
 
 from fedgsp.errors import PeerError
 from fedgsp.messages import Described, Evaluate, Evaluated, Order
+from fedgsp.settings.node import NodeSettings
 from fedgsp_node import server as node_server
-from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
 from top_server.record.checkpoint import load
@@ -24,7 +24,7 @@ FAULTY = "support.faulty_task:FaultyDigits"
 
 
 def faulty(tmp_path: Path, **options: str) -> tuple[dict[str, object], list[NodeSettings]]:
-    hosts = [dataclasses.replace(node, task=FAULTY, task_options=options) for node in nodes(range(4), range(4, 8))]
+    hosts = [dataclasses.replace(node, task=FAULTY, task_option=options) for node in nodes(range(4), range(4, 8))]
     return {"task": FAULTY, "task_option": dict(options), "run_dir": tmp_path / "run"}, hosts
 
 

@@ -13,9 +13,9 @@ from support.cluster import Finished, nodes, play, settings
 from support.processes import top_server
 from support.reference_groups import GroupReference, Played, assert_equals
 
-from fedgsp_node.settings import NodeSettings
+from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
-from top_server.config import RunConfig
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 

@@ -16,7 +16,7 @@ import torch
 from support.cluster import Finished, play, settings
 from support.reference import assert_same_bits
 
-from fedgsp_node.settings import NodeSettings
+from fedgsp.settings.node import NodeSettings
 from top_server.record.checkpoint import load
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +46,8 @@ def node(folder: Path, *clients: int) -> NodeSettings:
     return NodeSettings(
         top_server="",
         task=TASK,
-        task_options={"data": str(folder)},
-        clients=clients,
+        task_option={"data": str(folder)},
+        clients=",".join(map(str, clients)),
         state_dir=folder / "state",
         name=f"hospital-{min(clients)}",
     )

@@ -15,8 +15,9 @@ from support.managers_here import managers_here
 from support.reference_groups import assert_equals
 
 from fedgsp.errors import ConfigError
+from fedgsp.settings.files import dump, load
+from fedgsp.settings.run import RunConfig
 from top_server import cli, local_run
-from top_server.config import RunConfig, dump, load
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -71,7 +72,7 @@ async def test_the_local_run_that_is_made_has_the_bits_of_one_that_is_played_for
     assert (finished["rounds"], finished["accuracy"]) == (told["rounds"], told["accuracy"])
     # what is compared is not changed by the comparison
     assert_equals(run, oracle(rounds=3, learning_rate=RATE).play_global())
-    recorded_settings = load(RunDirectory(tmp_path / "alone").config)
+    recorded_settings = load(RunConfig, RunDirectory(tmp_path / "alone").config)
     assert (recorded_settings.scheme, recorded_settings.stall_timeout) == ("independent", 17.0)
 
 

@@ -15,9 +15,9 @@ from support.managers_here import managers_here
 from support.reference import assert_same_bits
 
 from fedgsp.messages import Describe, Discriminate, Evaluate, Order, Work
-from fedgsp_node.settings import NodeSettings
+from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
 from fedgsp_node.worker import Uploader, Worker
-from top_server.config import RunConfig
 from top_server.record.checkpoint import load
 from top_server.record.journal import Event
 

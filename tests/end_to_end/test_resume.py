@@ -13,7 +13,8 @@ from support.cluster import nodes, play, settings
 from support.ports import free_ports, range_of
 from support.processes import assert_gone, node, running, top_server
 
-from top_server.config import RunConfig, dump
+from fedgsp.settings.files import dump
+from fedgsp.settings.run import RunConfig
 from top_server.record.checkpoint import load
 
 CLIENTS, ROUNDS = 6, 3

@@ -105,6 +105,6 @@ async def test_batch_norm_buffers_are_averaged_and_counters_kept(tmp_path: Path)
     task = "support.batch_norm_task:Task"
     oracle = Reference(load_task(task, {}), range(4), rounds=2, beta=2, sampling_rate=1.0)
     expected = oracle.play_fedgsp()
-    hosts = [dataclasses.replace(node, task=task, task_options={}) for node in nodes([0, 1], [2, 3])]
+    hosts = [dataclasses.replace(node, task=task, task_option={}) for node in nodes([0, 1], [2, 3])]
     run = await play(settings(tmp_path / "run", task=task, task_option={}), hosts)
     assert_same_bits(run.model(2), expected[1])

@@ -21,9 +21,9 @@ from support.serving import serving
 
 from fedgsp.channels import Channels, describe
 from fedgsp.errors import PeerError
+from fedgsp.settings.node import NodeSettings
 from fedgsp.tls import Tls
 from fedgsp_node import server as node_server
-from fedgsp_node.settings import NodeSettings
 from fedgsp_node.tasks import load_task
 from group_manager import server as manager_server
 from top_server import grouping_service
@@ -103,7 +103,7 @@ async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strang
             grouping=f"grpc://{service}",
             **doors.settings,
         )
-        hosts = [dataclasses.replace(node, tls=doors.tls) for node in nodes([7, 0, 3], [1, 2], [4, 5, 6])]
+        hosts = [dataclasses.replace(node, **doors.settings) for node in nodes([7, 0, 3], [1, 2], [4, 5, 6])]
         run = await play(config, hosts[:2], [(hosts[2], comes_last)], watch)
     assert_same_bits(run.model(2), expected.play_fedgsp()[1])
     assert [row["clients_trained"] for row in run.rows] == [8, 8]
@@ -114,7 +114,7 @@ async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strang
 async def test_nodes_that_cannot_be_dialled_relay_under_tls_too(tmp_path: Path, doors: Doors) -> None:
     expected = Reference(load_task("digits", {"clients": "8"}), range(8), rounds=1, beta=2, sampling_rate=1.0)
     config = settings(tmp_path / "run", rounds=1, listen="0.0.0.0:0", **doors.settings)
-    hosts = [dataclasses.replace(node, tls=doors.tls) for node in nodes(range(4), range(4, 8), peers=False)]
+    hosts = [dataclasses.replace(node, **doors.settings) for node in nodes(range(4), range(4, 8), peers=False)]
     run = await play(config, hosts)
     assert_same_bits(run.model(1), expected.play_fedgsp()[0])
 
@@ -135,8 +135,8 @@ async def test_a_node_and_a_top_server_of_which_one_has_tls_do_not_meet_and_the_
     doors: Doors, dialled: bool, dials: bool, said: str
 ) -> None:
     async with serving(tls=doors.tls if dialled else None) as top:
-        tls = doors.tls if dials else None
+        files = doors.settings if dials else {}
         task = "support.batch_norm_task:Task"
-        alone = NodeSettings(top.address, task=task, clients=(3,), connect_timeout=0.1, tls=tls)
+        alone = NodeSettings(top_server=top.address, task=task, clients="3", connect_timeout=0.1, **files)
         with pytest.raises(PeerError, match=f"no top server at {top.address} .*{said}"):
             await node_server.run(alone)

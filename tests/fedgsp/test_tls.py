@@ -59,12 +59,6 @@ def test_files_that_belong_together_are_loaded(authority: Authority) -> None:
     assert "PRIVATE" not in repr(tls)
 
 
-def test_a_child_is_told_paths_that_mean_the_same_anywhere() -> None:
-    files = TlsFiles(Path("-a"), Path("b/c.pem"), Path("/d"))
-    here = Path.cwd()
-    assert files.flags == ["--tls-ca", f"{here}/-a", "--tls-cert", f"{here}/b/c.pem", "--tls-key", "/d"]
-
-
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])
 def test_a_file_that_cannot_be_read_is_named(authority: Authority, tmp_path: Path, name: str) -> None:
     for path, why in ((tmp_path / "none.pem", "No such file"), (tmp_path, "Is a directory")):

@@ -54,12 +54,12 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.settings.node import NodeSettings
 from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, order_pb2_grpc
 from fedgsp_node import attachment, server
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
-from fedgsp_node.settings import NodeSettings
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from group_manager.members import Members, Session
@@ -325,7 +325,7 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again, "m0", "run"), server)
 
     async with manager() as m, serving(register_top_server) as top:
-        settings = NodeSettings(top.address, task="support.batch_norm_task:Task", clients=(3,), name="n0")
+        settings = NodeSettings(top_server=top.address, task="support.batch_norm_task:Task", clients="3", name="n0")
         living = asyncio.create_task(server.run(settings))
         assert await m.members.wait_for({"n0"}, 20) == set()
         await m.served.server.stop(None)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from support.certificates import Authority
 
 from fedgsp.errors import ConfigError, TaskError
-from fedgsp_node import cli
-from fedgsp_node.settings import NodeSettings, parse_clients
+from fedgsp.settings.node import NodeSettings, parse_clients
+from fedgsp_node import cli, server
+from fedgsp_node.server import credentials
 
 
 @pytest.mark.parametrize(
@@ -59,16 +61,22 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
     ("arguments", "error"),
     [
         ([], "error: no command is given; give `start`"),
-        (["start"], "error: Missing option '--top-server'"),
+        (["start"], "error: --top-server is missing; give --top-server HOST:PORT"),
         (["start", "--top-server", "here"], "error: --top-server: 'here' is not an address"),
         (["start", "--top-server", "h:1", "--peer-listen", "x"], "error: --peer-listen: 'x' is not an address"),
-        (["start", "--top-server", "h:1", "--advertise", "h:2"], "error: --advertise tells an address where nobody"),
+        (["start", "--top-server", "h:1", "--advertise", "h:2"], "error: --advertise names an address, but this node"),
         (["start", "--top-server", "h:1", "--clients", "3-1"], "error: --clients has the reversed range 3-1"),
-        (["start", "--top-server", "h:1", "--threads", "0"], "error: Invalid value for '--threads'"),
-        (["start", "--top-server", "h:1", "--threads", "3000000000"], "error: Invalid value for '--threads'"),
+        (
+            ["start", "--top-server", "h:1", "--threads", "0"],
+            "error: --threads is 0; give a whole number of at least",
+        ),
+        (["start", "--top-server", "h:1", "--threads", "3000000000"], "error: --threads is 3000000000; give a whole"),
         (["start", "--top-server", "h:1", "--connect-timeout", "0"], "error: --connect-timeout is 0"),
         (["start", "--top-server", "h:1", "--connect-timeout", "nan"], "error: --connect-timeout is nan"),
-        (["start", "--top-server", "h:1", "--hand-over", "x"], "error: --hand-over is 'x'; give one of auto, network"),
+        (
+            ["start", "--top-server", "h:1", "--hand-over", "x"],
+            "error: --hand-over cannot be 'x'; known: auto",
+        ),
         (["start", "--top-server", "h:1", "--tls-cert", "c"], "error: --tls-cert without --tls-ca and --tls-key"),
         (["begin"], "error: No such command 'begin'"),
     ],
@@ -88,16 +96,33 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 def test_a_certificate_must_cover_where_peers_dial_the_node(tmp_path: Path) -> None:
     files = Authority(tmp_path).issue(hosts=["node.example.org"])
+    tls: dict[str, Any] = {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key}
     for peer_listen, advertise, dialled in (
         ("127.0.0.1:0", None, "127.0.0.1"),
         ("0.0.0.0:0", "other.example.org:0", "other.example.org"),
     ):
-        settings = NodeSettings("h:1", peer_listen=peer_listen, advertise=advertise)
         with pytest.raises(ConfigError, match=f"does not cover {dialled}, where other nodes dial this one"):
-            cli._credentials(settings, files)
-    for covered in (NodeSettings("h:1"), NodeSettings("h:1", peer_listen="[::]:0", advertise="node.example.org:0")):
-        assert cli._credentials(covered, files) is not None
-    assert cli._credentials(NodeSettings("h:1", peer_listen="127.0.0.1:0"), None) is None
+            credentials(NodeSettings(peer_listen=peer_listen, advertise=advertise, **tls))
+    assert credentials(NodeSettings(**tls)) is not None
+    assert credentials(NodeSettings(peer_listen="[::]:0", advertise="node.example.org:0", **tls)) is not None
+    assert credentials(NodeSettings(peer_listen="127.0.0.1:0")) is None
+
+
+def test_settings_may_stand_in_a_file_and_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('top_server = "there:7000"\nclients = "0-3"\nthreads = 2\n[task_option]\nseed = 4\n')
+    started: list[NodeSettings] = []
+
+    async def live(settings: NodeSettings) -> None:
+        started.append(settings)
+
+    monkeypatch.setattr(server, "run", live)
+    monkeypatch.setattr(sys, "argv", ["fedgsp-node", "start", "--config", str(file), "--threads", "3"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    (found,) = started
+    assert found == NodeSettings(top_server="there:7000", clients="0-3", threads=3, task_option={"seed": "4"})
+    assert found.client_ids == (0, 1, 2, 3)
 
 
 def test_help_and_mistakes_need_no_torch() -> None:

@@ -54,13 +54,13 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.model_store import ModelStore
+from fedgsp.settings.node import NodeSettings
 from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.personal import PersonalState
 from fedgsp_node.server import _Node
-from fedgsp_node.settings import NodeSettings
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from group_manager.members import Members
@@ -105,7 +105,7 @@ async def test_whatever_a_top_server_says_a_node_waits_or_leaves_in_words(
         serving(speaking(JOIN, [*before, *messages], ending)) as top,
         worker(folder / "state") as (work, store, channels),
     ):
-        settings = NodeSettings(top.address, name="n0", connect_timeout=MOMENT_S)
+        settings = NodeSettings(top_server=top.address, name="n0", connect_timeout=MOMENT_S)
         living = _Node(settings, CLIENTS, channels, store, work, "")
         try:
             # Welcomed, it stays for as long as the stream is open.
@@ -122,7 +122,7 @@ async def test_whatever_a_top_server_says_a_node_waits_or_leaves_in_words(
 async def test_a_run_whose_name_is_no_file_name_is_left(run_id: str, tmp_path: Path) -> None:
     said_first = wire.encode(TopServerMessage(Welcome(run_id))).SerializeToString()
     async with serving(speaking(JOIN, [said_first])) as top, worker(tmp_path) as (work, store, channels):
-        living = _Node(NodeSettings(top.address), CLIENTS, channels, store, work, "")
+        living = _Node(NodeSettings(top_server=top.address), CLIENTS, channels, store, work, "")
         with pytest.raises(UserError, match="calls its run"):
             await soon(living._join())
 
@@ -134,7 +134,7 @@ async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCap
         serving(speaking(JOIN, [message.SerializeToString() for message in there])) as top,
         worker() as (work, store, channels),
     ):
-        living = _Node(NodeSettings(top.address), CLIENTS, channels, store, work, "")
+        living = _Node(NodeSettings(top_server=top.address), CLIENTS, channels, store, work, "")
         assert await soon(living._join()) == Leave(True, "done")
         assert not living._attachments
     assert "manager=m0 cannot be dialled: 'nowhere' is not an address" in caplog.text

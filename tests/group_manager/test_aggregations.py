@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 from group_manager.aggregations import AGGREGATIONS, Aggregation, named
-from top_server.config import choices
+from top_server.choosing import NAMES
 from top_server.schemes import SCHEMES
 
 #: A model with a parameter, a running variance and a batch counter.
@@ -229,5 +229,5 @@ def test_a_name_that_means_nothing_is_refused(name: str) -> None:
 
 
 def test_settings_and_schemes_name_the_aggregations_that_there_are() -> None:
-    assert list(choices("aggregation")) == list(AGGREGATIONS)
+    assert list(NAMES["aggregation"]) == list(AGGREGATIONS)
     assert {scheme.aggregation for scheme in SCHEMES.values()} <= set(AGGREGATIONS)

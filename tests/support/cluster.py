@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
 from fedgsp_node import server as node_server
-from fedgsp_node.settings import NodeSettings
 from top_server import server
-from top_server.config import RunConfig
 from top_server.record.checkpoint import load
 from top_server.record.directory import RunDirectory, prepare
 from top_server.record.journal import Event, Journal
@@ -91,8 +91,8 @@ def nodes(*clients: Sequence[int], peers: bool = True, **options: str) -> list[N
     return [
         NodeSettings(
             top_server="",
-            task_options={"clients": "8", **options},
-            clients=tuple(ids),
+            task_option={"clients": "8", **options},
+            clients=",".join(map(str, ids)),
             peer_listen="127.0.0.1:0" if peers else None,
             name=f"n{number}",
         )

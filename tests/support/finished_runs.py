@@ -8,12 +8,14 @@ from typing import Any
 
 import tomli_w
 
-from top_server.config import dump, parse
+from fedgsp.settings.files import dump, parse
+from fedgsp.settings.run import RunConfig
 
 
 def finished(directory: Path, settings: dict[str, Any], mean: float = 0.5) -> Path:
     directory.mkdir(parents=True)
-    (directory / "config.toml").write_text(dump(parse(tomli_w.dumps(settings), directory)), encoding="utf-8")
+    config = parse(RunConfig, tomli_w.dumps(settings), directory)
+    (directory / "config.toml").write_text(dump(config), encoding="utf-8")
     spread = {"mean": mean, "std": 0.0, "min": mean, "max": mean, "per_client": {"0": mean, "1": mean}}
     (directory / "summary.json").write_text(json.dumps({"rounds": 1, "best": spread, "last": {**spread, "round": 1}}))
     row = {"round": 2, "bytes_direct": 0, "bytes_relayed": 0, "partition": [[0], [1]]}

@@ -15,8 +15,8 @@ from support.cluster import nodes, settings
 from support.reference_groups import GroupReference
 from torch import nn
 
-from fedgsp_node.settings import NodeSettings
-from top_server.config import RunConfig
+from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
 
 TASK = "support.gated_task:GatedBlobs"
 CLIENTS = {"clients": "6"}

@@ -29,11 +29,11 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer
-from top_server.config import RunConfig
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.client import ManagerClient
 from top_server.managers.pool import Manager

@@ -9,8 +9,9 @@ import pytest
 from support.staged import stage
 
 from fedgsp.errors import ConfigError
-from top_server.choosing import choose, options
-from top_server.config import RunConfig, check
+from fedgsp.settings.checks import check
+from fedgsp.settings.run import RunConfig
+from top_server.choosing import NAMES, choose, options
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, Grouping, GroupingRequest, Plan
 from top_server.grouping.options import Options
@@ -50,7 +51,7 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_chosen_by_its_scheme_or_in_place_of_another_grouping_of_its_evidence() -> None:
     config = RunConfig(scheme="by-taste", grouping_option={"apart": "2"})
-    check(config)
+    check(config, NAMES)
     assert choose(config) == SCHEMES["by-taste"]
     assert options(config, choose(config))["grouping"] == {"apart": "2"}
     assert choose(RunConfig(scheme="by-taste", grouping="random")).continues is False

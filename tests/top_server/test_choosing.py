@@ -8,8 +8,9 @@ import pytest
 
 from fedgsp.aggregations import AGGREGATIONS, Aggregating
 from fedgsp.errors import ConfigError
-from top_server.choosing import absent, choose, options
-from top_server.config import RunConfig, check
+from fedgsp.settings.checks import check
+from fedgsp.settings.run import RunConfig
+from top_server.choosing import NAMES, absent, choose, options
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGE_OPTIONS, MERGES
 from top_server.merging.weighing import WEIGHINGS
@@ -162,7 +163,7 @@ def test_nor_is_that_of_a_row_told_to_train_all_alone() -> None:
 
 def test_a_new_aggregation_is_not_passed_over_in_silence_where_clients_relay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AGGREGATIONS, "mine", Aggregating())
-    check(RunConfig(scheme="fedavg", aggregation="mine"))
+    check(RunConfig(scheme="fedavg", aggregation="mine"), NAMES)
     assert choose(RunConfig(scheme="fedavg", aggregation="mine")).aggregation == "mine"
     error = refused(scheme="fedgsp", aggregation="mine")
     assert error.what == "aggregation mine needs program parallel, and scheme fedgsp has relay"

@@ -12,10 +12,14 @@ from support.certificates import Authority
 
 import fedgsp
 from fedgsp.errors import ConfigError, RunError
+from fedgsp.settings.checks import flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.files import load
+from fedgsp.settings.flags import combine
+from fedgsp.settings.run import RunConfig
 from top_server import cli
-from top_server.config import FIELDS, RunConfig, flag, load
+from top_server.choosing import NAMES
 from top_server.record.history import read_lines
-from top_server.settings_cli import combine
 
 TOP_SERVER = [sys.executable, "-m", "top_server"]
 
@@ -36,7 +40,8 @@ def test_help_names_every_flag_and_every_known_name(
     monkeypatch.setenv("COLUMNS", "200")
     assert end(["--help"], monkeypatch) == 0
     text = capsys.readouterr().out
-    for word in (*map(flag, FIELDS), "--config", "grouping-service", "fedavg", "weighted-mean", "icg", "parallel"):
+    words = ("--config", "grouping-service", "fedavg", "weighted-mean", "icg", "parallel")
+    for word in (*map(flag, described(RunConfig)), *words):
         assert word in text
 
 
@@ -50,7 +55,7 @@ def test_the_version_is_that_of_the_package(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--rounds", "0"], "error: --rounds is 0; give a number of at least 1"),
+        (["--rounds", "0"], "error: --rounds is 0; give a whole number of at least 1"),
         (["--rounds", "many"], "error: Invalid value for '--rounds'"),
         (["--round", "3"], "error: No such option: --round"),
         (["--growth", "logg"], "error: --growth cannot be 'logg'; did you mean 'log'?"),
@@ -80,7 +85,8 @@ def test_a_certificate_for_another_host_is_refused_before_a_directory_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli.logs, "configure", lambda _: None)  # it would outlast this test
-    flags = Authority(tmp_path).issue(hosts=["top.example.org"]).flags
+    files = Authority(tmp_path).issue(hosts=["top.example.org"])
+    flags = ["--tls-ca", str(files.ca), "--tls-cert", str(files.cert), "--tls-key", str(files.key)]
     for host, dialled in (("0.0.0.0", "127.0.0.1"), ("[::]", "::1"), ("localhost", "localhost")):
         arguments = ["--listen", f"{host}:0", "--run-dir", str(tmp_path / "run"), *flags]
         assert end(arguments, monkeypatch) == ConfigError.exit_code
@@ -94,18 +100,18 @@ def test_a_certificate_for_another_host_is_refused_before_a_directory_is_taken(
 
 def test_flags_win_over_the_file_option_by_option() -> None:
     base = RunConfig(rounds=3, alpha=1.5, task_option={"clients": "8", "seed": "1"})
-    config = combine(base, {"rounds": 5, "task_option": {"seed": "2"}})
+    config = combine(base, {"rounds": 5, "task_option": {"seed": "2"}}, NAMES)
     assert (config.rounds, config.alpha) == (5, 1.5)
     assert config.task_option == {"clients": "8", "seed": "2"}
 
 
 def test_options_of_a_file_go_with_the_task_they_belong_to() -> None:
     base = RunConfig(task="mnist", task_option={"clients": "8"}, grouping="icg", grouping_option={"mode": "all"})
-    assert combine(base, {"task": "mnist"}).task_option == {"clients": "8"}
-    config = combine(base, {"task": "digits", "task_option": {"seed": "2"}})
+    assert combine(base, {"task": "mnist"}, NAMES).task_option == {"clients": "8"}
+    config = combine(base, {"task": "digits", "task_option": {"seed": "2"}}, NAMES)
     assert config.task_option == {"seed": "2"}
     assert config.grouping_option == {"mode": "all"}
-    assert combine(base, {"grouping": "random"}).grouping_option == {}
+    assert combine(base, {"grouping": "random"}, NAMES).grouping_option == {}
 
 
 def test_a_run_that_nobody_joins_ends_with_its_record_and_a_reason(tmp_path: Path) -> None:
@@ -127,7 +133,7 @@ def test_a_run_that_nobody_joins_ends_with_its_record_and_a_reason(tmp_path: Pat
     assert [json.loads(line)["event"] for line in ended.stdout.splitlines()] == ["listening"]
     assert ended.stderr.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in ended.stderr
-    config = load(record / "config.toml")
+    config = load(RunConfig, record / "config.toml")
     assert (config.seed, config.rounds, config.task_option, config.run_dir) == (9, 3, {"a": "b"}, None)
     again = subprocess.run([*TOP_SERVER, *arguments], capture_output=True, text=True, timeout=50, check=False)
     assert again.returncode == RunError.exit_code  # the same, and not that a run is there

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedgsp.errors import ConfigError
+from fedgsp.settings.run import RunConfig
 from top_server.choosing import choose
-from top_server.config import RunConfig
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from support.serving import serving
 from support.staged import stage
 
 from fedgsp.channels import Channels
+from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
 from top_server.choosing import choose
-from top_server.config import RunConfig
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping_service import GroupingServicer, assign

@@ -15,7 +15,9 @@ from support.recorder import Recorder
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import HostedClient
-from top_server.config import FIELDS, RunConfig, flag
+from fedgsp.settings.checks import flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.run import RunConfig
 from top_server.local_run import SAME, check, gains, recorded, set_aside, settings, tell_left_out
 from top_server.record.directory import RunDirectory, prepare
 from top_server.record.journal import Journal
@@ -73,7 +75,7 @@ def test_a_local_run_has_the_settings_of_the_run_that_can_be_compared(tmp_path: 
     run = config(tmp_path, **OTHERS, **PROCESS, **own, evaluate_every=3)
     alone = settings(run)
     assert alone == RunConfig(scheme="independent", run_dir=tmp_path / "alone", evaluate_every=3, **OTHERS, **PROCESS)
-    assert set(OTHERS) == set(SAME) <= set(FIELDS)
+    assert set(OTHERS) == set(SAME) <= set(described(RunConfig))
 
 
 # --- what it came to

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from fedgsp.errors import ConfigError
-from top_server.config import RunConfig
+from fedgsp.settings.run import RunConfig
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import group_count
 from top_server.grouping.sampling import sample_size

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from fedgsp import lifecycle
 from fedgsp.channels import resolve
 from fedgsp.errors import PeerError, RunError, UserError
+from fedgsp.settings.children import arguments_of
+from fedgsp.settings.node import NodeSettings
 from top_server.record.directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from top_server.config import RunConfig
+    from fedgsp.settings.run import RunConfig
     from top_server.record.journal import Event, Journal
 
 logger = logging.getLogger(__name__)
@@ -41,21 +43,24 @@ def blocks(clients: int, nodes: int) -> list[range]:
 
 def commands(config: RunConfig, top_server: str) -> list[list[str]]:
     """The command line of every local node."""
-    top_server = resolve(top_server, HOST)
-    shared = ["start", "--top-server", top_server, "--peer-listen", f"{HOST}:0", "--threads", str(config.threads)]
-    shared += ["--task", config.task, "--connect-timeout", str(config.join_timeout)]
-    shared += config.peer_flags
-    for key, value in config.task_option.items():
-        shared += ["--task-option", f"{key}={value}"]
-    found = [
-        lifecycle.python_module("fedgsp_node") + shared + ["--name", name_of(i)] for i in range(config.local_nodes)
-    ]
-    if config.run_dir is not None:  # what they keep to themselves, so that the run can be resumed
-        for index, command in enumerate(found):
-            command += ["--state-dir", str(RunDirectory(config.run_dir).state / name_of(index))]
-    if config.clients is not None:
-        for command, block in zip(found, blocks(config.clients, config.local_nodes), strict=True):
-            command += ["--clients", f"{block[0]}-{block[-1]}"]
+    dealt = blocks(config.clients, config.local_nodes) if config.clients is not None else [None] * config.local_nodes
+    found = []
+    for index, block in enumerate(dealt):
+        name = name_of(index)
+        settings = NodeSettings(
+            **config.for_children,
+            top_server=resolve(top_server, HOST),
+            peer_listen=f"{HOST}:0",
+            connect_timeout=config.join_timeout,
+            task=config.task,
+            task_option=config.task_option,
+            clients=f"{block[0]}-{block[-1]}" if block else None,
+            threads=config.threads,
+            # What stays with the clients, so that the run can be resumed.
+            state_dir=RunDirectory(config.run_dir).state / name if config.run_dir is not None else None,
+            name=name,
+        )
+        found.append([*lifecycle.python_module("fedgsp_node"), "start", *arguments_of(settings)])
     return found
 
 

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError, DataError
-from top_server import config, local_run
+from fedgsp.settings.files import load
+from fedgsp.settings.run import RunConfig
+from top_server import local_run
 from top_server.pictures.distances import by_coalition, draw_distances, name_clients, read_distances
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -84,7 +86,7 @@ def recorded_alone(directory: RunDirectory) -> dict[int, float]:
     if not directory.config.exists():
         return {}
     try:
-        settings = config.load(directory.config)
+        settings = load(RunConfig, directory.config)
         return (local_run.recorded(settings) if settings.local_run else None) or {}
     except ConfigError as error:
         logger.warning("gains over training alone are not drawn: %s", error)

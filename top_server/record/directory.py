@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from fedgsp.errors import ConfigError, DataError, UserError, not_written
-from top_server.config import RunConfig, dump
+from fedgsp.settings.files import dump
+from fedgsp.settings.run import RunConfig
 from top_server.record.history import read_lines
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,10 @@ from typing import Any
 
 from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
-from top_server import config
-from top_server.config import RunConfig
+from fedgsp.settings.checks import flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.files import dump
+from fedgsp.settings.run import RunConfig
 from top_server.groups.moved import Moved
 from top_server.groups.run import first_attempt
 from top_server.groups.task import Trace
@@ -89,16 +91,21 @@ def work_there(resumed: Resumed) -> None:
         ) from None
 
 
+def may_change() -> set[str]:
+    """The settings that may have another value when a run is resumed; none of them affects results."""
+    return {name for name, one in described(RunConfig).items() if one.metadata.get("may_change")}
+
+
 def check_settings(resumed: Resumed, settings: RunConfig) -> None:
     """Raises ConfigError if the settings in the directory are not those that the run had."""
     if resumed.saved is None:
         return
     had = tomllib.loads(resumed.saved.document["config"])
-    have = tomllib.loads(config.dump(dataclasses.replace(settings, run_dir=None)))
-    compared = (had.keys() | have.keys()).difference(config.MAY_CHANGE)
+    have = tomllib.loads(dump(dataclasses.replace(settings, run_dir=None)))
+    compared = (had.keys() | have.keys()).difference(may_change())
     changed = sorted(name for name in compared if had.get(name) != have.get(name))
     if changed:
-        what = f"--resume: {', '.join(map(config.flag, changed))} in config.toml is not what the run had"
+        what = f"--resume: {', '.join(map(flag, changed))} in config.toml is not what the run had"
         raise ConfigError(what, "restore that file: a run that is resumed has the settings that it began with")
 
 

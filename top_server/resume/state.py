@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.errors import DataError, not_written
+from fedgsp.settings.files import dump
 from fedgsp.weights import Weights
-from top_server import config
 from top_server.grouping import Plan
 from top_server.models import Held
 from top_server.record import checkpoint
@@ -80,7 +80,7 @@ def _snapshot(run: Run, number: int) -> _Snapshot:
         "local_models": {client: held.to_json() for client, held in run.local_models.items()},
         "afresh": sorted(run.merging.afresh),
         "update_lengths": list(run.update_lengths),
-        "config": config.dump(dataclasses.replace(run.config, run_dir=None)),
+        "config": dump(dataclasses.replace(run.config, run_dir=None)),
         "offences": run.membership.offences,
         "merging": run.merging.save(),
         "profile": run.profile.save(),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedgsp.errors import ConfigError
+from fedgsp.settings.run import RunConfig
 from top_server.choosing import choose
-from top_server.config import RunConfig
 from top_server.managers import ports as manager_ports
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.errors import PeerError, RunError, TaskError
-from fedgsp_node.settings import parse_clients
-from top_server.config import RunConfig
+from fedgsp.settings.node import parse_clients
+from fedgsp.settings.run import RunConfig
 from top_server.nodes.local import blocks, commands, running
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Journal

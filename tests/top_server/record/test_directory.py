@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedgsp.errors import ConfigError
-from top_server.config import RunConfig, load
+from fedgsp.settings.files import load
+from fedgsp.settings.run import RunConfig
 from top_server.record.directory import RunDirectory, check_free, claim, prepare, unusable
 from top_server.record.journal import Journal
 
@@ -21,7 +22,7 @@ def test_the_settings_in_it_repeat_the_run_elsewhere(tmp_path: Path) -> None:
     directory = prepare(config)
     assert directory.path == tmp_path / "a" / "b"
     assert directory.models.is_dir()
-    assert load(directory.config) == dataclasses.replace(config, run_dir=None)
+    assert load(RunConfig, directory.config) == dataclasses.replace(config, run_dir=None)
 
 
 def test_its_name_is_time_and_scheme_and_never_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +56,7 @@ def test_a_directory_takes_one_run_only(tmp_path: Path, left: str) -> None:
 def test_a_run_takes_the_place_of_one_that_ended_before_its_first_round(tmp_path: Path, events: list[str]) -> None:
     begun(prepare(RunConfig(run_dir=tmp_path, min_nodes=4)), *events)
     directory = prepare(RunConfig(run_dir=tmp_path, min_nodes=3))
-    assert load(directory.config).min_nodes == 3
+    assert load(RunConfig, directory.config).min_nodes == 3
     assert directory.events.read_text() == ""
 
 
@@ -65,7 +66,7 @@ def test_no_run_takes_the_place_of_one_that_still_waits_for_nodes(tmp_path: Path
         journal.record("listening")
         with pytest.raises(ConfigError, match="another top server records in"):
             prepare(RunConfig(run_dir=tmp_path, min_nodes=3))
-    assert load(directory.config).min_nodes == 4
+    assert load(RunConfig, directory.config).min_nodes == 4
     assert "listening" in directory.events.read_text()
 
 

@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.settings.files import dump
+from fedgsp.settings.run import RunConfig
 from top_server import cli
-from top_server.config import RunConfig, dump
 from top_server.groups.moved import Moved
 from top_server.groups.run import MOST_MANAGERS, MOST_TRIES
 from top_server.record.directory import RunDirectory

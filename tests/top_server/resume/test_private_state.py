@@ -11,7 +11,7 @@ import pytest
 from support.cluster import play, settings
 from support.staged import stage
 
-from top_server.config import RunConfig
+from fedgsp.settings.run import RunConfig
 from top_server.profiles import PROFILES
 from top_server.record.directory import RunDirectory, make_state, prepare
 from top_server.record.journal import Event

@@ -1,0 +1,70 @@
+"""Settings in a TOML file: `load` and `dump` are inverse."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from fedgsp.errors import ConfigError
+from fedgsp.options import suggestion
+from fedgsp.settings.fields import Described, described
+
+T = TypeVar("T")
+
+_WANTED: Mapping[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: 'text, in "quotes"',
+    Path: 'a path, in "quotes"',
+    dict: "a table of options, each text or a number",
+}
+
+
+def load(kind: type[T], path: Path) -> T:
+    """The settings in a file, of the right types but not yet checked; ConfigError names the file and the key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"--config {path}: there is no such file", "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}", "give a TOML file in UTF-8") from None
+    return parse(kind, text, path)
+
+
+def parse(kind: type[T], text: str, path: Path) -> T:
+    """The settings in the text of a file; `path` is for errors only. Raises ConfigError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}", "correct that place") from None
+    known = described(kind)
+    for key in document:
+        if key not in known:
+            raise ConfigError(f"--config {path}: there is no setting {key!r}", suggestion(key, known))
+    return kind(**{key: _typed(path, known[key], value) for key, value in document.items()})
+
+
+def dump(settings: Any) -> str:
+    """The settings as TOML, without those that are None."""
+    values = {name: getattr(settings, name) for name in described(type(settings))}
+    return tomli_w.dumps(
+        {name: str(value) if isinstance(value, Path) else value for name, value in values.items() if value is not None}
+    )
+
+
+def _typed(path: Path, one: Described, value: Any) -> Any:
+    wanted = one.type
+    if wanted is float and type(value) is int:
+        return float(value)
+    if wanted is Path and isinstance(value, str):
+        return Path(value)
+    if wanted is dict and isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values()):
+        # TOML knows numbers and booleans. Options are text: the text that the same option would have as a flag.
+        return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in value.items()}
+    if type(value) is not wanted or wanted is dict:
+        raise ConfigError(f"--config {path}: {one.field} is {value!r}", f"give {_WANTED[wanted]}")
+    return value

@@ -1,0 +1,81 @@
+"""Settings as flags of a typer command, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from fedgsp.options import options
+from fedgsp.settings.checks import Names, check, choices, flag
+from fedgsp.settings.fields import Described, described
+from fedgsp.settings.files import load
+
+if TYPE_CHECKING:
+    import typer
+
+T = TypeVar("T")
+
+
+def with_flags(kind: type[Any], names: Names) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that gives a typer command a flag for every setting, in place of its `**settings`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
+        given = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        flags = [_parameter(one, choices(one, names)) for one in described(kind).values()]
+        command.__signature__ = inspect.Signature([*given, *flags])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _parameter(one: Described, names: tuple[str, ...]) -> inspect.Parameter:
+    import typer
+
+    is_table = one.type is dict
+    option = typer.Option(
+        flag(one.field),
+        help=f"{one.help} ({', '.join(names)})" if names else one.help,
+        metavar="KEY=VALUE" if is_table else one.metavar,
+        rich_help_panel=one.metadata.get("panel"),
+        show_default=not is_table and one.default not in (None, ""),
+    )
+    kind = list[str] if is_table else one.type | None if one.optional else one.type
+    default = [] if is_table else one.default
+    return inspect.Parameter(
+        one.field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+def given(context: typer.Context, kind: type[Any]) -> dict[str, Any]:
+    """The settings that a person wrote on the command line, without defaults. Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for name, one in described(kind).items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            value = context.params[name]
+            found[name] = options(flag(name), value) if one.type is dict else value
+    return found
+
+
+def settled(kind: type[T], file: Path | None, flags: Mapping[str, Any], names: Names) -> T:
+    """The settings of a file, if there is one, with the flags over them; checked. Raises ConfigError."""
+    return combine(load(kind, file) if file else kind(), flags, names)
+
+
+def combine(base: T, flags: Mapping[str, Any], names: Names) -> T:
+    """Settings with flags over them, checked; options are merged one by one. Raises ConfigError."""
+    changes = dict(flags)
+    for name, one in described(type(base)).items():
+        owner = one.metadata.get("options_of")
+        # Options in a file belong to the choice in that file. Another choice would only refuse them.
+        if owner and flags.get(owner, getattr(base, owner)) == getattr(base, owner):
+            changes[name] = getattr(base, name) | flags.get(name, {})
+        elif owner:
+            changes[name] = flags.get(name, {})
+    settings = dataclasses.replace(base, **changes)  # type: ignore[type-var]
+    check(settings, names)
+    return settings

@@ -1,0 +1,67 @@
+"""Settings that every program has: how it deals with the processes that it talks to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
+from fedgsp.settings.fields import described, setting
+from fedgsp.tls import TlsFiles, tls_files
+from fedgsp.windows import HAND_OVERS
+
+CONNECTIONS = "Connections"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The files of mutual TLS."""
+
+    tls_ca: Path | None = setting(
+        None,
+        "PEM file of the certificate authority (CA) that issued the certificates of all peers; without it, "
+        "connections are not encrypted",
+        metavar="FILE",
+        panel=CONNECTIONS,
+    )
+    tls_cert: Path | None = setting(
+        None, "PEM file of the certificate that this process shows to its peers", metavar="FILE", panel=CONNECTIONS
+    )
+    tls_key: Path | None = setting(
+        None, "PEM file of the private key of --tls-cert", metavar="FILE", panel=CONNECTIONS
+    )
+
+    def check_together(self) -> None:
+        """Raise ConfigError for settings that do not go together; each of them is already checked on its own."""
+        _ = self.tls_files
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
+        return tls_files(self.tls_ca, self.tls_cert, self.tls_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSettings(TlsSettings):
+    """The settings that a process has in common with its peers, and hands to the processes that it starts."""
+
+    lost_after: float = setting(
+        LOST_AFTER_S,
+        "treat a peer as lost after this long without a sign of life: it is dead, frozen or cut off",
+        least=LEAST_LOST_AFTER_S,
+        most=MOST_LOST_AFTER_S,
+        metavar="SECONDS",
+        panel=CONNECTIONS,
+    )
+    hand_over: str = setting(
+        HAND_OVERS[0],
+        "how models pass between processes of one machine: through shared memory (auto), or always over the network",
+        choices=HAND_OVERS,
+        panel=CONNECTIONS,
+    )
+
+    @property
+    def for_children(self) -> dict[str, Any]:
+        """The values of these settings by name, for the processes that this process starts."""
+        return {name: getattr(self, name) for name in described(PeerSettings)}

@@ -1,0 +1,210 @@
+"""The settings of a run: those of the top server, and of what it starts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgsp.errors import ConfigError
+from fedgsp.settings.fields import setting
+from fedgsp.settings.peers import PeerSettings
+
+#: How the address of a grouping service begins: grpc://host:port.
+GROUPING_SERVICE = "grpc://"
+
+METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig(PeerSettings):
+    """Every setting of a run. None leaves a choice to the scheme, or says that there is no limit.
+
+    The names of schemes, groupings and other parts are in the tables of the top server, not here.
+    """
+
+    scheme: str = setting("fedgsp", "the algorithm; it sets the defaults of the choices below", panel=METHOD)
+    growth: str | None = setting(None, "how the number of groups grows from round to round", panel=METHOD)
+    alpha: float = setting(2.0, "how fast the number of groups grows", above=0, panel=METHOD)
+    beta: int = setting(
+        10, "number of groups in the first round; later numbers are multiples of it", least=1, panel=METHOD
+    )
+    sampling_rate: float = setting(
+        0.3,
+        "share of the groups (fedavg: of the clients) that train in each round, where the scheme samples",
+        above=0,
+        most=1,
+        panel=METHOD,
+    )
+    grouping: str | None = setting(
+        None,
+        "how clients are grouped; grpc://host:port asks a grouping service",
+        service=GROUPING_SERVICE,
+        panel=METHOD,
+    )
+    grouping_option: dict[str, str] = setting(
+        {},
+        "an option of the grouping, evidence, merge or aggregation; repeatable",
+        options_of="grouping",
+        panel=METHOD,
+    )
+    program: str | None = setting(None, "how the clients of a group train: in turn, or at once", panel=METHOD)
+    training: str | None = setting(None, "how a client trains on its data", panel=METHOD)
+    training_option: dict[str, str] = setting(
+        {}, "an option of the training; repeatable", options_of="training", panel=METHOD
+    )
+    aggregation: str | None = setting(None, "how models that were trained in parallel are combined", panel=METHOD)
+    merge: str | None = setting(
+        None,
+        "how the results of the groups are combined: into one model, or into a model for each group or cluster",
+        panel=METHOD,
+    )
+    after_arrivals: str | None = setting(
+        None,
+        "which clients continue training after clients have joined late: all, or only the coalitions that they joined",
+        choices=("all", "joined"),
+        panel=METHOD,
+    )
+    seed: int = setting(0, "seed of all randomness", least=0, most=2**63 - 1, panel=METHOD)
+
+    rounds: int = setting(20, "number of rounds", least=1, panel=TRAINING)
+    local_epochs: int = setting(
+        1, "passes over a client's data each time it trains", least=1, most=2**31, panel=TRAINING
+    )
+    batch_size: int = setting(5, "samples in each step", least=1, most=2**31, panel=TRAINING)
+    learning_rate: float = setting(0.01, "step size", above=0, panel=TRAINING)
+    learning_rate_decay: float = setting(
+        1.0, "factor on the learning rate from one round to the next", above=0, most=1, panel=TRAINING
+    )
+    evaluate_every: int = setting(
+        1,
+        "number of rounds from one evaluation to the next; the last round is always evaluated",
+        least=1,
+        panel=TRAINING,
+    )
+    wire_dtype: str = setting(
+        "exact",
+        "bfloat16 rounds each model as soon as it is made, so that float32 weights travel in half the bytes",
+        choices=("exact", "bfloat16"),
+        panel=TRAINING,
+    )
+
+    task: str = setting(
+        "digits",
+        "a built-in task, or your own task as module:factory",
+        required="name a built-in task, or give module:factory",
+        panel=TASK,
+    )
+    task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=TASK)
+
+    listen: str = setting(
+        "127.0.0.1:7000",
+        "where nodes join; port 0 takes any free port",
+        metavar="HOST:PORT",
+        address=True,
+        panel=PROCESSES,
+    )
+    min_nodes: int = setting(1, "number of nodes that the first round waits for", least=1, panel=PROCESSES)
+    min_clients: int | None = setting(
+        None, "number of clients that the first round waits for", least=1, panel=PROCESSES
+    )
+    join_timeout: float = setting(
+        120.0,
+        "how long to wait for these nodes and clients, and for a node to come back after all were lost",
+        above=0,
+        metavar="SECONDS",
+        panel=PROCESSES,
+    )
+    stall_timeout: float = setting(
+        60.0, "skip a client that makes no progress for this long", above=0, metavar="SECONDS", panel=PROCESSES
+    )
+    update_norm_limit: float | None = setting(
+        None,
+        "reject updates that are longer than FACTOR times the median; no limit by default",
+        above=1,
+        metavar="FACTOR",
+        panel=PROCESSES,
+    )
+    relay: str = setting(
+        "auto",
+        "how weights travel between clients: from node to node where possible (auto), always from node to node "
+        "(direct), or always through the group managers (manager)",
+        choices=("auto", "direct", "manager"),
+        panel=PROCESSES,
+    )
+    manager_ports: str | None = setting(
+        None,
+        "ports that group managers may use; any free port by default",
+        metavar="FIRST-LAST",
+        may_change=True,
+        panel=PROCESSES,
+    )
+    local_nodes: int = setting(0, "number of nodes to start on this machine", least=0, panel=PROCESSES)
+    clients: int | None = setting(
+        None, "number of clients that the local nodes host together: 0 to N - 1", least=1, panel=PROCESSES
+    )
+    threads: int = setting(
+        1,
+        "threads of each local node; another number may change the last bits of the models",
+        least=1,
+        most=1024,
+        panel=PROCESSES,
+    )
+
+    run_dir: Path | None = setting(
+        None, "where the run is recorded; runs/TIME-SCHEME by default", metavar="DIRECTORY", panel=RECORD
+    )
+    local_run: Path | None = setting(
+        None,
+        "compare each client with training alone: a run that is kept in DIRECTORY, and played first if it is missing",
+        metavar="DIRECTORY",
+        panel=RECORD,
+    )
+    keep_models: str = setting(
+        "last", "keep the models of the last round, or of all rounds", choices=("last", "all"), panel=RECORD
+    )
+
+    def learning_rate_in(self, round_number: int) -> float:
+        """Step size in a round, which counts from 1 (HCCT, section 3.3); before round 1 that of round 1."""
+        return self.learning_rate * self.learning_rate_decay ** max(0, round_number - 1)
+
+    @property
+    def nodes_to_wait_for(self) -> int:
+        """Number of nodes that must have joined before the first round. All local nodes take part."""
+        return max(self.min_nodes, self.local_nodes)
+
+    @property
+    def clients_to_wait_for(self) -> int:
+        """Number of clients that nodes must host before the first round."""
+        return max(self.min_clients or 1, self.clients or 1)
+
+    @property
+    def manager_port_range(self) -> range | None:
+        """The ports that group managers may take, or None for any; ConfigError if they are not FIRST-LAST."""
+        if self.manager_ports is None:
+            return None
+        found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", self.manager_ports)
+        first, last = (int(found[1]), int(found[2])) if found else (1, 0)
+        if not 1 <= first <= last <= 65535:
+            raise ConfigError(
+                f"--manager-ports is {self.manager_ports!r}", "write FIRST-LAST, for example 7100-7199, up to 65535"
+            )
+        return range(first, last + 1)
+
+    def check_together(self) -> None:
+        """Raise ConfigError for settings that do not go together."""
+        PeerSettings.check_together(self)
+        _ = self.manager_port_range
+        if not self.local_nodes:
+            if self.clients is not None:
+                raise ConfigError("--clients is for local nodes, and there are none", "give --local-nodes too")
+        elif self.clients is None and self.local_nodes > 1:
+            raise ConfigError(
+                f"--local-nodes {self.local_nodes} needs to know how many clients to deal",
+                "give --clients, the number of clients",
+            )
+        elif self.clients is not None and self.clients < self.local_nodes:
+            raise ConfigError(
+                f"--local-nodes {self.local_nodes} is more than --clients {self.clients}",
+                "give every node at least one client",
+            )
