@@ -35,7 +35,7 @@ demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory u
 test: $(INSTALLED)  ## run the tests, in two processes; PYTEST_FLAGS="-k relay" chooses
 	$(BIN)/pytest $(WORKERS) $(PYTEST_FLAGS)
 
-check: $(INSTALLED)  ## lint, formatting, types, installed versions, stubs
+check: $(INSTALLED)  ## lint, formatting, types, installed versions, generated files
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -48,7 +48,7 @@ bench: $(INSTALLED)  ## measure speed and memory beside what is possible; BENCH=
 chaos: $(INSTALLED)  ## hit 100 runs while they work, and hold what they come to against an oracle; CHAOS_FLAGS="--runs 10" chooses
 	$(BIN)/python -m benchmarks.chaos $(CHAOS_FLAGS)
 
-protos: $(INSTALLED)  ## make fedgsp/v1 anew from protos/
+protos: $(INSTALLED)  ## make fedgsp/v1 and fedgsp/messages anew from protos/
 	$(BIN)/python scripts/protos.py
 
 clean:  ## remove the environment and everything made by tools; runs/ stays

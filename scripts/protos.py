@@ -1,4 +1,4 @@
-"""Makes the stubs in fedgsp/v1 from the contract in protos/; with --check, only says whether they are in step."""
+"""Makes fedgsp/v1 and fedgsp/messages from protos/; with --check, only says whether they are in step."""
 
 from __future__ import annotations
 
@@ -10,51 +10,56 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-STUBS = Path("fedgsp/v1")
+STUBS, MESSAGES = Path("fedgsp/v1"), Path("fedgsp/messages")
+#: How a generated module of fedgsp/messages begins; other modules there are written by hand.
+MADE = b"# Made by scripts/protos.py from "
 
 
-def generate(out: Path) -> None:
-    """Writes `out`/fedgsp/v1/*_pb2*; raises CalledProcessError where the compiler refuses the contract."""
-    plugins = Path(sysconfig.get_path("scripts"))
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "protos"]
+def generate(out: Path, contract: Path = ROOT / "protos") -> None:
+    """Writes all generated files below `out`; raises CalledProcessError for a contract that does not compile."""
+    plugins, descriptors = Path(sysconfig.get_path("scripts")), out / "descriptors"
+    command: list[str | Path] = [sys.executable, "-m", "grpc_tools.protoc", "-I", contract]
     command += [f"--plugin=protoc-gen-{name}={plugins / f'protoc-gen-{name}'}" for name in ("mypy", "mypy_grpc")]
     command += [f"--python_out={out}", f"--grpc_python_out={out}", f"--mypy_out=quiet:{out}"]
-    command += [f"--mypy_grpc_out=quiet:{out}"]
-    command += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "protos").rglob("*.proto"))
-    subprocess.run(command, cwd=ROOT, check=True)
+    command += [f"--mypy_grpc_out=quiet:{out}", f"--descriptor_set_out={descriptors}"]
+    command += ["--include_imports", "--include_source_info", "--retain_options"]
+    subprocess.run([*command, *sorted(contract.rglob("*.proto"))], check=True)
+    subprocess.run([sys.executable, ROOT / "scripts" / "message_classes.py", descriptors, out], check=True)
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    """Name and bytes of every stub below `root`."""
-    return {path.name: path.read_bytes() for path in (root / STUBS).glob("*_pb2*.py*")}
+def contents(root: Path) -> dict[Path, bytes]:
+    """Path and bytes of every generated file below `root`."""
+    paths = [*(root / STUBS).glob("*_pb2*.py*"), *(root / MESSAGES).glob("*.py")]
+    found = {path.relative_to(root): path.read_bytes() for path in paths}
+    return {path: content for path, content in found.items() if path.parent == STUBS or content.startswith(MADE)}
 
 
 def differences() -> list[str]:
-    """What is wrong with the committed stubs, a line for each file."""
+    """What is wrong with the committed files, a line for each."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh, committed = contents(Path(folder)), contents(ROOT)
-    found = [f"{STUBS / name} is missing" for name in fresh.keys() - committed.keys()]
-    found += [f"{STUBS / name} has no proto" for name in committed.keys() - fresh.keys()]
-    found += [f"{STUBS / name} differs" for name in fresh.keys() & committed.keys() if fresh[name] != committed[name]]
+    found = [f"{path} is missing" for path in fresh.keys() - committed.keys()]
+    found += [f"{path} has no proto" for path in committed.keys() - fresh.keys()]
+    found += [f"{path} differs" for path in fresh.keys() & committed.keys() if fresh[path] != committed[path]]
     return sorted(found)
 
 
 def replace() -> None:
-    """Makes the committed stubs anew; a contract that does not compile leaves them as they were."""
+    """Makes the committed files anew; a contract that does not compile leaves them as they were."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = contents(Path(folder))
-    for name in contents(ROOT):
-        (ROOT / STUBS / name).unlink()
-    for name, content in fresh.items():
-        (ROOT / STUBS / name).write_bytes(content)
+    for path in contents(ROOT).keys() - fresh.keys():
+        (ROOT / path).unlink()
+    for path, content in fresh.items():
+        (ROOT / path).write_bytes(content)
 
 
 def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if stubs are not in step")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if files are not in step")
     try:
         if not parser.parse_args().check:
             replace()

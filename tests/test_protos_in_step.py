@@ -1,4 +1,4 @@
-"""The committed stubs are what the contract gives, byte for byte."""
+"""The committed stubs and messages are what the contract gives, byte for byte."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_stubs_are_those_of_the_contract(tmp_path: Path) -> None:
+def test_generated_files_are_those_of_the_contract(tmp_path: Path) -> None:
     protos.generate(tmp_path)
     fresh, committed = protos.contents(tmp_path), protos.contents(protos.ROOT)
     assert sorted(committed) == sorted(fresh)
-    for name, content in fresh.items():
-        assert committed[name] == content, f"{name} is out of step: run `make protos`"
+    assert {path.parent for path in fresh} == {protos.STUBS, protos.MESSAGES}
+    for path, content in fresh.items():
+        assert committed[path] == content, f"{path} is out of step: run `make protos`"
 
 
 def test_every_proto_is_of_the_package_that_its_folder_says() -> None:

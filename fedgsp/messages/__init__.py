@@ -1,12 +1,14 @@
+# Made by scripts/protos.py from protos/; do not edit.
 """What processes say to each other, as plain values.
 
-Each class has the name and the fields of a message in `protos/fedgsp/v1`; `fedgsp.wire` turns one into the other,
-so that only servicers and client wrappers see generated code. A oneof is one field that holds any of its kinds.
+Each class has the name and the fields of a message in `protos/fedgsp/v1`. `fedgsp.wire` converts values
+to protobuf messages and back. A oneof is one field that holds any of its kinds.
 """
 
 from __future__ import annotations
 
 from fedgsp.messages.failure import Failure, FailureCode
+from fedgsp.messages.failure_text import MAX_DETAIL
 from fedgsp.messages.group import (
     Discrimination,
     FinishedHop,
@@ -23,20 +25,8 @@ from fedgsp.messages.group import (
     Results,
     RunGroupRequest,
 )
-from fedgsp.messages.membership import (
-    MOST_CLIENT,
-    MOST_CLIENTS_OF_NODE,
-    MOST_SAMPLES,
-    PROTOCOL,
-    TASK_DIGEST_BYTES,
-    AttachTo,
-    Hello,
-    HostedClient,
-    Leave,
-    NodeMessage,
-    TopServerMessage,
-    Welcome,
-)
+from fedgsp.messages.limits import MOST_CLIENT, MOST_CLIENTS_OF_NODE, MOST_SAMPLES, PROTOCOL, TASK_DIGEST_BYTES
+from fedgsp.messages.membership import AttachTo, Hello, HostedClient, Leave, NodeMessage, TopServerMessage, Welcome
 from fedgsp.messages.model import ModelHeader, ModelRef, Source, SourceKind, TensorSpec
 from fedgsp.messages.order import (
     Attached,
@@ -59,17 +49,17 @@ from fedgsp.messages.order import (
     Recall,
     Recalled,
     Release,
-    Result,
     Reveal,
     SendUp,
     Start,
     Train,
     Trained,
     TrainingSettings,
-    Work,
 )
+from fedgsp.messages.unions import Result, Work
 
 __all__ = [
+    "MAX_DETAIL",
     "MOST_CLIENT",
     "MOST_CLIENTS_OF_NODE",
     "MOST_SAMPLES",

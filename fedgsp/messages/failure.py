@@ -1,54 +1,71 @@
-"""Why something did not work."""
+# Made by scripts/protos.py from protos/fedgsp/v1/failure.proto; do not edit.
+"""Expected failures: why an order, a model or a node was refused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
 
+from fedgsp.messages.failure_text import FailureText
+
 
 class FailureCode(IntEnum):
-    """Why something was refused or did not work; numbers as in `failure.proto`."""
+    """The kind of a failure. Numbers of one decade belong together."""
 
+    #: None of the other codes; the detail says more.
     UNSPECIFIED = 0
+    #: A process could not be reached, or its connection broke.
     UNREACHABLE = 1
+    #: The node is no longer attached to the group manager, or never attached.
     NODE_LOST = 2
+    #: An order, or a stream of weights, made no progress for too long.
     STALLED = 3
+    #: The order was cancelled.
     CANCELLED = 4
+    #: The node does not host this client.
     UNKNOWN_CLIENT = 10
+    #: The order is unknown, incomplete, or contradicts itself.
     BAD_ORDER = 11
+    #: The process does not hold this model and will not get it.
     NO_SUCH_MODEL = 20
+    #: The stream ended before all bytes of the model.
     CUT_SHORT = 21
+    #: The model has more bytes than announced, than allowed, or than fit into memory.
     TOO_LONG = 22
+    #: The bytes do not have the announced digest.
     WRONG_DIGEST = 23
+    #: Names, dtypes or shapes of the tensors are not the expected ones.
     WRONG_SHAPES = 24
+    #: A tensor contains NaN or infinity.
     NOT_FINITE = 25
+    #: The messages of a stream of weights break the protocol.
     BAD_STREAM = 26
+    #: The update is much longer than the updates of other clients; see `--update-norm-limit`.
     LONG_UPDATE = 27
+    #: The user's task raised an exception or returned something invalid.
     TASK_RAISED = 30
+    #: The node speaks another version of the protocol.
     WRONG_PROTOCOL = 40
+    #: The node's task, its options, classes or tensors differ from those of the run.
     WRONG_TASK = 41
+    #: Another node already hosts one of the clients.
     CLIENT_TAKEN = 42
+    #: Another node already has this name.
     NAME_TAKEN = 43
+    #: The run is over.
     RUN_OVER = 44
+    #: The node hosts no client.
     NO_CLIENTS = 45
+    #: The address for peers is invalid, or is missing in a run with `--relay direct`.
     CANNOT_BE_DIALLED = 46
+    #: The run, or the node, would have more clients or nodes than allowed.
     TOO_MANY = 47
 
 
-#: Characters of a detail, which may quote what a peer said: it has to fit a message, and a log.
-MAX_DETAIL = 2000
-
-
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An expected failure: a value, not an exception."""
+class Failure(FailureText):
+    """An expected failure. Processes exchange it as a value; it is not an exception."""
 
     code: FailureCode
+    #: An explanation for people. It may quote another process, so it is cut to `MAX_DETAIL` characters.
     detail: str
-
-    def __post_init__(self) -> None:
-        if len(self.detail) > MAX_DETAIL:
-            object.__setattr__(self, "detail", f"{self.detail[:MAX_DETAIL]}...")
-
-    def __str__(self) -> str:
-        return f"{self.code.name.lower().replace('_', ' ')}: {self.detail}"

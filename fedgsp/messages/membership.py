@@ -1,4 +1,5 @@
-"""Between a node and the top server."""
+# Made by scripts/protos.py from protos/fedgsp/v1/membership.proto; do not edit.
+"""Between a node and the top server: joining a run, attaching to managers, leaving."""
 
 from __future__ import annotations
 
@@ -8,15 +9,37 @@ from dataclasses import dataclass, field
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
-PROTOCOL = 10
-#: Largest client id: as an int64, ids stand in arrays.
-MOST_CLIENT = 2**63 - 1
-#: A hello has about 12 bytes per client, and gRPC takes a message of 4 MiB; decoding it holds up everybody else.
-MOST_CLIENTS_OF_NODE = 100_000
-#: Samples that one client, or one class of its, may be said to have: sums over clients stay far below 64 bits.
-MOST_SAMPLES = 1 << 48
-#: Of a SHA-256.
-TASK_DIGEST_BYTES = 32
+
+@dataclass(frozen=True, slots=True)
+class NodeMessage:
+    """A message from a node to the top server."""
+
+    kind: Hello | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a node: who it is, and what it hosts."""
+
+    #: Version of the protocol that the node speaks; see `PROTOCOL`.
+    protocol: int
+    #: Name of the node, unique within the run.
+    node: str
+    #: The task as the node was given it: a built-in name, or module:attribute.
+    task: str
+    #: Number of classes of the task; class histograms have this length.
+    num_classes: int
+    clients: tuple[HostedClient, ...]
+    #: The tensors of the model that the node's task makes.
+    tensors: tuple[TensorSpec, ...]
+    #: host:port at which peers can fetch models from this node. Empty: the node accepts no connections.
+    peer_address: str = ""
+    #: Floating-point operations to train on one sample; 0 if unknown.
+    training_flop: int = 0
+    #: Task options that all nodes of a run must have alike, defaults included.
+    task_options: Mapping[str, str] = field(default_factory=dict)
+    #: SHA-256 of the source file of the task's class. Empty: the class has no source file.
+    task_digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,57 +52,35 @@ class HostedClient:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """A node introduces itself."""
+class TopServerMessage:
+    """A message from the top server to a node. The first one is a Welcome or a refusal."""
 
-    protocol: int
-    node: str
-    task: str
-    num_classes: int
-    clients: tuple[HostedClient, ...]
-    tensors: tuple[TensorSpec, ...]
-    peer_address: str = ""
-    training_flop: int = 0
-    #: Those that all nodes of a run must have alike, defaults included.
-    task_options: Mapping[str, str] = field(default_factory=dict)
-    #: SHA-256 of the source file of the task's class; empty: there is none.
-    task_digest: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMessage:
-    """From a node to the top server."""
-
-    kind: Hello | None
+    kind: Welcome | Failure | AttachTo | Leave | None
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The node is part of the run."""
+    """The node is now part of the run."""
 
     run_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class AttachTo:
-    """Dial this manager and take its orders."""
+    """Asks the node to connect to a group manager and to take its orders until the manager closes the stream."""
 
+    #: Name of the manager.
     manager: str
+    #: host:port. A wildcard host stands for the host by which the node reached the top server.
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The run is over for this node."""
+    """Ends the node's part in the run."""
 
+    #: Whether the run played all its rounds; otherwise it was stopped.
     finished: bool
     reason: str
-    #: The run may be gone on with: the node keeps what it has for a while, and tries to join again.
+    #: The run may be resumed: the node keeps its models and tries for a while to join again.
     resumable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TopServerMessage:
-    """From the top server to a node."""
-
-    kind: Welcome | Failure | AttachTo | Leave | None

@@ -1,4 +1,5 @@
-"""Names for weights."""
+# Made by scripts/protos.py from protos/fedgsp/v1/model.proto; do not edit.
+"""Models: how processes name weights, describe them and move them."""
 
 from __future__ import annotations
 
@@ -7,50 +8,70 @@ from enum import IntEnum
 
 
 class SourceKind(IntEnum):
-    """Who holds a model."""
+    """Where a model is held, seen from the node that asks for it."""
 
     UNSPECIFIED = 0
+    #: On the asking node itself. No bytes move. If the model is only promised, the node waits for it.
     LOCAL = 1
+    #: On another node.
     NODE = 2
+    #: On a group manager.
     MANAGER = 3
+    #: On the top server.
     TOP_SERVER = 4
+    #: On the asking node itself, since an earlier round. If the model is not there, it is lost; the node does not
+    #: wait.
     OWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """Stands for weights; size in bytes and XXH3 digest are empty while the model is only promised."""
+    """Names a model. The holder may still be computing the model; then it is only promised."""
 
     id: str
+    #: Bytes of the buffer that contains all tensors; 0 while the model is only promised.
     size: int = 0
+    #: XXH3 digest of the buffer (128 bits, big endian); empty while the model is only promised.
     digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Name, numpy dtype and shape of one tensor of a model; whether it is trained, and part of the classifier head."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    trainable: bool = True
-    head: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Source:
-    """Somebody who holds a model, or will."""
+    """A process that holds a model, or will hold it."""
 
     kind: SourceKind
+    #: Name of the node or manager, for logs.
     name: str
+    #: host:port. A wildcard host stands for the host by which the reader reached the top server. Empty for LOCAL and
+    #: OWN.
     address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelHeader:
-    """What precedes the bytes of a model; without an encoding these are the buffer itself. See `windows`."""
+class TensorSpec:
+    """One tensor of a model."""
 
+    name: str
+    #: Name of the numpy dtype, little endian.
+    dtype: str
+    shape: tuple[int, ...]
+    #: False for buffers (for example running means). Distances and norms leave buffers out.
+    trainable: bool = True
+    #: Whether the tensor belongs to the classifier head. In some schemes the head stays with its client.
+    head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHeader:
+    """Describes a model before its bytes follow."""
+
+    #: Id and size of the model. The digest is empty: it follows after the bytes.
     ref: ModelRef | None
+    #: In the order in which the tensors stand in the buffer.
     tensors: tuple[TensorSpec, ...]
+    #: How the bytes are encoded. Empty: they are the buffer itself. "bfloat16": of every four bytes of a float32
+    #: tensor (padding included) only the upper two are sent, and the lower two are zero. The size in `ref` is the
+    #: buffer's.
     encoding: str = ""
+    #: Name of shared memory through which the bytes can go; see `fedgsp.windows`. Empty: the bytes come in chunks.
     window: str = ""

@@ -1,4 +1,5 @@
-"""Between a node and a group manager."""
+# Made by scripts/protos.py from protos/fedgsp/v1/order.proto; do not edit.
+"""Between a node and a group manager: orders for clients, and reports on them."""
 
 from __future__ import annotations
 
@@ -11,155 +12,20 @@ from fedgsp.messages.model import ModelRef, Source
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """Names one piece of work."""
+    """Identifies one order. A node answers an order only once; a report with an unknown key changes nothing."""
 
     round: int
+    #: What is ordered: "train", "evaluate", ... A round may contain several tasks.
     task: str
     group: int
+    #: Place of the order within the group, from 0.
     position: int
+    #: Distinguishes orders for the same position: chains that were declared again, or exchanges of networks.
     attempt: int = 0
+    #: The run's id.
     run: str = ""
+    #: Serial number of the RunGroup call that needs this order. A round may ask a group the same of several models.
     serial: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where the weights of an order come from: the first source that delivers."""
-
-    model_id: str
-    sources: tuple[Source, ...]
-    keep: bool = False
-    without_head: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSettings:
-    """How a client trains; learning rate per step, seed is the run's root seed.
-
-    With bfloat16, the models that are made are rounded to that.
-    """
-
-    algorithm: str
-    local_epochs: int
-    batch_size: int
-    learning_rate: float
-    seed: int
-    options: Mapping[str, str] = field(default_factory=dict)
-    bfloat16: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reveal:
-    """What a client shows of its update: "exact", "layer:PREFIX" or "sketch:BYTES"."""
-
-    view: str
-    without_head: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Train:
-    """Train from `start`, keep the result as `produces`.
-
-    A retained result is the client's own model; a trial leaves the client's head as it was. To bring the result is to
-    upload it before the report, and to keep it no longer unless it is retained.
-    """
-
-    start: Start | None
-    produces: str
-    settings: TrainingSettings | None
-    reveal: Reveal | None = None
-    retain: bool = False
-    trial: bool = False
-    bring: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluate:
-    """Evaluate a model on the client's test part, or on its training part; compare it with one that the node holds.
-
-    Personalised: evaluate what the training algorithm makes of the model for this client.
-    """
-
-    start: Start | None
-    training_part: bool = False
-    compared_with: str = ""
-    settings: TrainingSettings | None = None
-    personalised: bool = False
-    only_compare: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Describe:
-    """Report the class histogram of the training part."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiscriminatorSettings:
-    """How client discriminators train: samples of each client, and SGD steps between two exchanges."""
-
-    samples: int
-    steps: int
-    batch_size: int
-    learning_rate: float
-    seed: int
-    shared: bool = False
-    feature_scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Discriminate:
-    """Train networks that tell this client's samples from those of `others`; fresh ones without a start.
-
-    Every exchange draws batches of its own.
-    """
-
-    start: Start | None
-    produces: str
-    others: tuple[int, ...]
-    settings: DiscriminatorSettings | None
-    judge: bool = False
-    exchange: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Initialise:
-    """Make fresh weights from a seed."""
-
-    produces: str
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendUp:
-    """Upload a model to the manager, whose machine is named; one of an earlier round is there, or lost."""
-
-    model_id: str
-    earlier: bool = False
-    machine: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Forget these models; `own` ones are clients' own, which are wanted no more, nor the ones before."""
-
-    model_ids: tuple[str, ...]
-    own: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Give up the order of this key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recall:
-    """Say which of a group's models, whose ids begin with `prefix`, the node still holds; it forgets all others."""
-
-    prefix: str
-    model_ids: tuple[str, ...]
-
-
-Work = Train | Evaluate | Describe | Discriminate | Initialise | SendUp | Release | Recall | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,115 +34,309 @@ class Order:
 
     key: OrderKey | None
     client: int
-    work: Work | None
+    work: Train | Evaluate | Describe | Initialise | SendUp | Release | Cancel | Discriminate | Recall | None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The weights that an order starts from.
+
+    The node tries the sources in their order and uses the first that delivers.
+    """
+
+    model_id: str
+    sources: tuple[Source, ...]
+    #: Other orders to this node start from the same weights, so the node keeps them until they are released.
+    keep: bool = False
+    #: The weights come without their classifier head: the node adds the head that it keeps for the client.
+    without_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Trains a client's model and keeps the result on the node."""
+
+    start: Start | None
+    #: Id under which the node keeps the result.
+    produces: str
+    settings: TrainingSettings | None
+    #: What the client reveals of its update. Unset: nothing.
+    reveal: Reveal | None = None
+    #: The result becomes the client's own model. The node keeps it, and the client's model before it.
+    retain: bool = False
+    #: Only the revealed update is used. The head and the personal model that the node keeps for the client stay
+    #: unchanged.
+    trial: bool = False
+    #: The node uploads the result to the manager before it reports, and then forgets it unless `retain` is set.
+    bring: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reveal:
+    """Which view of its update a client reveals.
+
+    The update is g = (w_start - w_after) / learning rate, over the trainable parameters.
+    """
+
+    #: "exact" (the whole update), "layer:PREFIX" (the tensors with this prefix) or "sketch:BYTES" (a random projection
+    #: of this size).
+    view: str
+    #: The classifier head is left out.
+    without_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """How a client trains."""
+
+    #: Name of the local training algorithm.
+    algorithm: str
+    local_epochs: int
+    #: Samples per step.
+    batch_size: int
+    #: Step size of this round.
+    learning_rate: float
+    #: Root seed of the run.
+    seed: int
+    #: Options of the algorithm; an option that is not given has its default.
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: Nodes and managers round every model that they make to bfloat16.
+    bfloat16: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluates a model on one part of a client's data, compares it with a model that the node holds, or both."""
+
+    start: Start | None
+    #: Evaluate on the client's training part in place of its test part.
+    training_part: bool = False
+    #: Id of a model on this node to which `squared_distance` is measured. Empty: no comparison.
+    compared_with: str = ""
+    #: Settings for `personalised`, which may need training steps.
+    settings: TrainingSettings | None = None
+    #: Evaluate what the training algorithm makes of the model for this client in place of the model itself.
+    personalised: bool = False
+    #: Compute `squared_distance` alone.
+    only_compare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Reports the class histogram of the client's training part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discriminate:
+    """Trains networks that distinguish samples of this client from samples of other clients (FedCollab)."""
+
+    #: The networks to start from. Unset: fresh networks, which are equal on every node.
+    start: Start | None
+    #: Id under which the node keeps the trained networks. Empty: the node only judges the start.
+    produces: str
+    #: One network for each of these clients, in this order. With shared networks: all clients, this one included.
+    others: tuple[int, ...]
+    settings: DiscriminatorSettings | None
+    #: Before training, count how many samples of the validation part each network classifies correctly.
+    judge: bool = False
+    #: Number of the exchange of networks that this order belongs to, from 0. Each exchange draws new batches.
+    exchange: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiscriminatorSettings:
+    """How discriminators are trained."""
+
+    #: Samples of each client's training part to train on. The remaining samples are the validation part.
+    samples: int
+    #: SGD steps between two exchanges.
+    steps: int
+    #: Samples per step.
+    batch_size: int
+    #: Step size.
+    learning_rate: float
+    #: Root seed of the run.
+    seed: int
+    #: One network with an output per client, in place of one network per pair of clients.
+    shared: bool = False
+    #: Features are multiplied by this factor; labels are not.
+    feature_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Initialise:
+    """Makes the initial model from a seed and keeps it on the node."""
+
+    #: Id under which the node keeps the model.
+    produces: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendUp:
+    """Uploads a model from the node to this manager."""
+
+    model_id: str
+    #: The model is of an earlier round: if the node does not hold it, it is lost, and the node does not wait for it.
+    earlier: bool = False
+    #: Identifies the manager's machine. A node on the same machine may offer a window. Empty: offer none.
+    machine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Forgets models that the node, or the manager, holds."""
+
+    model_ids: tuple[str, ...]
+    #: The ids name clients' own models. The node forgets them, and also the clients' models before them.
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Asks which models of a group the node still holds, after the manager that ordered them was lost.
+
+    The node forgets all other models of the group.
+    """
+
+    #: Ids of the group's models begin with this.
+    prefix: str
+    #: The models to keep and to report.
+    model_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancels the order with the same key."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A report from a node to a group manager. The first one is Attached."""
+
+    kind: Attached | Progress | Done | Failed | None
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A node is ready to take the orders of the manager of that name."""
+    """The node is ready to take orders."""
 
     run_id: str
+    #: Name of the node.
     node: str
+    #: Name of the manager that the node wants to serve. Another process may have got the manager's address meanwhile;
+    #: it refuses the node.
     manager: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class OrderProgress:
-    """A counter that grows while an order moves."""
-
-    key: OrderKey | None
-    mark: int
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
-    """Counters of all orders that moved."""
+    """Progress counters of the open orders of a node. Sent once per second while anything moves."""
 
     orders: tuple[OrderProgress, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class OrderProgress:
+    """Progress of one open order."""
+
+    key: OrderKey | None
+    #: Grows while the order, or work that it waits for on the node, makes progress: batches trained, chunks moved.
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An order is done."""
+
+    key: OrderKey | None
+    #: Unset for orders without a result, such as Release.
+    result: Trained | Evaluated | Described | Discriminated | Recalled | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The models of a Recall that the node still holds."""
+
+    model_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
-    """A training order is done: samples of the client, mean loss, seconds of training, bytes fetched, local steps.
+    """Result of Train, and of Initialise."""
 
-    Whether the client `keeps` a head or a personal model to itself, and began that `afresh`.
-    """
-
+    #: The new model.
     ref: ModelRef | None
+    #: Samples in the client's training part.
     samples: int = 0
+    #: Mean training loss over the samples seen.
     loss: float = 0.0
+    #: Duration of the training in seconds, without transfers and waiting.
     seconds: float = 0.0
+    #: The source that delivered the start weights.
     source: Source | None = None
+    #: Bytes fetched for this order.
     bytes: int = 0
+    #: The revealed view of the update, held by the node. Unset if the order asked for none.
     update: ModelRef | None = None
+    #: Normaliser of the update (FedNova, Wang et al. 2020); for plain SGD the number of local steps.
     steps: float = 0.0
+    #: The node keeps a part of the result for the client and does not share it: a head, or a personal model.
     keeps: bool = False
+    #: Only with `keeps`: the node had no such part before and began it anew.
     afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Counts on one part of a client's data; `loss_sum` is the mean loss times the samples.
+    """Result of Evaluate."""
 
-    `afresh` if the client should have used a head or a personal model of its own, and had none.
-    """
-
+    #: Samples that the model classifies correctly.
     correct: int
+    #: Samples evaluated.
     samples: int
+    #: Sum of the losses of all samples: mean loss times `samples`.
     loss_sum: float
+    #: The source that delivered the model.
     source: Source | None = None
+    #: Bytes fetched for this order.
     bytes: int = 0
+    #: Further metrics of the task.
     metrics: Mapping[str, float] = field(default_factory=dict)
+    #: Squared Euclidean distance to the model `compared_with`, over the trainable tensors that both have. 0 without a
+    #: comparison.
     squared_distance: float = 0.0
+    #: The scheme evaluates with a head or a personal model of the client, and the node had none.
     afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A class histogram, raw counts."""
+    """Result of Describe."""
 
+    #: Number of training samples of each class.
     class_counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Discriminated:
-    """Networks after some steps; of `samples` of the validation part each start had `correct` right."""
+    """Result of Discriminate."""
 
+    #: The trained networks. Unset if the order only judged.
     ref: ModelRef | None
+    #: For each network: how many of `samples` it classified correctly before training. Empty if not judged.
     correct: tuple[int, ...] = ()
+    #: Samples in the validation part.
     samples: int = 0
+    #: The source that delivered the start. Unset for fresh networks.
     source: Source | None = None
+    #: Bytes fetched for this order.
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """Models that the node still holds."""
-
-    model_ids: tuple[str, ...]
-
-
-Result = Trained | Evaluated | Described | Discriminated
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An order is done; orders such as Release have no result."""
-
-    key: OrderKey | None
-    result: Result | Recalled | None
-
-
-@dataclass(frozen=True, slots=True)
 class Failed:
-    """An order is not done, and why."""
+    """An order failed."""
 
     key: OrderKey | None
     failure: Failure | None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """From a node to a manager."""
-
-    kind: Attached | Progress | Done | Failed | None

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class GroupServiceStub:
-    """Spoken by a group manager to the top server that spawned it.
+    """Served by a group manager for the top server that started it.
     """
 
     def __init__(self, channel):
@@ -49,17 +49,18 @@ class GroupServiceStub:
 
 
 class GroupServiceServicer:
-    """Spoken by a group manager to the top server that spawned it.
+    """Served by a group manager for the top server that started it.
     """
 
     def RunGroup(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Runs one group. The last event is a GroupResult or a Failure.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Forget(self, request, context):
-        """Forgets results that were fetched.
+        """Forgets results that the top server has fetched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +88,7 @@ def add_GroupServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GroupService:
-    """Spoken by a group manager to the top server that spawned it.
+    """Served by a group manager for the top server that started it.
     """
 
     @staticmethod

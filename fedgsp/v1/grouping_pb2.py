@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65\x64gsp/v1/grouping.proto\x12\tfedgsp.v1\"m\n\rAssignRequest\x12-\n\x08question\x18\x01 \x01(\x0b\x32\x19.fedgsp.v1.AssignQuestionH\x00\x12%\n\x04rows\x18\x02 \x01(\x0b\x32\x15.fedgsp.v1.MatrixRowsH\x00\x42\x06\n\x04part\"\xeb\x02\n\x0e\x41ssignQuestion\x12\x10\n\x08grouping\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0e\n\x06groups\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x0f\n\x07\x63lients\x18\x05 \x03(\x04\x12\r\n\x05sizes\x18\x06 \x03(\x04\x12\x37\n\x07options\x18\x07 \x03(\x0b\x32&.fedgsp.v1.AssignQuestion.OptionsEntry\x12\'\n\x08matrices\x18\x08 \x03(\x0b\x32\x15.fedgsp.v1.MatrixSpec\x12\x11\n\tnewcomers\x18\t \x03(\x04\x12\'\n\x07settled\x18\n \x03(\x0b\x32\x16.fedgsp.v1.ClientGroup\x12\x1a\n\rlearning_rate\x18\x0b \x01(\x01H\x00\x88\x01\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x0e_learning_rate\"H\n\nMatrixSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0f\n\x07\x63olumns\x18\x04 \x01(\x04\"(\n\nMatrixRows\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"8\n\x0e\x41ssignResponse\x12&\n\x06groups\x18\x01 \x03(\x0b\x32\x16.fedgsp.v1.ClientGroup\"\x1e\n\x0b\x43lientGroup\x12\x0f\n\x07\x63lients\x18\x01 \x03(\x04\x32R\n\x0fGroupingService\x12?\n\x06\x41ssign\x12\x18.fedgsp.v1.AssignRequest\x1a\x19.fedgsp.v1.AssignResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65\x64gsp/v1/grouping.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/options.proto\"m\n\rAssignRequest\x12-\n\x08question\x18\x01 \x01(\x0b\x32\x19.fedgsp.v1.AssignQuestionH\x00\x12%\n\x04rows\x18\x02 \x01(\x0b\x32\x15.fedgsp.v1.MatrixRowsH\x00\x42\x06\n\x04part\"\xeb\x02\n\x0e\x41ssignQuestion\x12\x10\n\x08grouping\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0e\n\x06groups\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x0f\n\x07\x63lients\x18\x05 \x03(\x04\x12\r\n\x05sizes\x18\x06 \x03(\x04\x12\x37\n\x07options\x18\x07 \x03(\x0b\x32&.fedgsp.v1.AssignQuestion.OptionsEntry\x12\'\n\x08matrices\x18\x08 \x03(\x0b\x32\x15.fedgsp.v1.MatrixSpec\x12\x11\n\tnewcomers\x18\t \x03(\x04\x12\'\n\x07settled\x18\n \x03(\x0b\x32\x16.fedgsp.v1.ClientGroup\x12\x1a\n\rlearning_rate\x18\x0b \x01(\x01H\x00\x88\x01\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x0e_learning_rate\"H\n\nMatrixSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0f\n\x07\x63olumns\x18\x04 \x01(\x04\"(\n\nMatrixRows\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"8\n\x0e\x41ssignResponse\x12&\n\x06groups\x18\x01 \x03(\x0b\x32\x16.fedgsp.v1.ClientGroup\"\x1e\n\x0b\x43lientGroup\x12\x0f\n\x07\x63lients\x18\x01 \x03(\x04\x32R\n\x0fGroupingService\x12?\n\x06\x41ssign\x12\x18.fedgsp.v1.AssignRequest\x1a\x19.fedgsp.v1.AssignResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,20 +34,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ASSIGNQUESTION_OPTIONSENTRY']._loaded_options = None
   _globals['_ASSIGNQUESTION_OPTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_ASSIGNREQUEST']._serialized_start=39
-  _globals['_ASSIGNREQUEST']._serialized_end=148
-  _globals['_ASSIGNQUESTION']._serialized_start=151
-  _globals['_ASSIGNQUESTION']._serialized_end=514
-  _globals['_ASSIGNQUESTION_OPTIONSENTRY']._serialized_start=450
-  _globals['_ASSIGNQUESTION_OPTIONSENTRY']._serialized_end=496
-  _globals['_MATRIXSPEC']._serialized_start=516
-  _globals['_MATRIXSPEC']._serialized_end=588
-  _globals['_MATRIXROWS']._serialized_start=590
-  _globals['_MATRIXROWS']._serialized_end=630
-  _globals['_ASSIGNRESPONSE']._serialized_start=632
-  _globals['_ASSIGNRESPONSE']._serialized_end=688
-  _globals['_CLIENTGROUP']._serialized_start=690
-  _globals['_CLIENTGROUP']._serialized_end=720
-  _globals['_GROUPINGSERVICE']._serialized_start=722
-  _globals['_GROUPINGSERVICE']._serialized_end=804
+  _globals['_ASSIGNREQUEST']._serialized_start=64
+  _globals['_ASSIGNREQUEST']._serialized_end=173
+  _globals['_ASSIGNQUESTION']._serialized_start=176
+  _globals['_ASSIGNQUESTION']._serialized_end=539
+  _globals['_ASSIGNQUESTION_OPTIONSENTRY']._serialized_start=475
+  _globals['_ASSIGNQUESTION_OPTIONSENTRY']._serialized_end=521
+  _globals['_MATRIXSPEC']._serialized_start=541
+  _globals['_MATRIXSPEC']._serialized_end=613
+  _globals['_MATRIXROWS']._serialized_start=615
+  _globals['_MATRIXROWS']._serialized_end=655
+  _globals['_ASSIGNRESPONSE']._serialized_start=657
+  _globals['_ASSIGNRESPONSE']._serialized_end=713
+  _globals['_CLIENTGROUP']._serialized_start=715
+  _globals['_CLIENTGROUP']._serialized_end=745
+  _globals['_GROUPINGSERVICE']._serialized_start=747
+  _globals['_GROUPINGSERVICE']._serialized_end=829
 # @@protoc_insertion_point(module_scope)

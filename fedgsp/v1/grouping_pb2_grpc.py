@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class GroupingServiceStub:
-    """Who trains with whom. Sees histograms, sizes and matrices, never weights or data.
+    """Decides which clients train together. It sees histograms, sizes and matrices, never weights or data.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class GroupingServiceStub:
 
 
 class GroupingServiceServicer:
-    """Who trains with whom. Sees histograms, sizes and matrices, never weights or data.
+    """Decides which clients train together. It sees histograms, sizes and matrices, never weights or data.
     """
 
     def Assign(self, request_iterator, context):
@@ -69,7 +69,7 @@ def add_GroupingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GroupingService:
-    """Who trains with whom. Sees histograms, sizes and matrices, never weights or data.
+    """Decides which clients train together. It sees histograms, sizes and matrices, never weights or data.
     """
 
     @staticmethod

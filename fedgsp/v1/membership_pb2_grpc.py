@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MembershipServiceStub:
-    """Spoken by the top server. A node dials it once and stays for life.
+    """Served by the top server. A node opens one stream and keeps it for as long as it takes part.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class MembershipServiceStub:
 
 
 class MembershipServiceServicer:
-    """Spoken by the top server. A node dials it once and stays for life.
+    """Served by the top server. A node opens one stream and keeps it for as long as it takes part.
     """
 
     def Join(self, request_iterator, context):
@@ -69,7 +69,7 @@ def add_MembershipServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MembershipService:
-    """Spoken by the top server. A node dials it once and stays for life.
+    """Served by the top server. A node opens one stream and keeps it for as long as it takes part.
     """
 
     @staticmethod

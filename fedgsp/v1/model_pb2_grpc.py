@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ModelServiceStub:
-    """Weights are named by control messages and moved only by this service.
+    """Moves weights. All other services only name them.
     """
 
     def __init__(self, channel):
@@ -48,19 +48,19 @@ class ModelServiceStub:
 
 
 class ModelServiceServicer:
-    """Weights are named by control messages and moved only by this service.
+    """Moves weights. All other services only name them.
     """
 
     def Fetch(self, request_iterator, context):
-        """Streams a model from its holder. A promised model is waited for until the caller's deadline. The first request names
-        the model, all others are receipts.
+        """Streams a model from its holder. If the model is only promised, the holder waits for it until the caller's
+        deadline. The first request names the model; all later requests are receipts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Upload(self, request_iterator, context):
-        """Hands a model to a process that asked for it, for holders that cannot be dialled.
+        """Sends a model to a process that asked for it. Used by holders that accept no connections.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelService:
-    """Weights are named by control messages and moved only by this service.
+    """Moves weights. All other services only name them.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OrderServiceStub:
-    """Spoken by a group manager. A node dials it, reports, and takes orders.
+    """Served by a group manager. A node connects, sends reports and receives orders.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class OrderServiceStub:
 
 
 class OrderServiceServicer:
-    """Spoken by a group manager. A node dials it, reports, and takes orders.
+    """Served by a group manager. A node connects, sends reports and receives orders.
     """
 
     def Attach(self, request_iterator, context):
@@ -69,7 +69,7 @@ def add_OrderServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OrderService:
-    """Spoken by a group manager. A node dials it, reports, and takes orders.
+    """Served by a group manager. A node connects, sends reports and receives orders.
     """
 
     @staticmethod

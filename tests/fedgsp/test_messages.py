@@ -52,15 +52,33 @@ def test_a_submessage_may_be_unset(name: str) -> None:
             assert types.NoneType in typing.get_args(hints[field.name]), field.name
 
 
-@pytest.mark.parametrize("kind", [messages.FailureCode, messages.SourceKind, messages.RelayMode, messages.Results])
-def test_enum_numbers_are_those_of_the_contract(kind: Any) -> None:
+@pytest.mark.parametrize("name", sorted(ENUMS))
+def test_enum_numbers_are_those_of_the_contract(name: str) -> None:
+    kind: Any = getattr(messages, name)
     prefix = "".join(f"_{c}" if c.isupper() else c.upper() for c in kind.__name__).lstrip("_") + "_"
     numbers = {value.name: value.number for value in ENUMS[kind.__name__].values}
     assert {prefix + member.name: int(member) for member in kind} == numbers
 
 
-def test_every_enum_of_the_contract_has_a_python_twin() -> None:
-    assert set(ENUMS) == {"FailureCode", "SourceKind", "RelayMode", "Results"}
+def test_an_order_and_an_answer_are_what_their_names_say() -> None:
+    assert {*typing.get_args(messages.Work), types.NoneType} == _kinds(messages.Order, "work")
+    assert {*typing.get_args(messages.Result), types.NoneType} == _kinds(messages.MemberDone, "result")
+
+
+def _kinds(message: type, oneof: str) -> set[Any]:
+    return set(typing.get_args(typing.get_type_hints(message)[oneof]))
+
+
+def test_a_forgotten_field_is_an_error() -> None:
+    make: Any = messages.Failed
+    with pytest.raises(TypeError, match="failure"):
+        make(None)
+
+
+def test_a_field_that_may_be_omitted_is_empty() -> None:
+    assert messages.TensorSpec("w", "<f4", (2,)) == messages.TensorSpec("w", "<f4", (2,), trainable=True, head=False)
+    hello = messages.Hello(messages.PROTOCOL, "n1", "task", 2, (), ())
+    assert (hello.peer_address, hello.training_flop, hello.task_options, hello.task_digest) == ("", 0, {}, b"")
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -68,6 +86,11 @@ def test_values_cannot_change(name: str) -> None:
     kind: Any = KINDS[name]
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)
+
+
+def test_a_long_detail_is_cut() -> None:
+    detail = Failure(FailureCode.BAD_ORDER, "x" * (messages.MAX_DETAIL + 1)).detail
+    assert detail == "x" * messages.MAX_DETAIL + "..."
 
 
 def test_a_failure_reads_as_a_sentence() -> None:
