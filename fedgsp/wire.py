@@ -1,84 +1,102 @@
-"""Turns the values of `fedgsp.messages` into protobuf messages and back, by their common names."""
+"""Converts the values of `fedgsp.messages` to protobuf messages and back, by their common names."""
 
 from __future__ import annotations
 
 import dataclasses
-from enum import IntEnum
+import operator
+from collections.abc import Callable, Sequence
+from functools import cache
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from google.protobuf.message import Message
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fedgsp import messages
 from fedgsp.v1 import failure_pb2, group_pb2, membership_pb2, model_pb2, order_pb2
 
 T = TypeVar("T")
+#: Two functions of one field: the first puts a value into a protobuf message, the second takes it from there.
+Codec: TypeAlias = tuple[Callable[[Any, Any], None], Callable[[Any], Any]]
 
 _MODULES: tuple[ModuleType, ...] = (failure_pb2, model_pb2, membership_pb2, order_pb2, group_pb2)
-_VALUES: dict[str, Any] = {name: kind for name, kind in vars(messages).items() if dataclasses.is_dataclass(kind)}
-_ENUMS: dict[str, type[IntEnum]] = {
-    kind.__name__: kind for kind in (messages.FailureCode, messages.SourceKind, messages.RelayMode, messages.Results)
-}
-_PROTOS: dict[str, type[Message]] = {
-    name: getattr(module, name) for name in _VALUES for module in _MODULES if hasattr(module, name)
-}
 
 
 def encode(value: Any) -> Any:
     """The protobuf message of a value."""
-    proto = _PROTOS[type(value).__name__]()
-    by_name = proto.DESCRIPTOR.fields_by_name
-    for name in value.__dataclass_fields__:
-        item = getattr(value, name)
-        if item is None:
-            continue
-        oneof = proto.DESCRIPTOR.oneofs_by_name.get(name)
-        if oneof is not None:
-            kind = next(f.name for f in oneof.fields if f.message_type and f.message_type.name == type(item).__name__)
-            getattr(proto, kind).CopyFrom(encode(item))
-            continue
-        field = by_name[name]
-        if _is_map(field):
-            getattr(proto, name).update(item)
-        elif field.is_repeated:
-            getattr(proto, name).extend(encode(x) for x in item) if field.message_type else getattr(
-                proto, name
-            ).extend(item)
-        elif field.message_type:
-            getattr(proto, name).CopyFrom(encode(item))
-        else:
-            setattr(proto, name, item)
+    kind: Any = type(value)
+    proto = _proto_of(kind)()
+    _fill(proto, value)
     return proto
 
 
 def decode(kind: type[T], proto: Any) -> T:
     """The value of a protobuf message; unset submessages and oneofs are None, unknown enum numbers UNSPECIFIED."""
-    values: dict[str, Any] = {}
-    by_name = proto.DESCRIPTOR.fields_by_name
-    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
-        if name in proto.DESCRIPTOR.oneofs_by_name:
-            chosen = proto.WhichOneof(name)
-            values[name] = _decode_any(getattr(proto, chosen)) if chosen else None
-            continue
-        field = by_name[name]
-        item = getattr(proto, name)
-        if _is_map(field):
-            values[name] = dict(item)
-        elif field.is_repeated:
-            values[name] = tuple(_decode_any(x) for x in item) if field.message_type else tuple(item)
-        elif field.message_type:
-            values[name] = _decode_any(item) if proto.HasField(name) else None
-        elif field.enum_type:
-            enum = _ENUMS[field.enum_type.name]
-            values[name] = enum(item) if item in enum.__members__.values() else enum(0)
-        else:
-            values[name] = item
-    return kind(**values)
+    known: Any = kind
+    return kind(*[take(proto) for _, (_, take) in _codecs(known)])
 
 
-def _decode_any(proto: Message) -> Any:
-    return decode(_VALUES[proto.DESCRIPTOR.name], proto)
+def _fill(proto: Any, value: Any) -> None:
+    kind: Any = type(value)
+    for name, (put, _) in _codecs(kind):
+        item = getattr(value, name)
+        if item is not None:
+            put(proto, item)
 
 
-def _is_map(field: Any) -> bool:
-    return bool(field.message_type and field.message_type.GetOptions().map_entry)
+def _fill_part(part: Any, value: Any) -> None:
+    part.SetInParent()  # a message without contents counts as set, too
+    _fill(part, value)
+
+
+@cache
+def _proto_of(kind: Any) -> Any:
+    return next(getattr(module, kind.__name__) for module in _MODULES if hasattr(module, kind.__name__))
+
+
+@cache
+def _codecs(kind: Any) -> tuple[tuple[str, Codec], ...]:
+    """Name and codec of every field of a class, in the order of its constructor."""
+    descriptor = _proto_of(kind).DESCRIPTOR
+    return tuple((one.name, _codec(descriptor, one.name)) for one in dataclasses.fields(kind))
+
+
+def _codec(descriptor: Descriptor, name: str) -> Codec:
+    oneof, get = descriptor.oneofs_by_name.get(name), operator.attrgetter(name)
+    if oneof is not None:
+        return _oneof(name, oneof.fields)
+    field = descriptor.fields_by_name[name]
+    if field.message_type and field.message_type.GetOptions().map_entry:
+        return lambda proto, item: get(proto).update(item), lambda proto: dict(get(proto))
+    if field.message_type and field.is_repeated:
+        kind = _kind_of(field)
+        return (
+            lambda proto, item: get(proto).extend([encode(one) for one in item]),
+            lambda proto: tuple([decode(kind, one) for one in get(proto)]),
+        )
+    if field.message_type:
+        kind = _kind_of(field)
+        return (
+            lambda proto, item: _fill_part(get(proto), item),
+            lambda proto: decode(kind, get(proto)) if proto.HasField(name) else None,
+        )
+    if field.is_repeated:
+        return lambda proto, item: get(proto).extend(item), lambda proto: tuple(get(proto))
+    if field.enum_type:
+        members = {int(member): member for member in getattr(messages, field.enum_type.name)}
+        return lambda proto, item: setattr(proto, name, item), lambda proto: members.get(get(proto), members[0])
+    return lambda proto, item: setattr(proto, name, item), get
+
+
+def _oneof(name: str, fields: Sequence[FieldDescriptor]) -> Codec:
+    names = {_kind_of(field): field.name for field in fields}
+    kinds = {field.name: _kind_of(field) for field in fields}
+
+    def take(proto: Any) -> Any:
+        chosen = proto.WhichOneof(name)
+        return decode(kinds[chosen], getattr(proto, chosen)) if chosen else None
+
+    return lambda proto, item: _fill_part(getattr(proto, names[type(item)]), item), take
+
+
+def _kind_of(field: Any) -> Any:
+    return getattr(messages, field.message_type.name)
