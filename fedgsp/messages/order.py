@@ -231,7 +231,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress counters of the open orders of a node. Sent once per second while anything moves."""
+    """Progress counters of the open orders of a node. The node sends them once per second while anything moves."""
 
     orders: tuple[OrderProgress, ...]
 

@@ -661,7 +661,7 @@ Global___Attached: _TypeAlias = Attached  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
-    """Progress counters of the open orders of a node. Sent once per second while anything moves."""
+    """Progress counters of the open orders of a node. The node sends them once per second while anything moves."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
