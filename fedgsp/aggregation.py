@@ -1,9 +1,9 @@
-"""The streaming mean of models: memory for one model in float64, however many are folded in.
+"""The streaming mean of models. It needs memory for one model in float64, whatever the number of models.
 
-Float operations, in this order, so that an independent implementation gives the same bits. Per element of a floating
-tensor, all in float64: acc = n_1 * w_1, then acc = acc + n_k * w_k for k = 2, 3, ... as folded, then acc / sum n_k,
-then one cast to the dtype of the tensor. The plain mean has n_k = 1. Integer tensors (such as the batch counter of a
-normalisation layer) are those of the first model.
+The float operations and their order are fixed, so that an independent implementation gives the same bits. For each
+element of a float tensor, in float64: acc = n_1 * w_1, then acc = acc + n_k * w_k for k = 2, 3, ... in the order in
+which models are folded, then acc / sum n_k, then one cast to the dtype of the tensor. The plain mean has n_k = 1. An
+integer tensor (such as the batch counter of a normalisation layer) is copied from the first model.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from fedgsp.messages import TensorSpec
 from fedgsp.spill import walk
 from fedgsp.weights import DTYPES, Weights, padded_bytes, total_bytes
 
-#: Changes the exact mean of a tensor, in float64, flat and in place, before it is rounded.
+#: Changes the mean of a tensor before the mean is rounded: a flat float64 array, in place.
 Adjust = Callable[[TensorSpec, NDArray[np.float64]], None]
 
-_BLOCK = 1 << 15  # elements; a block and its product stay in the cache
+_BLOCK = 1 << 15  # elements: a block and its product fit into the processor's cache
 
 
 class Average(Protocol):
-    """Makes one model of many: `Mean`, or one of `fedgsp.robust`."""
+    """Combines many models into one: `Mean`, or a class of `fedgsp.robust`."""
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was folded."""
+        """Whether no model was folded yet."""
 
     def fold(self, weights: Weights, samples: float = 1) -> None:
-        """Adds a model, trained on `samples`; ValueError if it does not fit the first."""
+        """Add a model that was trained on `samples`; ValueError if it does not fit the first model."""
 
     def result(self) -> Weights:
-        """The model made, with which the average ends; ValueError when nothing was folded."""
+        """The combined model. The average cannot be used afterwards. ValueError if no model was folded."""
 
 
 class Mean:
-    """Mean of models; `weighted` by the samples behind each, or plain.
+    """Mean of models: plain, or `weighted` by the number of samples behind each model.
 
-    The first model is kept as it is, and must not change: sums are made when a second one comes.
+    The first model is kept without a copy, and must not change. Sums are made when the second model comes.
     """
 
     def __init__(self, *, weighted: bool) -> None:
@@ -57,11 +57,14 @@ class Mean:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was folded."""
+        """Whether no model was folded yet."""
         return not self._tensors
 
     def fold(self, weights: Weights, samples: float = 1) -> None:
-        """Adds a model, trained on `samples`; ValueError unless names, shapes and dtypes are those of the first."""
+        """Add a model that was trained on `samples`.
+
+        Raises ValueError if names, shapes or dtypes of its tensors differ from those of the first model.
+        """
         assert not self._over
         weight = float(samples) if self._weighted else 1.0
         check_weight(weight)
@@ -73,13 +76,16 @@ class Mean:
         self._total += weight
 
     def result(self, adjust: Adjust | None = None) -> Weights:
-        """The mean, which ends here: its memory becomes the result's. ValueError when nothing was folded."""
+        """The mean model. It takes over the memory of the sums, so the mean cannot be used afterwards.
+
+        Raises ValueError if no model was folded.
+        """
         if self.empty:
             raise ValueError("no model was folded, so there is no mean")
         self._over = True
         narrow = all(DTYPES[spec.dtype].kind != "f" or DTYPES[spec.dtype].itemsize < 8 for spec in self._tensors)
         if self._first is not None and adjust is None and narrow:
-            return self._first  # n * w / n is w again once it is rounded to fewer bits
+            return self._first  # n * w / n equals w after rounding to fewer bits
         return self._make_sums().rounded(self._total, adjust)
 
     def _make_sums(self) -> _Sums:
@@ -90,13 +96,13 @@ class Mean:
 
 
 class _Sums:
-    """Sums in float64, in memory where the result later overwrites what was read of them."""
+    """Sums in float64. The result is written into the same memory, behind the place that is read."""
 
     def __init__(self, first: Weights, weight: float) -> None:
         self._tensors = first.tensors
         self._kept = {s.name: first.arrays[s.name].copy() for s in first.tensors if DTYPES[s.dtype].kind != "f"}
         self._size = total_bytes(first.tensors)
-        # A tensor's sums begin no earlier than the tensor itself will.
+        # The sums of a tensor must not begin before the place of the tensor in the result.
         places = np.cumsum([0, *(max(padded_bytes(s), 8 * math.prod(s.shape)) for s in first.tensors)]).tolist()
         self._memory = new_pages(max(places[-1], 1))
         self._sums = {
@@ -110,13 +116,13 @@ class _Sums:
                 block[...] = product
 
     def add(self, weights: Weights, weight: float) -> None:
-        """Adds weight times a model."""
+        """Add `weight` times a model."""
         for name, sums in self._sums.items():
             for block, product in self._products(sums, weights.arrays[name], weight):
                 block += product
 
     def rounded(self, total: float, adjust: Adjust | None) -> Weights:
-        """The sums divided, adjusted, and cast."""
+        """The sums divided by `total`, adjusted, and cast to the dtypes of the model."""
         mean = Weights(self._tensors, np.frombuffer(self._memory, np.uint8, self._size))
         for spec in self._tensors:
             if spec.name in self._kept:
@@ -141,7 +147,7 @@ class _Sums:
     def _products(
         self, sums: NDArray[np.float64], tensor: NDArray[np.generic], weight: float
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Blocks of a tensor's sums, and weight times what the tensor has there."""
+        """Pairs of arrays: a block of a tensor's sums, and `weight` times the same block of the tensor."""
         done = 0
         for piece in walk(tensor.reshape(-1)):
             for start in range(0, len(piece), _BLOCK):
@@ -154,13 +160,13 @@ class _Sums:
 
 
 def check_weight(weight: float) -> None:
-    """Raises ValueError for a number of samples, or what stands for it, that no model may count."""
+    """Raise ValueError unless `weight`, a number of samples or its replacement, is finite and above 0."""
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError(f"a model cannot weigh {weight:g} samples")
 
 
 def check_alike(first: tuple[TensorSpec, ...], weights: Weights) -> None:
-    """Raises ValueError unless names, shapes and dtypes are those of the first model, if there was one."""
+    """Raise ValueError if names, shapes or dtypes differ from those of the first model, if there was one."""
     if not weights.tensors:
         raise ValueError("a model without tensors has no mean")
     if first and _layout(weights.tensors) != _layout(first):

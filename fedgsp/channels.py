@@ -22,23 +22,23 @@ T = TypeVar("T")
 #: Messages stay small because weights travel in chunks; a larger one is refused by gRPC itself.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 SHUTDOWN_GRACE_S = 2.0
-#: How long a caller may take to say who it is.
+#: Longest wait for the first message of a caller, in seconds.
 HELLO_TIMEOUT_S = 10.0
-#: How long a caller that is refused may go on speaking, and be silent meanwhile.
+#: A refused caller is heard for so many seconds, or until it pauses for so many.
 HEAR_OUT_S, PAUSE_S = 10.0, 0.2
-#: Characters of a refusal, which may quote its caller: gRPC drops an answer whose status exceeds 8 KiB.
+#: Largest length of a refusal, which may quote the caller: gRPC drops answers with a status of more than 8 KiB.
 MAX_REASON = 500
 
 _CHANNEL_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.use_local_subchannel_pool", 1),  # a channel that is dropped takes its connection along
+    ("grpc.use_local_subchannel_pool", 1),  # a closed channel closes its connection
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_http_proxy", 0),  # peers are named by address; a proxy for the web has no part in it
+    ("grpc.enable_http_proxy", 0),  # peers are dialled directly, not through a web proxy
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 ]
 _SERVER_OPTIONS = [
-    ("grpc.so_reuseport", 0),  # with it, two servers bind one port and neither is told
+    ("grpc.so_reuseport", 0),  # otherwise two servers could bind the same port without an error
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 300),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -83,13 +83,13 @@ def is_near(host: str) -> bool:
 
 
 def resolve(address: str, seen_host: str) -> str:
-    """An address to dial: a wildcard host is the one by which the speaker was reached."""
+    """The address to dial: a wildcard host is replaced by the host at which the speaker was reached."""
     host, port = split_address(address)
     return f"{seen_host if is_wildcard(host) else host}:{port}"
 
 
 def loopback(host: str) -> str:
-    """How this machine dials a server of its own that listens at a host: a wildcard is no name to check."""
+    """The host by which this machine dials its own server that listens at `host`."""
     if not is_wildcard(host):
         return host
     return "[::1]" if host == "[::]" else "127.0.0.1"
@@ -101,10 +101,10 @@ async def start_server(
     tls: Tls | None = None,
     lost_after_s: float = LOST_AFTER_S,
 ) -> tuple[grpc.aio.Server, str]:
-    """A running server and the address it bound; raises ConfigError if the port is taken or the host is not ours.
+    """Start a server; returns it and the address that it bound.
 
-    With `tls` it takes those clients alone that present a certificate of the same CA. One that is silent for
-    `lost_after_s` is gone.
+    With `tls`, only clients with a certificate of the same CA are accepted. A client that is silent for `lost_after_s`
+    seconds is disconnected. Raises ConfigError if the port is in use or the host is not on this machine.
     """
     host, port = split_address(listen)
     window = [] if is_near(host) else SMALL_WINDOW
@@ -115,7 +115,7 @@ async def start_server(
     bound = 0
     for found in await _addresses_of(host):
         if at := _bind(server, f"{found}:{bound or port}", tls):
-            bound = at  # where it was 0, the others get the same
+            bound = at  # port 0: the other addresses get the same port
         elif _is_here(found):
             bound = 0
             break
@@ -129,10 +129,10 @@ async def start_server(
 
 
 async def _addresses_of(host: str) -> list[str]:
-    """All that a host to listen at stands for. Of a name with several, gRPC is content if it can bind one of them."""
+    """All addresses of a host to listen at. gRPC alone would be content with one address of a name."""
     if host == "*":
         return ["[::]"]
-    if host == "localhost":  # as gRPC dials it, whatever this machine's resolver says
+    if host == "localhost":  # the addresses that gRPC dials, whatever the resolver says
         return ["127.0.0.1", "[::1]"]
     try:
         ipaddress.ip_address(host.strip("[]"))
@@ -142,14 +142,14 @@ async def _addresses_of(host: str) -> list[str]:
         return [host]
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # the latter: no name can be like that
+    except (OSError, UnicodeError):  # UnicodeError: not a possible name
         return []
     addresses = dict.fromkeys(str(where[0]) for *_, where in found)
     return [f"[{address}]" if ":" in address else address for address in addresses]
 
 
 def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
-    """The port that the server has there; 0 if it cannot."""
+    """The port that the server bound; 0 if it could not."""
     try:
         bound: int = server.add_secure_port(where, _server_side(tls)) if tls else server.add_insecure_port(where)
     except RuntimeError:
@@ -158,12 +158,12 @@ def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
 
 
 def _is_here(host: str) -> bool:
-    """Whether this machine has an address, so that only its port can be in the way."""
+    """Whether this machine has the address, so that a failure must be about the port."""
     address = host.strip("[]")
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
-    except OSError:  # not even this family, perhaps
+    except OSError:  # also if the machine has no IPv6
         return False
     return True
 
@@ -173,20 +173,20 @@ def _server_side(tls: Tls) -> grpc.ServerCredentials:
 
 
 class Channels:
-    """One channel per address, closed together; with `tls`, servers must prove that they are of the dialled host.
+    """One channel per address; all are closed together. With `tls`, a server must prove its host name.
 
-    A server that is silent for `lost_after_s` is gone.
+    A server that is silent for `lost_after_s` seconds is treated as lost.
     """
 
     def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
         self._open: dict[str, grpc.aio.Channel] = {}
-        # The backoff is also the longest that a dial may take, 20 s by default.
+        # This setting also limits the time of a dial, which is 20 s by default.
         dial = ("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S)))
         self._options = [*_CHANNEL_OPTIONS, *keepalive(lost_after_s), dial]
         self._credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert) if tls else None
 
     def to(self, address: str) -> grpc.aio.Channel:
-        """The channel to an address; it connects by itself and reconnects after a loss."""
+        """The channel to an address. It connects by itself, and again after a loss."""
         if address not in self._open:
             self._open[address] = self._dial(address)
         return self._open[address]
@@ -200,7 +200,7 @@ class Channels:
         return grpc.aio.secure_channel(where, self._credentials, options=options)
 
     async def drop(self, address: str) -> None:
-        """Closes the channel to an address that will not be used again."""
+        """Close the channel to an address, if there is one."""
         channel = self._open.pop(address, None)
         if channel is not None:
             await channel.close()
@@ -214,7 +214,7 @@ class Channels:
 
 
 def describe(error: grpc.aio.AioRpcError | Any) -> str:
-    """One line of a gRPC error: its code, and the first line of its details or what they mean if TLS failed."""
+    """A gRPC error in one line: its code, and the first line of its details, explained if TLS failed."""
     details = next(iter((error.details() or "").splitlines()), "")
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         details = handshake_failure(details) or details
@@ -222,7 +222,7 @@ def describe(error: grpc.aio.AioRpcError | Any) -> str:
 
 
 async def first_message(speaking: AsyncIterator[T]) -> T | None:
-    """What a caller says first, soon; None if it does not."""
+    """The first message of a caller; None if none comes in time."""
     try:
         return await asyncio.wait_for(anext(aiter(speaking), None), HELLO_TIMEOUT_S)
     except TimeoutError:
@@ -232,9 +232,9 @@ async def first_message(speaking: AsyncIterator[T]) -> T | None:
 async def refuse(
     context: grpc.aio.ServicerContext, code: grpc.StatusCode, why: str, speaking: AsyncIterator[Any] | None = None
 ) -> NoReturn:
-    """Ends a call with a reason for its caller; one that may still be `speaking` is heard out first, for a while.
+    """End a call with a reason for the caller. A stream that is still `speaking` is read for a while first.
 
-    By gRPC, a caller whose message fails is told of an internal error, and not why it was refused.
+    Otherwise gRPC would report an internal error to a caller that is still sending, in place of the reason.
     """
     if speaking is not None:
         try:

@@ -1,6 +1,7 @@
-"""The messages of a weights stream as bytes: what protobuf reads and writes, without its copies.
+"""The messages of a stream of weights, as bytes: equal to what protobuf reads and writes, but with fewer copies.
 
-A stream is a header, the bytes of the buffer in order, and their digest, which the holder computes as they travel.
+A stream consists of a header, the bytes of the buffer in order, and their digest. The holder computes the digest while
+it sends the bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class InWindow:
-    """So many bytes of the buffer are in the next slot of the window that the header named."""
+    """The next `size` bytes of the buffer are in the next slot of the window that the header named."""
 
     size: int
 
@@ -39,12 +40,12 @@ def header(value: ModelHeader) -> bytes:
 
 
 def data(content: memoryview) -> bytes:
-    """A chunk of the buffer, copied once."""
+    """A chunk with bytes of the buffer, which are copied once."""
     return b"".join((_DATA, _varint(len(content)), content))
 
 
 def in_window(size: int) -> bytes:
-    """Stands for bytes of the buffer that are in a window."""
+    """A chunk that says that `size` bytes of the buffer are in a window."""
     return model_pb2.Chunk(in_window=size).SerializeToString()
 
 
@@ -54,7 +55,7 @@ def digest(value: bytes) -> bytes:
 
 
 def read(message: bytes) -> Part:
-    """What a chunk holds; data are a view of it, and empty if it holds nothing. Raises ValueError for other bytes."""
+    """The content of a chunk. Data are a view of the message, empty for an empty chunk. ValueError for other bytes."""
     start = _start_of_data(message)
     if start:
         return memoryview(message)[start:]
@@ -82,7 +83,7 @@ def _varint(number: int) -> bytes:
 
 
 def _start_of_data(message: bytes) -> int:
-    """Where the data begin in a message of exactly one data field; 0 for any other, which protobuf may read."""
+    """Index of the first data byte in a message of exactly one data field; 0 for other messages, left to protobuf."""
     if message[:1] != _DATA:
         return 0
     length = 0

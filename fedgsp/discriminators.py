@@ -1,20 +1,20 @@
-"""What processes agree on about client discriminators: how large they are (FedCollab)."""
+"""Sizes and limits of client discriminators, the networks that tell clients' data apart (FedCollab)."""
 
 from __future__ import annotations
 
-#: Hidden units.
+#: Number of hidden units.
 HIDDEN = 200
-#: The most features of a sample; a task with more gives its discriminators an encoder.
+#: Largest number of features of a sample. A task with more features must define an encoder (`Task.features`).
 MOST_FEATURES = 1 << 14
-#: Larger weights are refused: an average with them would make those of an honest client overflow.
+#: Larger weights are refused, because an average with them could overflow.
 LARGEST = 1e6
-#: The distance of clients whose discriminator could not be trained: nobody joins by mistake.
+#: The distance of two clients if no discriminator could be trained: the largest, so that they are not grouped.
 UNKNOWN = 1.0
-#: Networks that may be in a process at once.
+#: Largest size of all networks in one process, in bytes.
 MOST_BYTES = 8 * 1024**3
 
 
 def most_bytes(networks: int, outputs: int, labels: int) -> int:
-    """Of so many networks in float32, with as many features as there may be."""
+    """Largest size in bytes of float32 networks with `outputs` outputs each, for data with `labels` classes."""
     floats = networks * (HIDDEN * (MOST_FEATURES + labels + 2 + outputs) + outputs)
     return 4 * floats + 64  # tensors are padded

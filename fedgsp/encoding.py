@@ -1,7 +1,7 @@
-"""How weights travel: as they lie in memory or, if all their float32 values are bfloat16, those in two bytes each.
+"""The bytes in which weights travel: the bytes in memory, or float32 values in two bytes each if all are bfloat16.
 
-A bfloat16 is the upper half of a float32. Weights are rounded where they are made, so nothing is lost on the way:
-whoever has them, wherever from, has the same bits, and their digest is of these.
+A bfloat16 is the upper half of a float32. Weights are rounded where they are made, so the transfer loses nothing:
+every process that has a model has the same bits, and the digest is computed over these bits.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from fedgsp.messages import TensorSpec
 from fedgsp.spill import walk
 from fedgsp.weights import Weights, stretches
 
-#: What a header calls its stream; "" is the buffer itself.
+#: Names of encodings in a header; "" stands for the buffer itself.
 BFLOAT16 = "bfloat16"
 ENCODINGS = ("", BFLOAT16)
 #: The largest finite bfloat16.
 LARGEST = (2 - 2.0**-7) * 2.0**127
 
-_BLOCK = 1 << 15  # values; a block and what is computed from it stay in the cache
+_BLOCK = 1 << 15  # values: a block and its results fit into the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbouring tensors that travel alike: their place in the buffer; halved: the upper 2 of every 4 bytes."""
+    """Neighbouring tensors with the same encoding, and their place in the buffer.
+
+    `halved`: only the upper 2 of every 4 bytes travel.
+    """
 
     start: int
     end: int
@@ -41,14 +44,14 @@ def _runs(tensors: tuple[TensorSpec, ...], bfloat16: bool) -> list[_Run]:
 
 
 def wire_bytes(tensors: tuple[TensorSpec, ...], bfloat16: bool) -> int:
-    """Bytes of a model's stream."""
+    """Number of bytes that a model takes in a stream."""
     return sum((run.end - run.start) // (2 if run.halved else 1) for run in _runs(tensors, bfloat16))
 
 
 def rounded(weights: Weights) -> Weights:
     """The weights with every float32 rounded to the nearest bfloat16, ties to even; finite values stay finite.
 
-    Rounds in place, unless a digest of theirs is known: somebody else may hold them then.
+    The weights are rounded in place, unless their digest is known: then other code may hold them, and a copy is made.
     """
     if weights.bfloat16:
         return weights
@@ -68,7 +71,7 @@ def _round(values: NDArray[np.float32]) -> None:
         with np.errstate(invalid="ignore"):
             usual = block.max() <= LARGEST and block.min() >= -LARGEST
         if not usual:
-            np.copyto(block, np.nan, where=np.isnan(block))  # the sum below makes a number of other bits of NaN
+            np.copyto(block, np.nan, where=np.isnan(block))  # the sum below would turn some NaN into numbers
             np.clip(block, -LARGEST, LARGEST, out=block, where=np.isfinite(block))
         half = bits >> 16
         half &= 1
@@ -78,7 +81,7 @@ def _round(values: NDArray[np.float32]) -> None:
 
 
 def encoded(weights: Weights, chunk_bytes: int) -> Iterator[tuple[memoryview, memoryview]]:
-    """The pieces of a model's buffer, and the chunks of its stream that they become, of `chunk_bytes` at most."""
+    """Pairs: a piece of a model's buffer, and the chunk of the stream made from it, of at most `chunk_bytes`."""
     for run in _runs(weights.tensors, weights.bfloat16):
         for piece in walk(weights.buffer[run.start : run.end], max(4, chunk_bytes & ~3)):  # whole values
             if run.halved:
@@ -88,16 +91,16 @@ def encoded(weights: Weights, chunk_bytes: int) -> Iterator[tuple[memoryview, me
 
 
 class Decoder:
-    """Fills a buffer with a stream of `wire_bytes`, chunk by chunk."""
+    """Fills the buffer of a model from its stream, chunk by chunk."""
 
     def __init__(self, buffer: NDArray[np.uint8], tensors: tuple[TensorSpec, ...], bfloat16: bool) -> None:
         self._buffer = buffer
         self._runs = deque(_runs(tensors, bfloat16))
-        #: Bytes of the buffer that are there.
+        #: Number of bytes of the buffer that are filled.
         self.filled = 0
 
     def put(self, chunk: memoryview) -> NDArray[np.uint8]:
-        """Takes in a chunk, and returns what it became; ValueError if it ends within a value."""
+        """Decode a chunk; returns the part of the buffer that it filled. ValueError if it ends within a value."""
         begin = self.filled
         while chunk:
             run = self._runs[0]

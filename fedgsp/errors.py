@@ -1,11 +1,11 @@
-"""Errors that a person can act on, and the exit codes they end a process with.
+"""Errors that a person can correct, and the exit codes of processes that end with them.
 
 UserError
   ConfigError     a flag or a settings file                 exit 2
   TaskError       a task module: missing, raising, wrong    exit 3
   DataError       a data file: missing, cut, other format   exit 4
   PeerError       another process: absent, refusing         exit 5
-  RunError        the run itself could not go on            exit 6
+  RunError        the run cannot continue                   exit 6
 
 An expected failure between processes is not an exception but a value: `fedgsp.messages.Failure`.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """Something a person can mend: says what is wrong and what to do about it."""
+    """An error that a person can correct: it says what is wrong, and what to do."""
 
     exit_code = 1
 
@@ -43,17 +43,17 @@ class DataError(UserError):
 
 
 class PeerError(UserError):
-    """Another process is absent, refuses, or answers what cannot be used."""
+    """Another process is absent, refuses, or sends an answer that cannot be used."""
 
     exit_code = 5
 
 
 class RunError(UserError):
-    """The run cannot go on."""
+    """The run cannot continue."""
 
     exit_code = 6
 
 
 def not_written(path: object, error: Exception) -> RunError:
-    """What a file or folder that cannot be written means for the run."""
+    """The error of a run that cannot write a file or a folder."""
     return RunError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}", "make room on that disk")

@@ -1,7 +1,7 @@
-"""Children that the user's code forks, as `multiprocessing` does: signals to them are theirs alone.
+"""Signals of child processes that the user's code forks, for example through `multiprocessing`.
 
-asyncio hears of a signal by a byte in a pipe, which the handler writes. A forked child would inherit handler and pipe:
-what ends the child (`Pool` sends it SIGTERM) would stop this process, and the child would go on.
+asyncio notices a signal through a byte in a pipe that the signal handler writes. A forked child would inherit handler
+and pipe: a SIGTERM to the child (as from `Pool`) would stop this process, and the child would continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _forking = threading.local()
 
 @contextlib.contextmanager
 def kept_apart(numbers: Iterable[int]) -> Iterator[None]:
-    """While this process's loop handles these signals, they have their default effect on its forked children."""
+    """While the block runs, these signals have their default effect on forked children of this process."""
     _handled.update(numbers)
     try:
         yield
@@ -27,7 +27,7 @@ def kept_apart(numbers: Iterable[int]) -> Iterator[None]:
 
 
 def _hold_signals() -> None:
-    """Until the child has handlers of its own: it may be told to end before it has run a line."""
+    """Block the signals until the child has reset its handlers: a signal may come before its first line runs."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handled)
 
 

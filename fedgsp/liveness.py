@@ -1,26 +1,26 @@
-"""After how long a silence a peer is gone: dead, frozen or cut off."""
+"""How long a peer may be silent before it is treated as lost: dead, frozen or disconnected."""
 
 from __future__ import annotations
 
-#: Seconds without a word, unless the run says otherwise.
+#: Default of --lost-after, in seconds.
 LOST_AFTER_S = 3.5
-#: Pings more often than a few times a second would only load the link.
+#: Smallest value: more frequent pings would only load the link.
 LEAST_LOST_AFTER_S = 1.0
-#: Silence within a transfer has ended it by then.
+#: Largest value: a transfer without progress has ended by then.
 MOST_LOST_AFTER_S = 30.0
-#: Longest wait for a connection, 20 s by default: whoever cannot be dialled is served in another way.
+#: Longest wait for a connection, in seconds. A peer that cannot be dialled is served in another way.
 MOST_DIAL_S = 5.0
-#: Bytes on their way to another machine and not read yet, beside one chunk. A ping's answer comes after these: a link
-#: that needs longer for them than the answer may take would be given up while it works. gRPC itself widens the window
-#: as long as that fills somebody's buffers. A link of 20 ms there and back still carries 13 MB a second.
+#: Number of bytes that may be on their way to another machine, beside one chunk. The answer to a ping comes after
+#: these bytes: a slow link that needs too long for them would be treated as lost although it works. gRPC alone would
+#: widen the window until buffers are full. A link with a round trip of 20 ms still carries 13 MB/s.
 WINDOW_BYTES = 256 * 1024
 SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES)]
 
 
 def keepalive(lost_after_s: float) -> list[tuple[str, int]]:
-    """gRPC's settings for both ends of a connection: a ping after a third of the time, an answer within the rest.
+    """The gRPC settings of both ends of a connection: a ping after a third of the time, an answer within the rest.
 
-    A peer that lives answers from a thread of gRPC's own, however busy it is.
+    A thread of gRPC answers pings, so a busy peer answers too.
     """
     ping_ms = round(1000 * lost_after_s / 3)
     answer_ms = round(1000 * lost_after_s) - ping_ms

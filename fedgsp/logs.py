@@ -1,4 +1,4 @@
-"""What a process says to a person, other than its results: log lines, and the line that explains its exit code."""
+"""Log lines of a process, and the line that explains its exit code."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def configure(verbose: bool = False, json_lines: bool = False) -> None:
-    """Log to stderr from INFO on, or all of our own with `verbose`; with `json_lines`, as JSON objects to stdout.
+    """Log to stderr from level INFO on; with `verbose`, also the DEBUG lines of this project.
 
-    Then these lines have stdout for themselves: what the user's code prints goes to stderr.
+    With `json_lines`, log to stdout, one JSON object per line; what the user's code prints then goes to stderr.
     """
     handler = _Handler(sys.stdout if json_lines else None)
     handler.setFormatter(
@@ -33,13 +33,13 @@ def configure(verbose: bool = False, json_lines: bool = False) -> None:
 
 
 def report(error: UserError) -> int:
-    """Say on stderr, in one line, why the process ends; returns its exit code."""
+    """Write to stderr, in one line, why the process ends; returns the exit code."""
     sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
     return error.exit_code
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Looks stderr up at every line, unless it has a stream: a live display may put itself in between."""
+    """Reads sys.stderr at every line, unless a stream is given, because a live display may replace it."""
 
     def __init__(self, stream: Any = None) -> None:
         logging.Handler.__init__(self)

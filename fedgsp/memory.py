@@ -1,4 +1,4 @@
-"""Memory that models are in: where it comes from, and what becomes of it when they go."""
+"""Memory for models: where it comes from, and how it is reused when models are released."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CACHE_LINE = 64
-#: Larger blocks of the C library come from the system and go back to it at once; chunks of models are far smaller.
+#: The C library returns larger blocks to the system at once. Chunks of models are far smaller.
 _KEPT_BYTES = 16 << 20
-#: Free memory at the end of the heap that stays: a few chunks; at work, what one step frees and the next one takes.
+#: Free memory at the end of the heap that the process keeps: a few chunks; during training, the memory of a step.
 _FREE_BYTES, _FREE_AT_WORK_BYTES = 8 << 20, 1 << 30
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-#: Models of this size and up to that one have pages of their own, of which one set is kept for the next model.
+#: Models of at least the first size have separate pages. Up to the second size, the pages of one model are kept.
 _PAGED_BYTES, _MOST_SPARE_BYTES = 1 << 20, 64 << 20
 
 _spare: deque[mmap.mmap] = deque(maxlen=1)
 
 
 def room(size: int) -> NDArray[np.uint8]:
-    """Uninitialised bytes that begin on a cache line: vector instructions are up to twice as fast on those."""
+    """Uninitialised bytes, shape (size,), that begin on a cache line, which makes vector code up to twice as fast."""
     if size >= _PAGED_BYTES:
         pages = _pages(size)
         made = np.frombuffer(pages, np.uint8)
@@ -37,7 +37,7 @@ def room(size: int) -> NDArray[np.uint8]:
 
 
 def new_pages(size: int) -> mmap.mmap:
-    """Zeroed private pages, huge ones where the system has them: small ones take five times as long to get."""
+    """Zeroed private pages; huge pages where the system has them, because small pages take five times as long."""
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
@@ -45,30 +45,33 @@ def new_pages(size: int) -> mmap.mmap:
 
 
 def drop_spare() -> None:
-    """Gives back the pages that are kept for a next model: there will be none for a while."""
+    """Give back the pages that are kept for the next model. Call this when no model will come for a while."""
     _spare.clear()
 
 
 def keep_freed() -> None:
-    """Lets the process keep what it frees: getting pages again costs as much as a copy.
+    """Let the process keep the memory that it frees, because new pages cost as much time as a copy.
 
-    To be called before there are threads. Does nothing where the C library is not glibc.
+    Call this before threads start. It does nothing where the C library is not glibc.
     """
     if _glibc is not None:
         _glibc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
         _glibc.mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES)
-        # gRPC frees in one thread what it took in another; with a heap for each, little is found again.
+        # gRPC allocates in one thread and frees in another. With a heap for each thread, little memory is reused.
         _glibc.mallopt(_M_ARENA_MAX, 1)
 
 
 def at_work() -> None:
-    """Keeps all that is freed: activations of convolutions would go back after every step, and cost a third of it."""
+    """Keep all freed memory during training.
+
+    Otherwise the memory of activations would go back to the system after each step, at a third of the step's time.
+    """
     if _glibc is not None:
         _glibc.mallopt(_M_TRIM_THRESHOLD, _FREE_AT_WORK_BYTES)
 
 
 def at_rest() -> None:
-    """Gives back what was kept at work."""
+    """Give the memory that was kept during training back to the system."""
     if _glibc is not None:
         _glibc.mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES)
         _glibc.malloc_trim(ctypes.c_size_t(_FREE_BYTES))

@@ -1,4 +1,4 @@
-"""Moves weights: the service that a holder offers, and the two calls that its peers make."""
+"""Transfer of weights: the service of a process that holds models, and the two calls of its peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
 from fedgsp.windows import is_here, machine
 
-#: Longest wait for a promised model; its chain is watched, and cancelled, by the manager long before.
+#: Longest wait for a promised model. The group manager watches the chain and cancels it long before.
 PROMISE_TIMEOUT_S = 24 * 3600.0
 
 _SERVICE = "fedgsp.v1.ModelService"
@@ -29,8 +29,8 @@ _SERVICE = "fedgsp.v1.ModelService"
 class ModelServicer:
     """Serves the models of a store.
 
-    `wanted(id)` is called before waiting for a model that is not there (a manager then asks its holder for it);
-    `may_upload(id)` says whether an upload of that id is expected.
+    `wanted(id)` is called before the wait for a model that is not there: a group manager then asks the holder for it.
+    `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ModelServicer:
         self._make_room = make_room
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Offers the service."""
+        """Register the service at a server."""
         fetch = grpc.stream_stream_rpc_method_handler(self.Fetch, model_pb2.FetchRequest.FromString)
         upload = grpc.stream_stream_rpc_method_handler(
             self.Upload, response_serializer=model_pb2.Receipt.SerializeToString
@@ -59,7 +59,7 @@ class ModelServicer:
     async def Fetch(  # noqa: N802
         self, requests: AsyncIterator[model_pb2.FetchRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
-        """Streams a model once it is there."""
+        """Stream a model as soon as it is there."""
         stream = aiter(requests)
         request = await anext(stream, model_pb2.FetchRequest())
         if not request.model_id:
@@ -86,7 +86,7 @@ class ModelServicer:
     async def Upload(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
     ) -> None:
-        """Takes a model that this process waits for."""
+        """Receive a model that this process waits for."""
 
         async def send_receipt(taken: bool) -> None:
             await context.write(model_pb2.Receipt(refused=not taken))
@@ -101,11 +101,11 @@ class ModelServicer:
                 send_receipt,
                 make_room=self._make_room,
             )
-            if not self._may_upload(ref.id):  # whoever asked has gone meanwhile: nobody would ever release it
+            if not self._may_upload(ref.id):  # the reader has gone meanwhile, so nobody would release the model
                 raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
             self._store.put(ref.id, weights)
         except WeightsError as error:
-            # A link that is slow, or a wait that is over, is no fault of the model's.
+            # A slow link or a cancelled wait says nothing against the model.
             blameless = error.failure.code in (FailureCode.STALLED, FailureCode.CANCELLED)
             code = grpc.StatusCode.ABORTED if blameless else grpc.StatusCode.INVALID_ARGUMENT
             await refuse(context, code, str(error), aiter(requests))
@@ -120,10 +120,10 @@ async def fetch(
     make_room: Room = room,
     promised: bool = True,
 ) -> Weights:
-    """Fetches a model from its holder; raises WeightsError. One that is not only `promised` has to come at once.
+    """Fetch a model from its holder. A `promised` model may not exist yet; any other model must come at once.
 
-    Weights of other tensors than `expected`, of more than `max_bytes`, cut short, with another digest than announced
-    or with values that are not finite are refused.
+    Raises WeightsError if the model cannot be fetched, has other tensors than `expected` or more than `max_bytes`, is
+    cut short, has another digest than announced, or holds values that are not finite.
     """
     call = channel.stream_stream(f"/{_SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
         timeout=PROMISE_TIMEOUT_S
@@ -163,9 +163,9 @@ async def upload(
     on_chunk: Callable[[], None] = lambda: None,
     receiver: str = "",
 ) -> None:
-    """Uploads a model to the process that asked for it, which ends this when no chunk comes; raises WeightsError.
+    """Upload a model to the process that asked for it; raises WeightsError.
 
-    `receiver`: the machine that it is on, if known.
+    The receiver ends the call if no chunk comes. `receiver` is the machine of the receiver, if known.
     """
     call = channel.stream_stream(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)()
 
@@ -173,7 +173,7 @@ async def upload(
         answer = await call.read()
         if answer is grpc.aio.EOF:
             raise await _end(call)
-        if answer is None:  # so gRPC says that it cannot be read
+        if answer is None:  # gRPC's sign for a message that cannot be decoded
             raise WeightsError(FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent what is no receipt")
         return not answer.refused
 
@@ -194,12 +194,12 @@ async def upload(
 async def _write(call: Any, message: Any) -> None:
     try:
         await call.write(message)
-    except asyncio.InvalidStateError:  # it has ended
+    except asyncio.InvalidStateError:  # the call has ended
         raise await _end(call) from None
 
 
 async def _end(call: Any) -> grpc.aio.AioRpcError:
-    """How a call ended."""
+    """The error with which a call ended."""
     return grpc.aio.AioRpcError(
         await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
     )

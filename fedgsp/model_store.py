@@ -1,4 +1,4 @@
-"""The models that a process holds, by id. Asking for one that is not there yet waits for it."""
+"""The models that a process holds, by id. A request for a model that is not there yet waits for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.weights import Weights, WeightsError
 
-#: How many failed ids are remembered for those who ask late.
+#: Number of failed ids that are remembered for late requests.
 REMEMBERED_FAILURES = 1024
 
 
 class ModelStore:
-    """Invariant: an id is held, or failed, or waited for, never two of these."""
+    """Models by id. Invariant: an id is held, failed or waited for, and never two of these."""
 
     def __init__(self) -> None:
         self._held: dict[str, Weights] = {}
@@ -29,17 +29,17 @@ class ModelStore:
         return model_id in self._held
 
     def ids(self, prefix: str) -> list[str]:
-        """The models held whose ids begin so."""
+        """The ids of held models that begin with `prefix`."""
         return [model_id for model_id in self._held if model_id.startswith(prefix)]
 
     def held(self, model_id: str) -> Weights:
-        """A model that is held; KeyError if it is not."""
+        """The model of this id; KeyError if it is not held."""
         return self._held[model_id]
 
     def put(self, model_id: str, weights: Weights) -> None:
-        """Keeps a model and hands it to everyone who waits for it; raises WeightsError if the id is another model's.
+        """Keep a model and pass it to all waiting callers; raises WeightsError if another model has this id.
 
-        The same one may come again: what was ordered twice is made twice.
+        The same model may come again, because an order that is given twice is carried out twice.
         """
         if model_id in self._held:
             if self._held[model_id].digest != weights.digest:
@@ -52,7 +52,7 @@ class ModelStore:
                 waiter.set_result(weights)
 
     def fail(self, model_id: str, failure: Failure) -> None:
-        """Says that a promised model will not come."""
+        """Record that a promised model will not come; waiting callers get WeightsError."""
         if model_id in self._held:
             return
         self._failed[model_id] = failure
@@ -63,7 +63,7 @@ class ModelStore:
                 waiter.set_exception(WeightsError(failure.code, failure.detail))
 
     async def get(self, model_id: str) -> Weights:
-        """The model, once it is there; raises WeightsError if its promise failed. The caller sets the deadline."""
+        """The model; waits for it. Raises WeightsError if the model failed. The caller sets the deadline."""
         if model_id in self._held:
             return self._held[model_id]
         if model_id in self._failed:
@@ -81,7 +81,7 @@ class ModelStore:
                     del self._waiting[model_id]
 
     def release(self, model_ids: Iterable[str]) -> None:
-        """Forgets models; unknown ids are none of anyone's business."""
+        """Forget models. Unknown ids are ignored."""
         for model_id in model_ids:
             self._held.pop(model_id, None)
             self._failed.pop(model_id, None)
@@ -89,12 +89,12 @@ class ModelStore:
         self._released = asyncio.Event()
 
     async def fewer_than(self, most: int, of: Iterable[str]) -> None:
-        """Waits until less than `most` of these models are held. The caller sets the deadline."""
+        """Wait until fewer than `most` of these models are held. The caller sets the deadline."""
         ids = set(of)
         while sum(model_id in self._held for model_id in ids) >= most:
             await self._released.wait()
 
     def clear(self) -> None:
-        """Forgets all models held."""
+        """Forget all models."""
         self._held.clear()
         self._failed.clear()

@@ -1,7 +1,7 @@
-"""A model as a stream of messages: from its holder, and, with all checks, to whoever wants it.
+"""A model as a stream of messages: sending it, and receiving it with all checks.
 
-gRPC is given the bytes of the messages: see `chunks`. Between processes of one machine the model's bytes go through
-memory that both see, and messages only say that they are there: see `windows`.
+gRPC gets the messages as bytes (see `chunks`). Between processes of one machine, the bytes of the model pass through
+shared memory, and messages only announce them (see `windows`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from fedgsp.windows import Window
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 512 * 1024
-#: Longest silence inside a stream of chunks.
+#: Longest pause between two chunks of a stream, in seconds.
 CHUNK_TIMEOUT_S = 30.0
-#: Tensors a header may name; more do not fit its message anyway.
+#: Largest number of tensors in a header; more would not fit into its message.
 MAX_TENSORS = 20_000
 
 T = TypeVar("T")
-#: Waits until the receiver has said that it took what was in a window, and how that went: False if it refuses.
+#: Waits for the receiver's message that it has read a slot of the window; False if the receiver refuses the window.
 Receipt = Callable[[], Awaitable[bool]]
-#: Says so.
+#: Sends this message.
 SendReceipt = Callable[[bool], Awaitable[None]]
 
 
 async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = None) -> AsyncIterator[bytes]:
-    """The messages of a model. With `receipt` its receiver is on this machine, and may be offered a window.
+    """The messages of a model. With `receipt` the receiver is on this machine, and is offered a window.
 
-    Raises WeightsError if the receiver does not say that it takes what is there.
+    Raises WeightsError if the receiver does not confirm that it reads the window.
     """
     encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
     window = windows.lend() if receipt is not None and ref.size >= windows.LEAST_BYTES else None
@@ -58,7 +58,7 @@ async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = N
             yield message
     else:
         if window is not None:
-            windows.give_back(window)  # which nobody could open
+            windows.give_back(window)  # the receiver could not open it
         for chunk in stream():
             yield chunks.data(chunk)
     if weights.known_digest is None:
@@ -67,9 +67,9 @@ async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = N
 
 
 async def _through(window: Window, stream: Iterator[memoryview], receipt: Receipt, what: str) -> AsyncIterator[bytes]:
-    """Puts what a stream holds into a window, slot by slot as they are free, and gives the window back.
+    """Copy a stream into a window, slot by slot as slots become free, and give the window back at the end.
 
-    It is dropped if this ends before: somebody may still read it.
+    If the transfer ends early, the window is dropped, because the receiver may still read it.
     """
     unread = 0
 
@@ -110,7 +110,7 @@ async def received(
     on_chunk: Callable[[], None] = lambda: None,
     make_room: Room = room,
 ) -> tuple[ModelRef, Weights]:
-    """The model that a stream holds; raises WeightsError for any that is not as announced, expected or accepted."""
+    """Receive a model; raises WeightsError for a model that is not as announced, not expected or not accepted."""
     stream = aiter(messages)
     header = await _next(stream, "a model", header_timeout_s)
     if not isinstance(header, ModelHeader):
@@ -140,7 +140,7 @@ async def received(
             came = decoder.put(part)
         except ValueError as error:
             raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
-        hasher.update(came.data)  # while it is in the cache
+        hasher.update(came.data)  # while the bytes are in the processor's cache
         finiteness.filled_to(decoder.filled)
         let_go(came)
         filled = end
@@ -157,7 +157,7 @@ async def received(
 
 
 class _Source:
-    """The bytes that follow a header, from the messages or from a window, and then their digest, if one came."""
+    """The bytes after a header, from the messages or from a window, and their digest, if one came."""
 
     def __init__(self, stream: AsyncIterator[bytes], what: str, send_receipt: SendReceipt) -> None:
         self._stream = stream
@@ -179,7 +179,10 @@ class _Source:
     async def next(self) -> memoryview | None:
         """The next bytes, to be read before the next call; None at the end."""
         if self._slot:
-            piece, self._slot = self._slot[:CHUNK_BYTES], self._slot[CHUNK_BYTES:]  # what fits into the cache
+            piece, self._slot = (
+                self._slot[:CHUNK_BYTES],
+                self._slot[CHUNK_BYTES:],
+            )  # pieces that fit into a cache
             return piece
         if self._slot is not None:
             self._slot = None
@@ -195,7 +198,7 @@ class _Source:
                 return await self.next()
             case memoryview() as part if part:
                 return part
-        # A second header; or nothing, which could go on forever.
+        # A second header, or an empty chunk: empty chunks could come forever.
         raise WeightsError(FailureCode.BAD_STREAM, f"{self._what}: a chunk after the header holds no bytes")
 
     def _next_slot(self, size: int) -> memoryview:
@@ -210,7 +213,7 @@ class _Source:
 def _check_header(
     what: str, header: ModelHeader, size: int, expected: tuple[TensorSpec, ...] | None, max_bytes: int
 ) -> None:
-    """Before a byte is allocated."""
+    """Raise WeightsError for a header that cannot be accepted, before memory is allocated for the model."""
     if expected is not None:
         check_same_tensors(header.tensors, expected, what)
     if len(header.tensors) > MAX_TENSORS:

@@ -1,12 +1,13 @@
-"""Means that a few wrong models cannot move far, coordinate by coordinate (Yin et al. 2018, definitions 1 and 2).
+"""Robust means, coordinate by coordinate: a few wrong models cannot move them far (Yin et al. 2018, defs. 1 and 2).
 
-Each model counts once, whatever the samples behind it. All are kept until the result, large ones in files; beside
-them there is one block of coordinates at a time.
+Each model counts once, whatever its number of samples. All models are kept until the result is computed, large models
+in files. The computation needs one block of coordinates of all models at a time.
 
-Float operations: the values of a coordinate are sorted in their own dtype, so that the order of the models makes no
-difference; the rest is in float64. Median: the middle value, or the sum of the two middle ones, halved. Trimmed mean:
-the sum of what is left, from the smallest on, divided by its number. Then 0.0 is added, which makes -0.0 0.0, and the
-result is cast once. One model is its own mean. Integer tensors are those of the first model, as in `Mean`.
+The float operations are fixed. The values of a coordinate are sorted in their own dtype, so that the order of the
+models does not matter. The rest is in float64. Median: the middle value, or half the sum of the two middle values.
+Trimmed mean: the sum of the remaining values, from the smallest on, divided by their number. Then 0.0 is added, which
+turns -0.0 into 0.0, and the result is cast once. The mean of one model is that model. An integer tensor is copied from
+the first model, as in `Mean`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from fedgsp.messages import TensorSpec
 from fedgsp.spill import spilling_room, walk
 from fedgsp.weights import DTYPES, Weights, total_bytes
 
-#: Share of the models that a trimmed mean leaves out at either end.
+#: Share of the models that a trimmed mean leaves out at each end.
 DEFAULT_TRIM = 0.1
 
-_SCRATCH_BYTES = 4 << 20  # what is looked at of all models together
-_LEAST_BLOCK = 1024  # elements of one model: below that calls cost more than sorting
+_SCRATCH_BYTES = 4 << 20  # size of a block of coordinates of all models
+_LEAST_BLOCK = 1024  # elements of one model: in smaller blocks, calls cost more than sorting
 
 
 class _OfSorted(abc.ABC):
-    """Keeps what is folded; the models must not change."""
+    """Keeps the folded models; these must not change."""
 
     def __init__(self) -> None:
         self._models: list[Weights] = []
@@ -40,17 +41,17 @@ class _OfSorted(abc.ABC):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was folded."""
+        """Whether no model was folded yet."""
         return not self._tensors
 
     def fold(self, weights: Weights, samples: float = 1) -> None:
-        """Adds a model; ValueError unless names, shapes and dtypes are those of the first."""
+        """Add a model; ValueError if names, shapes or dtypes differ from those of the first model."""
         check_alike(self._tensors, weights)
         self._models.append(weights.at_rest())
         self._tensors = weights.tensors
 
     def result(self) -> Weights:
-        """The mean, which ends here and holds on to models no more. ValueError when nothing was folded."""
+        """The mean model. The folded models are released. ValueError if no model was folded."""
         if self.empty:
             raise ValueError("no model was folded, so there is no mean")
         models, self._models = self._models, []
@@ -78,11 +79,11 @@ class _OfSorted(abc.ABC):
 
     @abc.abstractmethod
     def _mean(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Of each row of values, shape (elements, models), sorted: the mean, shape (elements,)."""
+        """The mean of each row: `values` of shape (elements, models), sorted in each row, to shape (elements,)."""
 
 
 class Median(_OfSorted):
-    """Stays among the right values while less than half of the models are wrong."""
+    """The median of each coordinate. It lies among correct values if fewer than half of the models are wrong."""
 
     def _mean(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
         models = values.shape[1]
@@ -90,16 +91,16 @@ class Median(_OfSorted):
 
 
 class TrimmedMean(_OfSorted):
-    """Leaves out the floor(`trim` * models) smallest values of every coordinate, and as many of the largest.
+    """The mean of each coordinate without its floor(`trim` * models) smallest values and as many largest values.
 
-    `trim` is at least 0 and below 0.5, else ValueError. With fewer than 1 / `trim` models nothing is left out.
+    `trim` is at least 0 and below 0.5, else ValueError. With fewer than 1 / `trim` models, no value is left out.
     """
 
     def __init__(self, trim: float = DEFAULT_TRIM) -> None:
         super().__init__()
         if not 0 <= trim < 0.5:
             raise ValueError(f"a mean cannot be trimmed by {trim:g} at either end")
-        self._trim = Fraction(repr(float(trim)))  # as it is written: in floats, 0.29 * 100 is below 29
+        self._trim = Fraction(repr(float(trim)))  # the decimal number as written: in floats, 0.29 * 100 is below 29
 
     def _mean(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
         models = values.shape[1]

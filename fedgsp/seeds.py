@@ -1,6 +1,6 @@
 """Independent random streams from one root seed, one per purpose.
 
-Adding a purpose never changes the draws of another (algorithms: section 0, seeds).
+A new purpose never changes the draws of another purpose.
 """
 
 from __future__ import annotations

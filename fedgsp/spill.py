@@ -1,7 +1,7 @@
-"""Large models in files that have no name: the kernel may write their pages out, and takes the files with the process.
+"""Large models in files without a name: the kernel may write their pages to disk, and removes them with the process.
 
-A process that folds or passes models on looks at each byte once or twice, in order; what it has looked at need not
-count as its memory. What `walk` yields of other arrays is the same, with nothing to let go.
+A process that averages or forwards models reads each byte once or twice, in order. Pages that it has read need not
+stay in its memory. `walk` yields the same pieces of arrays that are in memory, which stay there.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Room = Callable[[int], NDArray[np.uint8]]
 
 
 class _FilePages(mmap.mmap):
-    """Pages whose values stay when they are let go."""
+    """Pages of a file. Their values stay when the pages leave the memory of the process."""
 
 
-#: Smaller models are not worth a file.
+#: Smaller models stay in memory.
 SPILLED_BYTES = 64 << 20
-#: Bytes of an array that are looked at before they are let go.
+#: Size of the pieces of an array, in bytes.
 _PIECE = 4 << 20
 
 
 def spilling_room(size: int) -> NDArray[np.uint8]:
-    """Room in a file for a large model; in memory for others, or where no file can be had."""
+    """Uninitialised bytes, shape (size,): in a file for a large model, else in memory, or if no file can be made."""
     made = _in_file(size)
     return room(size) if made is None else made
 
 
 def at_rest(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The array, or a copy of it in a file if it is large."""
+    """The array, or a copy in a file if the array is large and in memory."""
     copy = _in_file(len(array)) if _mapping(array) is None else None
     if copy is None:
         return array
@@ -55,7 +55,7 @@ def at_rest(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def walk(array: NDArray[Scalar], piece_bytes: int = _PIECE) -> Iterator[NDArray[Scalar]]:
-    """The pieces of a flat array, in order; what lies behind in a file is no longer in this process's memory."""
+    """The pieces of a flat array, in order. If the array is in a file, each piece leaves memory after its use."""
     step = max(1, piece_bytes // array.itemsize)
     for start in range(0, len(array), step):
         piece = array[start : start + step]
@@ -64,7 +64,7 @@ def walk(array: NDArray[Scalar], piece_bytes: int = _PIECE) -> Iterator[NDArray[
 
 
 def let_go(array: NDArray[Any]) -> None:
-    """Takes a contiguous array that is in a file out of this process's memory; its values stay."""
+    """Release the pages of a contiguous array that is in a file from memory; its values stay."""
     mapping = _mapping(array)
     if mapping is not None:
         start = array.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
@@ -73,17 +73,17 @@ def let_go(array: NDArray[Any]) -> None:
 
 
 def _directory() -> Path:
-    # Not the usual one, which may well be memory.
+    # Not /tmp, which may be in memory.
     return Path(os.environ.get("TMPDIR") or "/var/tmp")
 
 
 def _in_file(size: int) -> NDArray[np.uint8] | None:
-    """Room in a file; None if so little is not worth one, or none can be had."""
+    """Uninitialised bytes in a file; None if `size` is small or no file can be made."""
     if size < SPILLED_BYTES:
         return None
     try:
         with tempfile.TemporaryFile(dir=_directory(), prefix="fedgsp-") as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process when it writes
+            os.posix_fallocate(file.fileno(), 0, size)  # otherwise a full disk would end the process at a write
             return np.frombuffer(_FilePages(file.fileno(), size), np.uint8)
     except OSError as error:
         logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
@@ -91,7 +91,7 @@ def _in_file(size: int) -> NDArray[np.uint8] | None:
 
 
 def _mapping(array: NDArray[Any]) -> _FilePages | None:
-    """The file's pages that an array is a view of; None if it is in other memory."""
+    """The pages of the file behind an array; None if the array is not in a file."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

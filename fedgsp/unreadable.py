@@ -1,4 +1,4 @@
-"""What a server does with bytes that are no message; gRPC itself would show its caller a bug of ours."""
+"""How a server answers bytes that are not a message. Without this, gRPC would report an internal error."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _WHY = "the request is no message of this call"
 
 
 class RefuseUnreadable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses a call whose only request cannot be read; in a stream of requests such a one counts as empty."""
+    """Refuses a call if its single request cannot be decoded. In a stream, such a request counts as empty."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """The handler of a call, given its requests as they came."""
+        """The handler of a call, which then gets the undecoded requests."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:
             return handler
         if handler.request_streaming:
-            # Every servicer has to know what to do with an empty message anyway.
+            # Every servicer must handle an empty message anyway.
             return handler._replace(request_deserializer=_or_empty(handler.request_deserializer))
         if handler.response_streaming:
             stream = _stream(handler.unary_stream, handler.request_deserializer)

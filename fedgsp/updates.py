@@ -1,4 +1,4 @@
-"""What nodes, group managers and the top server agree on about updates: which numbers they hold, and their names."""
+"""Updates of clients: the tensors they consist of, their sizes and the ids under which they are held."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterable
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import DTYPES
 
-#: Bytes of the signs that a sketch may have, as they are written in a view.
+#: Allowed sizes of a sketch in bytes, without its length, as written in the name of a view.
 SKETCH_BYTES = tuple(str(1 << power) for power in range(3, 18))
-#: Bytes of the length that a sketch begins with, a little-endian float64.
+#: Bytes of the update's length at the beginning of a sketch: a little-endian float64.
 LENGTH_BYTES = 8
 
 
 def trainable(tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
-    """The tensors that an update consists of, in order: buffers of batch normalisation are no parameters."""
+    """The tensors of an update, in order: float parameters that are trained, without buffers."""
     return [spec for spec in tensors if spec.trainable and DTYPES[spec.dtype].kind == "f"]
 
 
 def trainable_size(tensors: Iterable[TensorSpec]) -> int:
-    """Floats of an update."""
+    """Number of floats in an update."""
     return sum(math.prod(spec.shape) for spec in trainable(tensors))
 
 
 def update_of(model_id: str) -> str:
-    """The id of what a client reveals of the update that made a model."""
+    """The id of the view that a client reveals of its update, from the id of the trained model."""
     return f"{model_id}.update"

@@ -1,4 +1,4 @@
-"""Weights: named tensors in one contiguous buffer, which is also what travels."""
+"""Weights: the named tensors of a model in one contiguous buffer, whose bytes are also what travels."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from fedgsp.spill import at_rest, walk
 
 Kind = TypeVar("Kind")
 
-#: What a tensor may be. Anything else from a peer is refused before a byte is allocated for it.
+#: The dtypes of tensors. A peer's model with another dtype is refused before memory is allocated.
 DTYPES = {
     name: np.dtype(name)
     for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 }
-#: Kinds of those of which not all bytes are a value.
+#: Kinds of dtypes whose values must be checked: not every pattern of bytes is a valid value.
 _CHECKED = "fb"
-#: Axes that a tensor may have; numpy itself takes 64.
+#: Largest number of axes of a tensor; numpy allows 64.
 MAX_DIMENSIONS = 32
 
 
 class WeightsError(Exception):
-    """Weights that cannot be had or are refused; carries the reason as a value."""
+    """Weights that cannot be fetched, or are refused; `failure` is the reason."""
 
     def __init__(self, code: FailureCode, detail: str) -> None:
         super().__init__(f"{code.name.lower()}: {detail}")
@@ -42,17 +42,17 @@ class WeightsError(Exception):
 
 
 def nbytes(spec: TensorSpec) -> int:
-    """Bytes of one tensor, without padding."""
+    """Number of bytes of one tensor, without padding."""
     return math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
 
 
 def padded_bytes(spec: TensorSpec) -> int:
-    """Bytes of one tensor in the buffer: every one starts where an int64 may."""
+    """Number of bytes of one tensor in the buffer: each tensor begins at a multiple of 8 bytes."""
     return (nbytes(spec) + 7) & ~7
 
 
 def places(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, int]]:
-    """Every tensor, and where it begins in the buffer."""
+    """Every tensor, with the offset in bytes at which it begins in the buffer."""
     offset = 0
     for spec in tensors:
         yield spec, offset
@@ -60,7 +60,7 @@ def places(tensors: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, int]]:
 
 
 def stretches(tensors: tuple[TensorSpec, ...], kind: Callable[[TensorSpec], Kind]) -> Iterator[tuple[Kind, int, int]]:
-    """Neighbouring tensors of one kind: the kind, and where in the buffer they begin and end, padding and all."""
+    """Runs of neighbouring tensors of one kind: the kind, and their begin and end in the buffer with padding."""
     for found, alike in itertools.groupby(places(tensors), lambda place: kind(place[0])):
         members = list(alike)
         last, offset = members[-1]
@@ -68,7 +68,7 @@ def stretches(tensors: tuple[TensorSpec, ...], kind: Callable[[TensorSpec], Kind
 
 
 def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
-    """Bytes of a whole model in its buffer; raises WeightsError for tensors that no model may have."""
+    """Number of bytes of a model's buffer; raises WeightsError for tensors that no model may have."""
     names: set[str] = set()
     for spec in tensors:
         if spec.name in names:
@@ -77,7 +77,7 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
             raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has dtype {spec.dtype!r}")
         if len(spec.shape) > MAX_DIMENSIONS:
             raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has {len(spec.shape)} dimensions")
-        # numpy counts elements so, and refuses the shape even where one of its axes is empty
+        # numpy counts elements in this way, and refuses such a shape even if one axis is empty
         if math.prod(max(1, size) for size in spec.shape) > sys.maxsize // DTYPES[spec.dtype].itemsize:
             raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has shape {list(spec.shape)}")
         names.add(spec.name)
@@ -89,26 +89,26 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
 
 @dataclass(eq=False)
 class Weights:
-    """A model's tensors; `buffer` is uint8 of shape (total_bytes,)."""
+    """The tensors of a model; `buffer` is a uint8 array of shape (total_bytes,)."""
 
     tensors: tuple[TensorSpec, ...]
     buffer: NDArray[np.uint8]
-    #: The digest, once somebody has computed it.
+    #: The digest, if it was computed already.
     known_digest: bytes | None = field(default=None, repr=False)
-    #: Whether every float32 is a bfloat16: see `encoding`.
+    #: Whether every float32 value is a bfloat16 (see `encoding`).
     bfloat16: bool = False
     _digesting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @classmethod
     def empty(cls, tensors: tuple[TensorSpec, ...]) -> Weights:
-        """Room for a model, with undefined values but zeroed padding."""
+        """Memory for a model: the values are undefined, the padding is zero."""
         weights = cls(tensors, room(total_bytes(tensors)))
         weights.clear_padding()
         return weights
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[np.generic]], like: tuple[TensorSpec, ...]) -> Weights:
-        """Copies arrays into one buffer laid out as `like`."""
+        """Copy arrays into one buffer with the layout of the tensors `like`."""
         weights = cls.empty(like)
         for name, view in weights.arrays.items():
             view[...] = arrays[name]
@@ -125,7 +125,7 @@ class Weights:
 
     @property
     def digest(self) -> bytes:
-        """XXH3 (128 bits) of the buffer, computed once whoever asks; the buffer must not change any more."""
+        """XXH3 (128 bits) of the buffer, computed once. The buffer must not change afterwards."""
         with self._digesting:
             if self.known_digest is None:
                 hasher = xxh3_128()
@@ -135,7 +135,7 @@ class Weights:
             return self.known_digest
 
     def clear_padding(self) -> None:
-        """Zeroes what lies between the tensors: the same tensors always have the same digest."""
+        """Set the padding between the tensors to zero, so that equal tensors have equal digests."""
         for spec, offset in places(self.tensors):
             self.buffer[offset + nbytes(spec) : offset + padded_bytes(spec)] = 0
 
@@ -152,30 +152,30 @@ class Weights:
         return part
 
     def at_rest(self) -> Weights:
-        """The same weights, in a file if they are large: for who keeps them and seldom looks."""
+        """The same weights, file-backed if they are large, for long-term holders."""
         return Weights(self.tensors, at_rest(self.buffer), self.known_digest, self.bfloat16)
 
     def to_change(self) -> Weights:
-        """The same buffer, as weights whose digest is open again."""
+        """The same buffer as weights without a known digest, for code that changes them."""
         return Weights(self.tensors, self.buffer)
 
     def copy(self) -> Weights:
-        """The same weights in a buffer of their own."""
+        """A copy of the weights."""
         copy = Weights(self.tensors, room(len(self.buffer)))
         copy.buffer[...] = self.buffer
         return copy
 
 
 def without_head(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """The tensors that travel in schemes whose classifier heads stay with the clients."""
+    """The tensors without the classifier head: these travel in schemes in which heads stay with the clients."""
     return tuple(spec for spec in tensors if not spec.head)
 
 
 def check_finite(weights: Weights) -> None:
-    """Raises WeightsError if any float is NaN or infinite, or any bool neither true nor false."""
+    """Raise WeightsError if a float is NaN or infinite, or a bool is neither 0 nor 1."""
     for name, array in weights.arrays.items():
         if array.dtype.kind in _CHECKED and not all(_sound(piece) for piece in walk(array.reshape(-1))):
-            what = "NaN or infinite values" if array.dtype.kind == "f" else "bytes that are no truth values"
+            what = "NaN or infinite values" if array.dtype.kind == "f" else "bytes that are neither true nor false"
             raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds {what}")
 
 
@@ -184,11 +184,11 @@ def _sound(piece: NDArray[Any]) -> bool:
 
 
 class Finiteness:
-    """Looks whether weights are finite while their buffer fills: what just came is still in the cache."""
+    """Checks that weights are finite while their buffer is filled, because new bytes are still in the cache."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        # With what lies between them.
+        # The runs include the padding between tensors.
         self._ahead = deque(
             (start, end, dtype)
             for dtype, start, end in stretches(weights.tensors, lambda spec: DTYPES[spec.dtype])
@@ -197,7 +197,7 @@ class Finiteness:
         self._in_doubt = False
 
     def filled_to(self, end: int) -> None:
-        """The buffer is filled up to `end`."""
+        """Check the bytes up to `end`, to which the buffer is filled now."""
         while self._ahead:
             start, stop, dtype = self._ahead[0]
             looked = start + max(0, min(end, stop) - start) // dtype.itemsize * dtype.itemsize
@@ -210,13 +210,13 @@ class Finiteness:
                 return
 
     def check(self) -> None:
-        """Raises WeightsError if the full buffer holds what `check_finite` refuses."""
+        """Raise WeightsError if the full buffer holds a value that `check_finite` refuses."""
         if self._in_doubt:
-            check_finite(self._weights)  # which knows tensors from what is between them
+            check_finite(self._weights)  # looks at the tensors without the padding
 
 
 def check_same_tensors(found: tuple[TensorSpec, ...], expected: tuple[TensorSpec, ...], whose: str) -> None:
-    """Raises WeightsError naming the first tensor that differs."""
+    """Raise WeightsError that names the first tensor that differs; `whose` model it is stands in the error."""
     for mine, theirs in zip(expected, found, strict=False):
         if mine != theirs:
             raise WeightsError(

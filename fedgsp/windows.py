@@ -1,4 +1,4 @@
-"""Memory that two processes of one machine see: what passes through it is not copied in and out of a socket."""
+"""Shared memory between two processes of one machine: bytes that pass through it are not copied through a socket."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from xxhash import xxh3_128
 
-#: How a process may be told to hand models over.
+#: The values of the setting --hand-over.
 HAND_OVERS = ("auto", "network")
 #: A sender fills one slot while the receiver empties another.
 SLOTS, SLOT_BYTES = 2, 4 << 20
 WINDOW_BYTES = SLOTS * SLOT_BYTES
-#: Smaller models are through a socket before a window is open.
+#: Smaller models are faster through a socket, because a window must be opened first.
 LEAST_BYTES = 1 << 20
-#: Windows of a process, at the most: whoever asks for models must not use up its memory and descriptors.
+#: Largest number of windows of a process: peers that ask for models must not use up its memory and descriptors.
 MOST = 8
-#: Those that are kept for the next models: getting their pages costs more than a copy.
+#: Number of windows that are kept for the next models: new pages cost more time than a copy.
 _SPARE = 2
 _NAME = re.compile(r"([1-9][0-9]{0,9})/([0-9]{1,9})/([0-9a-f]{32})", re.ASCII)
 
@@ -39,29 +39,29 @@ class Window:
         self._bytes = memoryview(pages)
 
     def slot(self, number: int) -> memoryview:
-        """Where the bytes of the message of this number are, counted from 0."""
+        """The memory for the bytes of message `number`, counted from 0."""
         start = number % SLOTS * SLOT_BYTES
         return self._bytes[start : start + SLOT_BYTES]
 
 
 def choose(hand_over: str) -> None:
-    """Whether this process hands models over, and takes them, through windows (`auto`) or never (`network`)."""
+    """Set whether this process sends and receives models through windows (`auto`) or never (`network`)."""
     global _allowed
     _allowed = hand_over == HAND_OVERS[0]
 
 
 def machine() -> str:
-    """Processes that have this in common can open each other's windows; empty where there are none."""
+    """A text that is equal for processes that can open each other's windows; empty if there are no windows."""
     return _machine() if _allowed else ""
 
 
 def is_here(peer: str) -> bool:
-    """Whether a peer of this machine, as it says, can be offered a window."""
+    """Whether a peer is on this machine, by the text that it sent, so that it can be offered a window."""
     return bool(peer) and peer == machine()
 
 
 def lend() -> Window | None:
-    """A window to send a model through; None if there are too many, or the system gives none."""
+    """A window to send a model through; None if there are too many windows, or the system provides none."""
     if _spare:
         return _spare.pop()
     if len(_made) >= MOST:
@@ -75,17 +75,17 @@ def lend() -> Window | None:
 
 
 def give_back(window: Window) -> None:
-    """Keeps a window for the next model: only one that nobody reads any more. Any other is simply dropped."""
+    """Keep a window for the next model. Call this only if no receiver reads the window any more."""
     _spare.append(window)
 
 
 def drop_spare() -> None:
-    """Gives back the memory that is kept for a next model."""
+    """Give back the memory that is kept for the next models."""
     _spare.clear()
 
 
 def opened(name: str) -> Window:
-    """Another process's window, to be read; raises OSError if there is none of that name, or it cannot be had."""
+    """A window of another process, for reading; raises OSError if there is no such window, or it cannot be opened."""
     parts = _NAME.fullmatch(name)
     if parts is None or not machine():
         raise OSError(f"{name[:60]!r} names no window of this machine")
@@ -93,10 +93,10 @@ def opened(name: str) -> Window:
     path = f"/proc/{process}/fd/{number}"
     if os.readlink(path) != f"/memfd:{_file(token)} (deleted)":
         raise OSError(f"{path} is not window {token}")
-    # It may be something else by now, and to open a pipe may wait forever.
+    # The descriptor may be a pipe by now; without O_NONBLOCK, opening a pipe may wait forever.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        # Whoever could shrink it later could end this process by that.
+        # A file that its owner could shrink later could end this process (SIGBUS).
         if os.fstat(descriptor).st_size != WINDOW_BYTES or ~fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _seals():
             raise OSError(f"{path} is no window of {WINDOW_BYTES} bytes")
         return Window(mmap.mmap(descriptor, WINDOW_BYTES, prot=mmap.PROT_READ), name)
@@ -108,7 +108,7 @@ def _make() -> Window:
     token = os.urandom(16).hex()
     descriptor = os.memfd_create(_file(token), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.posix_fallocate(descriptor, 0, WINDOW_BYTES)  # else to write might end the process where memory is short
+        os.posix_fallocate(descriptor, 0, WINDOW_BYTES)  # otherwise a write could end the process when memory is short
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals())
         window = Window(mmap.mmap(descriptor, WINDOW_BYTES), f"{os.getpid()}/{descriptor}/{token}")
     except BaseException:
@@ -128,9 +128,10 @@ def _seals() -> int:
 
 @functools.cache
 def _machine() -> str:
-    """The same for the processes of one user, one boot, one space of processes and one network.
+    """A digest of user, boot and namespaces (processes, network, users) of this process.
 
-    A network of one's own counts as another machine: whoever puts something between the two wants it seen.
+    A process in another network namespace counts as another machine, because traffic between the two is meant to pass
+    that network.
     """
     if not (hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")):  # not everywhere, even on Linux
         return ""
@@ -142,4 +143,4 @@ def _machine() -> str:
     return xxh3_128("|".join([boot, str(os.getuid()), *spaces]).encode()).hexdigest()
 
 
-os.register_at_fork(after_in_child=drop_spare)  # they are the parent's
+os.register_at_fork(after_in_child=drop_spare)  # the windows belong to the parent
