@@ -1,107 +1,63 @@
-"""Which requests a manager cannot run, said before anything is begun."""
+"""Which requests a manager cannot run; found before anything is begun."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Collection
 
-from fedgsp.messages import MOST_CLIENT, MOST_SAMPLES, ModelRef, Part, RunGroupRequest
+from fedgsp.messages import MOST_CLIENT, MOST_SAMPLES, RunGroupRequest
+from fedgsp.programs import PROGRAMS
 from group_manager.aggregations import needs_start
 
-#: Longest wait for a member that makes no progress: a year.
+#: Longest time, in seconds, that a member may make no progress: a year.
 MOST_STALL_S = 366 * 24 * 3600.0
-#: Pairs of clients that are told apart at once.
+#: Pairs of clients that one program can compare.
 MOST_PAIRS = 10_000_000
-#: Managers that may have been lost with a group: what they ordered is numbered, too.
+#: Managers that a group may have lost before: their attempts are numbered, too.
 MOST_LOST = (1 << 16) - 1
-
-#: Programs whose members start from a model, and those that need training settings.
-_WITH_START = ("relay", "parallel", "alone", "compare", "distance", "evaluate", "evaluate-training")
-_WITH_TRAINING = ("relay", "parallel", "alone", "initialise")
-_FOR_OWN_MODELS = ("collect", "forget", "compare", "distance")
 
 
 def refusal(request: RunGroupRequest) -> str:
-    """What is wrong with a request of a known program; empty if it can be run."""
-    return next((why for check in _CHECKS if (why := check(request))), "")
+    """Why a request of a known program cannot be run; empty if it can be run."""
+    name, program = request.program, PROGRAMS[request.program]
+    clients, count = [member.client for member in request.members], len(request.members)
+    own = [member.start for member in request.members if member.start is not None]
+    start = request.start.id if request.start is not None else ""
+    parts = [part.ref.id if part.ref is not None else "" for part in (*request.parts, *own)]
+    compares = program.aggregates and needs_start(request.aggregation)
+    all_own = program.takes_own_starts and not compares and len(own) == count
+    hops = [hop.member for hop in request.finished if hop.member is not None]
+    made = [hop.model.id for hop in request.finished if hop.model is not None and hop.model.id]
+    trained = [member.client for member in hops]
+    complete = len(hops) == len(made) == len(request.finished)
+    stranger = next((client for client in clients if client > MOST_CLIENT), None)
+    stall_s, ratio = request.stall_timeout_s, request.most_update_ratio
+    refusals = (
+        (not 0 < stall_s <= MOST_STALL_S, f"members cannot stall for {stall_s} s"),  # nor for NaN
+        (program.needs_training and request.training is None, f"program {name} needs training settings"),
+        (bool(request.parts) and not start, "the mean of the parts has no name"),
+        (program.needs_start and not start and not all_own, f"program {name} needs a start"),
+        ("" in parts, "a part has no name"),
+        (start in parts[: len(request.parts)], f"model {start!r} cannot be a part of itself"),
+        (program.needs_own_models and len(own) < count, f"a member has no model to {name}"),
+        (stranger is not None, f"no client has the id {stranger}"),
+        (_repeats(clients), "a client is a member twice"),
+        (program.pairs and count * (count - 1) // 2 > MOST_PAIRS, f"{count} clients are too many to compare in pairs"),
+        (bool(request.finished) and not program.chained, f"program {name} has no hops"),
+        (not complete, "a finished hop has no member or no model"),
+        (
+            _repeats(trained) or max(trained, default=0) > MOST_CLIENT,
+            "a client is in the finished hops twice, or has no possible id",
+        ),
+        (_repeats(made), "a model is in the finished hops twice"),
+        (any(member.samples > MOST_SAMPLES for member in hops), "a finished hop has more samples than can be"),
+        (request.attempt > MOST_LOST, f"no group has lost {request.attempt} managers"),
+        (bool(request.planned) and not set(clients).issubset(request.planned), "a member is not planned"),
+        (_repeats(request.planned), "a client is planned twice"),
+        (not 0 <= ratio < math.inf, f"updates cannot be {ratio} times as long as others"),
+    )
+    return next((why for refused, why in refusals if refused), "")
 
 
-def _times(request: RunGroupRequest) -> str:
-    if not 0 < request.stall_timeout_s <= MOST_STALL_S:  # nor NaN
-        return f"members cannot stall for {request.stall_timeout_s} s"
-    return ""
-
-
-def _training(request: RunGroupRequest) -> str:
-    if request.program in _WITH_TRAINING and request.training is None:
-        return f"program {request.program} needs training settings"
-    return ""
-
-
-def _start(request: RunGroupRequest) -> str:
-    if request.parts and not _named(request.start):
-        return "the mean of the parts has no name"
-    if request.program not in _WITH_START or _named(request.start):
-        return ""
-    compared = request.program == "parallel" and needs_start(request.aggregation)
-    of_members = request.program not in _FOR_OWN_MODELS and not compared
-    if of_members and all(member.start is not None for member in request.members):
-        return ""
-    return f"program {request.program} needs a start"
-
-
-def _parts(request: RunGroupRequest) -> str:
-    starts = [member.start for member in request.members if member.start is not None]
-    if not all(_named(part.ref) for part in (*request.parts, *starts)):
-        return "a part has no name"
-    if request.start is not None and any(_id(part) == request.start.id for part in request.parts):
-        return f"model {request.start.id!r} cannot be a part of itself"
-    if request.program == "collect" and len(starts) < len(request.members):
-        return "a member has no model to collect"
-    return ""
-
-
-def _members(request: RunGroupRequest) -> str:
-    stranger = next((member.client for member in request.members if member.client > MOST_CLIENT), None)
-    if stranger is not None:
-        return f"no client has the id {stranger}"
-    if len({member.client for member in request.members}) < len(request.members):
-        return "a client is a member twice"
-    count = len(request.members)
-    if request.program == "discriminate" and count * (count - 1) // 2 > MOST_PAIRS:
-        return f"{count} clients are too many to tell apart in pairs"
-    return ""
-
-
-def _finished(request: RunGroupRequest) -> str:
-    if request.finished and request.program != "relay":
-        return f"program {request.program} has no hops"
-    if not all(hop.member is not None and _named(hop.model) for hop in request.finished):
-        return "a finished hop has no member or no model"
-    clients = [hop.member.client for hop in request.finished if hop.member is not None]
-    if len(set(clients)) < len(clients) or max(clients, default=0) > MOST_CLIENT:
-        return "a client is in the finished hops twice, or has no possible id"
-    if len({hop.model.id for hop in request.finished if hop.model is not None}) < len(request.finished):
-        return "a model is in the finished hops twice"
-    if any(hop.member.samples > MOST_SAMPLES for hop in request.finished if hop.member is not None):
-        return "a finished hop has more samples than can be"
-    if request.attempt > MOST_LOST:
-        return f"no group has lost {request.attempt} managers"
-    if request.planned and not {member.client for member in request.members}.issubset(request.planned):
-        return "a member is not planned"
-    if len(set(request.planned)) < len(request.planned):
-        return "a client is planned twice"
-    if not 0 <= request.most_update_ratio < math.inf:
-        return f"updates cannot be {request.most_update_ratio} times as long as others"
-    return ""
-
-
-_CHECKS: tuple[Callable[[RunGroupRequest], str], ...] = (_times, _training, _start, _parts, _members, _finished)
-
-
-def _named(ref: ModelRef | None) -> bool:
-    return ref is not None and bool(ref.id)
-
-
-def _id(part: Part) -> str:
-    return part.ref.id if part.ref is not None else ""
+def _repeats(ids: Collection[int] | Collection[str]) -> bool:
+    return len(set(ids)) < len(ids)

@@ -29,7 +29,7 @@ from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members, Session
-from group_manager.programs import PROGRAMS, Program
+from group_manager.programs import PROGRAMS
 from group_manager.requests import refusal
 
 logger = logging.getLogger(__name__)
@@ -100,22 +100,21 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     async def wanted(self, model_id: str) -> None:
         """A node asks for a model that this manager lacks: the group that knows of it gets it, or WeightsError."""
         for group in self._groups:
-            if group.can_provide(model_id):
-                group.by_way_of_here(model_id)
-                return await group.wanted(model_id)
+            if group.ledger.provides(model_id):
+                group.models.by_way_of_here(model_id)
+                return await group.models.wanted(model_id)
         raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group here knows of model {model_id!r}")
 
     def expected(self, model_id: str) -> bool:
         """Whether an upload of this id is waited for."""
-        return any(group.carries(model_id) for group in self._groups)
+        return any(group.ledger.expects(model_id) for group in self._groups)
 
     async def RunGroup(  # noqa: N802
         self, request: group_pb2.RunGroupRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[group_pb2.GroupEvent]:
         """Runs one group; the last event is its result or why there is none."""
         asked = wire.decode(RunGroupRequest, request)
-        program = PROGRAMS.get(asked.program)
-        if program is None:
+        if asked.program not in PROGRAMS:
             known = ", ".join(PROGRAMS)
             await refuse(
                 context, grpc.StatusCode.INVALID_ARGUMENT, f"unknown program {asked.program!r}; known: {known}"
@@ -127,7 +126,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         present = await self._present(asked, events)
         group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
         self._groups.append(group)
-        running = asyncio.create_task(_run(program, group, events), name=f"group {asked.group}")
+        running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")
         result_id = ""
         try:
             while True:
@@ -166,9 +165,9 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         return dataclasses.replace(asked, members=there)
 
 
-async def _run(program: Program, group: Group, events: asyncio.Queue[GroupEvent]) -> None:
+async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
     try:
-        outcome: GroupResult | Failure = await program(group)
+        outcome = await PROGRAMS[group.request.program](group)
     except Exception as error:  # a bug must end the group with a reason, not with silence
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")

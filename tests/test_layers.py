@@ -33,7 +33,10 @@ READERS = {
     **dict.fromkeys(("pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"), ()),
 }
 #: Decides, and therefore knows of no network.
-PURE = ("top_server/grouping/*", "top_server/merging/*", "group_manager/order.py")
+PURE = (
+    *("top_server/grouping/*", "top_server/merging/*"),
+    *(f"group_manager/{name}.py" for name in ("chain", "ledger", "lengths", "order", "requests")),
+)
 #: Package -> what importing all of it must not load.
 NEVER_LOADED = {
     "fedgsp": ("torch", "ortools", "sklearn", "typer", "rich"),

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef, Results, Trained
-from fedgsp.weights import Weights
+from fedgsp.messages import Failure, FailureCode, GroupResult, Results
 from group_manager.group import Group
 from group_manager.norms import judged
 from group_manager.programs.window import train_all
 
 
 async def run(group: Group) -> GroupResult | Failure:
-    """What becomes of the members' models says the request; a start that was made here is the group's result."""
+    """Deals with each member's model as `request.results` says. If this manager made the start, that is the result."""
     request = group.request
     samples, trained = 0, 0
     reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
     retain, trial = request.results is Results.RETAINED, request.results is Results.UNSPECIFIED
     async for one in judged(group, train_all(group, retain, trial)):
         outcome, model_id = one.outcome, one.model_id
-        handed: ModelRef | Failure | None = None
-        match outcome, request.results:
-            case Failure(), _:
-                handed = outcome
-            case _, Results.RETAINED | Results.KEPT:
-                group.leave_with_client(model_id)
-                group.forget_here(model_id)
-            case _, Results.COLLECTED:
-                handed = await group.hand_over(model_id)
-            case _:
-                group.release([model_id])
-        if isinstance(handed, Failure):
-            reason = handed
-            group.give_up(model_id)
-            group.skipped(one.member, handed)
+        if not isinstance(outcome, Failure) and request.results is Results.COLLECTED:
+            reserved = await group.models.reserve(model_id)
+            outcome = reserved if isinstance(reserved, Failure) else outcome
+        elif not isinstance(outcome, Failure):
+            # RETAINED: the client starts from it in later rounds. KEPT: the node has it until the run is over.
+            group.models.release([model_id], stays=request.results in (Results.RETAINED, Results.KEPT))
+        if isinstance(outcome, Failure):
+            reason = outcome
+            group.models.forget_copy(model_id)
+            group.reports.skipped(one.member, outcome)
             continue
-        assert isinstance(outcome, Trained)
-        group.done(one.member, one.position, await group.with_update(outcome), one.length or 0.0)
+        outcome = await group.models.with_update(outcome)
+        group.reports.done(one.member, one.position, outcome, one.length or 0.0)
         samples, trained = samples + outcome.samples, trained + 1
     if not trained:
         return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
-    ref = ModelRef("")
-    if request.parts and request.start is not None:
-        start = await group.collect(request.start.id)
-        if not isinstance(start, Weights):
-            return start
-        ref = start.ref(request.start.id)
-    return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
+    if not request.parts or request.start is None:
+        return group.result(samples=samples)
+    start = await group.models.collect(request.start.id)
+    return start if isinstance(start, Failure) else group.result(start.ref(request.start.id), samples)

@@ -19,6 +19,7 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.weights import Weights
+from group_manager import starts
 from group_manager.discrimination import Networks, networks
 from group_manager.group import Group
 
@@ -30,7 +31,7 @@ async def run(group: Group) -> GroupResult | Failure:
         return Failure(FailureCode.BAD_ORDER, "discriminators need settings, judgements and patience")
     members = {member.client: member for member in group.request.members}
     if group.request.attempt:
-        await group.recall(f"{_home(group)}/", ())  # what another manager had made
+        await group.orders.recall(f"{_home(group)}/", ())  # what another manager had made
     found = networks(list(members), plan)
     exchange = 0
     while found.left and exchange <= plan.exchanges:
@@ -40,9 +41,9 @@ async def run(group: Group) -> GroupResult | Failure:
         if judges or trains:
             await _Exchange(group, found, plan.settings, exchange, judges, trains).carry_out(members)
         if judges:
-            group.pairs_left(exchange, found.left, len(found.pairs))
+            group.reports.pairs_left(exchange, found.left, len(found.pairs))
         exchange += 1
-    return GroupResult(_keep_result(group, found), 0, group.bytes_direct, group.bytes_relayed)
+    return group.result(_keep_result(group, found))
 
 
 class _Exchange:
@@ -62,43 +63,42 @@ class _Exchange:
 
     async def carry_out(self, members: dict[int, Member]) -> None:
         """Members that fail are skipped; the networks go on without them."""
-        group, starts = self._group, set()
+        group, made = self._group, set[str]()
         tickets = {}
         for position, member in enumerate(members.values()):
             others = self._found.others(member.client)
             if others:
                 work = self._order(member, others)
                 if work.start is not None:
-                    starts.add(work.start.model_id)
-                key = group.key("discriminate", position, self._number)
-                tickets[member.client] = (work, group.submit(member, key, work))
+                    made.add(work.start.model_id)
+                key = group.orders.key("discriminate", position, self._number)
+                tickets[member.client] = (work, group.orders.submit(member, key, work))
         judged: dict[int, Discriminated] = {}
         trained: dict[int, Weights] = {}
         failed: set[int] = set()
         for client, (work, ticket) in tickets.items():
-            outcome = await group.outcome(ticket, in_turn=False)
+            outcome = await group.orders.outcome(ticket, in_turn=False)
             if not isinstance(outcome, Discriminated):
-                group.cancel(ticket)
+                group.orders.cancel(ticket)
             failure = await self._take(client, work, outcome, judged, trained)
             if failure is not None:
                 failed.add(client)
-                group.skipped(members[client], failure)
+                group.reports.skipped(members[client], failure)
         for client in self._found.strangers(trained):
             failed.add(client)
             del trained[client]
             judged.pop(client, None)
             detail = "its samples have other features or labels than the other clients'"
-            group.skipped(members[client], Failure(FailureCode.WRONG_SHAPES, detail))
-        for model_id in starts:
-            group.drop_start(model_id)
+            group.reports.skipped(members[client], Failure(FailureCode.WRONG_SHAPES, detail))
+        group.models.release(made)
         await asyncio.to_thread(self._found.advance, judged, trained, failed)
 
     def _order(self, member: Member, others: tuple[int, ...]) -> Discriminate:
         weights, start = self._found.start(member.client), None
         if weights is not None:
             start_id = f"{self._prefix}/start" + ("" if self._found.shared else f"/{member.client}")
-            self._group.keep(start_id, weights)
-            start = self._group.start_here(start_id, member, self._found.shared)
+            self._group.models.keep(start_id, weights)
+            start = starts.made_here(self._group, member, start_id, self._found.shared)
         produces = f"{self._prefix}/{member.client}" if self._trains else ""
         return Discriminate(start, produces, others, self._settings, self._judges, self._number)
 
@@ -113,14 +113,14 @@ class _Exchange:
         """Takes in one client's answer; why it cannot be used, or None."""
         if not isinstance(outcome, Discriminated):
             return outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "an empty answer")
-        self._group.count(outcome)
+        self._group.reports.count(outcome)
         if self._judges and len(outcome.correct) != len(work.others):
             return Failure(FailureCode.BAD_ORDER, f"{len(outcome.correct)} counts for {len(work.others)} networks")
         if self._judges and max(outcome.correct) > outcome.samples:
             return Failure(FailureCode.BAD_ORDER, f"{max(outcome.correct)} right answers on {outcome.samples} samples")
         if self._trains:
-            weights = await self._group.collect(work.produces)
-            self._group.release([work.produces])
+            weights = await self._group.models.collect(work.produces)
+            self._group.models.release([work.produces])
             if isinstance(weights, Failure):
                 return weights
             held = weights.buffer.nbytes * len(self._group.request.members)
@@ -144,4 +144,4 @@ def _home(group: Group) -> str:
 def _keep_result(group: Group, found: Networks) -> ModelRef:
     arrays = {"clients": np.array(found.clients, np.int64), "distances": found.matrix()}
     specs = tuple(TensorSpec(name, str(array.dtype), array.shape, False) for name, array in arrays.items())
-    return group.keep(f"{_home(group)}/{group.request.serial}/distances", Weights.of(arrays, specs))
+    return group.models.keep(f"{_home(group)}/{group.request.serial}/distances", Weights.of(arrays, specs))

@@ -10,7 +10,7 @@ from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
 from fedgsp.weights import Weights
 from group_manager.aggregations import Aggregation, named
 from group_manager.group import Group
-from group_manager.norms import Judged, judged
+from group_manager.norms import MemberResult, judged
 from group_manager.programs.window import train_all
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ async def run(group: Group) -> GroupResult | Failure:
         async for one in judged(group, train_all(group, intake.retain, bring=True)):
             outcome, model = one.outcome, None
             if isinstance(outcome, Trained) and one.member.weight > 0:
-                collected = await group.collect(one.model_id, request.tensors)
+                collected = await group.models.collect(one.model_id, request.tensors)
                 if isinstance(collected, Failure):
                     outcome = collected
                 else:
@@ -42,7 +42,7 @@ async def run(group: Group) -> GroupResult | Failure:
     start: Weights | Failure | None = None
     if nobody_counts or intake.aggregation.needs_start:
         assert request.start is not None
-        start = await group.collect(request.start.id)
+        start = await group.models.collect(request.start.id)
     if isinstance(start, Failure):
         return start
     if nobody_counts:
@@ -51,8 +51,8 @@ async def run(group: Group) -> GroupResult | Failure:
         logger.warning("round=%d group=%d nobody who counts trained: its model stays", request.round, request.group)
     else:
         result, samples = await asyncio.to_thread(_result, group, intake.aggregation, start), intake.samples
-    ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
-    return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
+    ref = group.models.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
+    return group.result(ref, samples)
 
 
 class _Intake:
@@ -67,7 +67,7 @@ class _Intake:
         self.samples = self.uncounted = 0
         self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
-    async def take(self, one: Judged, model: Weights | None) -> None:
+    async def take(self, one: MemberResult, model: Weights | None) -> None:
         """Begins with a member, once the one before is done with; a model of None does not count."""
         await self.all_taken()
         if isinstance(one.outcome, Failure):
@@ -85,7 +85,7 @@ class _Intake:
         if self._taking is not None:
             self._taking.cancel()
 
-    async def _take(self, one: Judged, trained: Trained, model: Weights | None) -> None:
+    async def _take(self, one: MemberResult, trained: Trained, model: Weights | None) -> None:
         group = self._group
         if model is None:
             self.uncounted += trained.samples
@@ -96,18 +96,17 @@ class _Intake:
                 self._skip(one, Failure(FailureCode.WRONG_SHAPES, str(error)))
                 return
             self.samples += trained.samples
-        group.done(one.member, one.position, await group.with_update(trained), one.length or 0.0)
-        if self.retain:
-            group.leave_with_client(one.model_id)
-        group.release([one.model_id])
+        trained = await group.models.with_update(trained)
+        group.reports.done(one.member, one.position, trained, one.length or 0.0)
+        group.models.release([one.model_id], stays=self.retain)
 
-    def _skip(self, one: Judged, failure: Failure) -> None:
+    def _skip(self, one: MemberResult, failure: Failure) -> None:
         self.reason = failure
-        self._group.give_up(one.model_id)
-        self._group.skipped(one.member, failure)
+        self._group.models.forget_copy(one.model_id)
+        self._group.reports.skipped(one.member, failure)
 
 
 def _result(group: Group, aggregation: Aggregation, start: Weights | None) -> Weights:
-    result = group.handed_on(aggregation.result(start))
+    result = group.models.for_the_wire(aggregation.result(start))
     _ = result.digest  # here and not in the event loop
     return result

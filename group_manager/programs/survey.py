@@ -1,4 +1,4 @@
-"""Survey: every member answers one question on its own: its class histogram, how good a model is, its own model."""
+"""Surveys: every member answers one question on its own, or sends, forgets or makes one model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fedgsp.messages import (
     GroupResult,
     Initialise,
     Member,
-    ModelRef,
     Release,
     Result,
     Trained,
@@ -21,106 +20,107 @@ from fedgsp.messages import (
 )
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
+from group_manager import starts
 from group_manager.group import Group
 from group_manager.members import Ticket
 
 
-async def describe(group: Group) -> GroupResult | Failure:
-    """Collects the members' class histograms."""
-    return await _ask(group, "describe", lambda _: Describe())
-
-
-async def evaluate(group: Group) -> GroupResult | Failure:
-    """Evaluates what training makes of every member's start, or of the group's, on the member's test part."""
-    return await _ask(
-        group, "evaluate", lambda member: dataclasses.replace(_evaluation(group, member, False), personalised=True)
-    )
-
-
-async def evaluate_training(group: Group) -> GroupResult | Failure:
-    """Evaluates the start itself on the member's training part."""
-    return await _ask(group, "evaluate", lambda member: _evaluation(group, member, True))
-
-
-async def compare(group: Group) -> GroupResult | Failure:
-    """Evaluates the group's start on every member's training part, and how far it is from the member's own start."""
-    return await _ask(group, "compare", lambda member: _comparison(group, member, False))
-
-
-async def distance(group: Group) -> GroupResult | Failure:
-    """How far the group's start is from every member's own start, and nothing else."""
-    return await _ask(group, "distance", lambda member: _comparison(group, member, True))
+async def ask(group: Group) -> GroupResult | Failure:
+    """Asks every member the program's question. A member that lacks the model that the question needs is skipped."""
+    question, task = QUESTIONS[group.request.program], group.request.program
+    tickets: list[tuple[int, Member, Ticket]] = []
+    for position, member in enumerate(group.request.members):
+        work = question(group, member)
+        if work is None:
+            failure = Failure(FailureCode.NO_SUCH_MODEL, "it has no model of its own to compare with")
+            group.reports.skipped(member, failure)
+        else:
+            ticket = group.orders.submit(member, group.orders.key(task, position), work)
+            tickets.append((position, member, ticket))
+    for position, member, ticket in tickets:
+        outcome = await group.orders.outcome(ticket, in_turn=False)
+        if isinstance(outcome, Failure):
+            group.orders.cancel(ticket)
+            group.reports.skipped(member, outcome)
+        else:
+            assert isinstance(outcome, Result)  # `answers` has turned all else into failures
+            group.reports.done(member, position, outcome)
+    return group.result()
 
 
 async def collect(group: Group) -> GroupResult | Failure:
-    """Brings the members' own models here, one by one, until the top server forgets them."""
+    """Brings the members' own models to this manager, one by one, where the top server fetches them."""
     for position, member in enumerate(group.request.members):
         ref = member.start.ref.id if member.start is not None and member.start.ref is not None else ""
-        handed = await group.hand_over(ref)
-        if isinstance(handed, Failure):
-            group.skipped(member, handed)
+        reserved = await group.models.reserve(ref)
+        if isinstance(reserved, Failure):
+            group.reports.skipped(member, reserved)
         else:
-            group.done(member, position, Trained(handed))
-    return GroupResult(ModelRef(""), 0, group.bytes_direct, group.bytes_relayed)
+            group.reports.done(member, position, Trained(reserved))
+    return group.result()
 
 
 async def forget(group: Group) -> GroupResult | Failure:
     """Lets the nodes forget the members' own models."""
     for position, member in enumerate(group.request.members):
         if member.start is not None and member.start.ref is not None:
-            key = group.key("forget", position)
-            await group.outcome(group.submit(member, key, Release((member.start.ref.id,), own=True)))
-    return GroupResult(ModelRef(""), 0, 0, 0)
+            key, work = group.orders.key("forget", position), Release((member.start.ref.id,), own=True)
+            await group.orders.outcome(group.orders.submit(member, key, work))
+    return group.result()
 
 
 async def initialise(group: Group) -> GroupResult | Failure:
-    """Fresh weights by the first member that answers."""
+    """Takes fresh weights from the first member that makes them."""
     request = group.request
     assert request.training is not None
+    # Another seed for every group number: schemes with several models must not start from equal ones.
+    number = (request.group,) if request.group else ()
+    seed = derive(request.training.seed, "initial-weights", *number)
     reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
     for position, member in enumerate(request.members):
         model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
-        # Other weights for every group number: schemes with several models must not start from equal ones.
-        other = (request.group,) if request.group else ()
-        work = Initialise(model_id, derive(request.training.seed, "initial-weights", *other))
-        outcome = await group.outcome(group.submit(member, group.key("initialise", position), work))
+        ticket = group.orders.submit(member, group.orders.key("initialise", position), Initialise(model_id, seed))
+        outcome = await group.orders.outcome(ticket)
         if isinstance(outcome, Trained):
-            weights = await group.collect(model_id)
+            weights = await group.models.collect(model_id)
             if isinstance(weights, Weights):
-                group.done(member, position, outcome)
-                return GroupResult(weights.ref(model_id), 0, group.bytes_direct, group.bytes_relayed)
+                group.reports.done(member, position, outcome)
+                return group.result(weights.ref(model_id))
             outcome = weights
         reason = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
-        group.skipped(member, reason)
+        group.reports.skipped(member, reason)
     return reason
 
 
-def _evaluation(group: Group, member: Member, training_part: bool, compared_with: str = "") -> Evaluate:
-    return Evaluate(group.start_of(member, keep=True), training_part, compared_with, group.request.training)
+def _evaluation(group: Group, member: Member) -> Evaluate:
+    """Evaluates a member's start, or that of the group, on the member's training data."""
+    return Evaluate(starts.given(group, member, keep=True), True, "", group.request.training)
 
 
-def _comparison(group: Group, member: Member, only_compare: bool) -> Evaluate | None:
+def _comparison(group: Group, member: Member) -> Evaluate | None:
+    """Evaluates the group's start in the same way, and compares it with the member's own start."""
     if member.start is None or member.start.ref is None:
         return None
-    work = _evaluation(group, dataclasses.replace(member, start=None), True, member.start.ref.id)
-    return dataclasses.replace(work, only_compare=only_compare)
+    of_group = dataclasses.replace(member, start=None)
+    return dataclasses.replace(_evaluation(group, of_group), compared_with=member.start.ref.id)
 
 
-async def _ask(group: Group, task: str, work: Callable[[Member], Work | None]) -> GroupResult | Failure:
-    """One order to every member; one for whom there is no work is skipped."""
-    tickets: list[tuple[int, Member, Ticket]] = []
-    for position, member in enumerate(group.request.members):
-        order = work(member)
-        if order is None:
-            group.skipped(member, Failure(FailureCode.NO_SUCH_MODEL, "it has no model of its own to compare with"))
-        else:
-            tickets.append((position, member, group.submit(member, group.key(task, position), order)))
-    for position, member, ticket in tickets:
-        outcome = await group.outcome(ticket, in_turn=False)
-        if isinstance(outcome, Failure):
-            group.cancel(ticket)
-            group.skipped(member, outcome)
-        else:
-            assert isinstance(outcome, Result)  # or it were a failure: see `answers`
-            group.done(member, position, outcome)
-    return GroupResult(ModelRef(""), 0, group.bytes_direct, group.bytes_relayed)
+def _personalised(group: Group, member: Member) -> Evaluate:
+    """Evaluates the model that the run's training makes of the start, on the member's test data."""
+    return dataclasses.replace(_evaluation(group, member), training_part=False, personalised=True)
+
+
+def _distance(group: Group, member: Member) -> Evaluate | None:
+    """Only the distance of the group's start from the member's own start."""
+    comparison = _comparison(group, member)
+    return comparison and dataclasses.replace(comparison, only_compare=True)
+
+
+#: Program -> the order for one member; None if the member lacks a model that the order needs.
+QUESTIONS: dict[str, Callable[[Group, Member], Work | None]] = {
+    "compare": _comparison,
+    "describe": lambda _group, _member: Describe(),
+    "distance": _distance,
+    "evaluate": _personalised,
+    "evaluate-training": _evaluation,
+}

@@ -1,4 +1,4 @@
-"""Training orders to many members, only so many ahead of the one that is waited for."""
+"""Training orders to many members, only so many ahead of the member whose result is awaited."""
 
 from __future__ import annotations
 
@@ -7,49 +7,53 @@ from collections.abc import AsyncIterator
 
 from fedgsp import windows
 from fedgsp.messages import Failure, FailureCode, Member, Train, Trained
+from group_manager import starts
 from group_manager.group import Group
 from group_manager.members import Ticket
+from group_manager.norms import MemberResult
 
-#: Results in training or waiting to be taken, per node: bounds memory whatever the number of members.
+#: Orders per node that are in training, or whose results wait; bounds memory for any number of members.
 AHEAD_PER_NODE = 4
-#: Results that come unasked are not more than so many bytes together; the others are asked for one by one.
+#: Members bring their models unasked only if the models on their way take no more bytes together than this.
 MOST_BROUGHT_BYTES = 64 << 20
 
 
 async def train_all(
     group: Group, retain: bool = False, trial: bool = False, bring: bool = False
-) -> AsyncIterator[tuple[int, Member, str, Trained | Failure]]:
-    """Every member trains from its start; yields (position, member, model id, outcome) in the order of the members.
+) -> AsyncIterator[MemberResult]:
+    """Lets every member train from its start; yields results in the order of the members.
 
-    To `bring`: whoever is weighed brings its model here, if models are small; those worth a window are asked for.
+    With `bring`, members with a weight upload their models unasked, which saves a message for each. Models that are
+    large enough for a shared-memory window (`fedgsp.windows`) are always asked for.
     """
     request = group.request
     members_of = Counter(member.node for member in request.members)
-    # What a profile lets clients train, and what the round does, may have the same group and position.
+    # With the program's name: a survey of a profile and a training may have the same round and group.
     prefix = f"{request.run_id}/{request.round}/{request.group}/{request.program}"
     ahead = AHEAD_PER_NODE * len(members_of)
     most = request.max_model_bytes
-    small = most < windows.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
+    bring = bring and most < windows.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
     waiting = deque(enumerate(request.members))
     window: deque[tuple[int, Member, str, Ticket]] = deque()
-    if request.attempt and request.program == "parallel" and not retain:
-        # What another manager had made, and cannot tell of any more.
-        await group.recall(f"{prefix}/", ())
+    if request.attempt and group.program.aggregates and not retain:
+        # Nodes forget the models that they made for a manager that was lost.
+        await group.orders.recall(f"{prefix}/", ())
     while waiting or window:
         while waiting and len(window) < ahead:
             position, member = waiting.popleft()
-            # Named by the client: what one keeps of a survey stays when another is asked the same in the same place.
+            # Named by the client: a model retained in one survey must not be that of another client in the next one.
             model_id = f"{prefix}/{member.client}.{request.attempt}"
-            start = group.start_of(member, keep=members_of[member.node] > 1)  # one alone may train it in place
-            brings = bring and small and member.weight > 0
+            # A start that only one member of a node needs may be trained in place.
+            start = starts.given(group, member, keep=members_of[member.node] > 1)
+            brings = bring and member.weight > 0
             work = Train(start, model_id, request.training, request.reveal, retain, trial, brings)
-            ticket = group.submit(member, group.key(request.program, position, request.attempt), work)
-            window.append((position, member, model_id, ticket))
+            key = group.orders.key(request.program, position, request.attempt)
+            window.append((position, member, model_id, group.orders.submit(member, key, work)))
         position, member, model_id, ticket = window.popleft()
-        outcome = await group.outcome(ticket, in_turn=False)
+        outcome = await group.orders.outcome(ticket, in_turn=False)
         if isinstance(outcome, Trained):
-            outcome = group.arrived(model_id, outcome)
+            outcome = group.models.arrived(model_id, outcome)
         else:
-            group.cancel(ticket)
+            group.orders.cancel(ticket)
             outcome = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
-        yield position, member, model_id, outcome
+        yield MemberResult(position, member, model_id, outcome)

@@ -9,6 +9,7 @@ from support.scene import MANAGER, Scene, hosted, scene
 from support.scripted import let_others_run, model
 
 from fedgsp.messages import Cancel, GroupEvent, Initialise, Release, Train, TrainingSettings
+from group_manager import starts
 from group_manager.group import Group
 
 MEMBERS = hosted(n1=[0])
@@ -23,9 +24,9 @@ async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:
     async with scene() as play:
         silent = await play.members.attach("n1")
         group = group_of(play, [])
-        ticket = group.submit(MEMBERS[0], group.key("initialise", 0), Initialise("fresh", 1))
-        assert group.can_provide("fresh")
-        asking = asyncio.create_task(group.wanted("fresh"))
+        ticket = group.orders.submit(MEMBERS[0], group.orders.key("initialise", 0), Initialise("fresh", 1))
+        assert group.ledger.provides("fresh")
+        asking = asyncio.create_task(group.models.wanted("fresh"))
         await let_others_run()
         group.close("")
         await let_others_run()
@@ -45,8 +46,9 @@ async def test_only_the_result_is_kept_here() -> None:
         await play.attach(MEMBERS)
         group = group_of(play, [])
         for model_id in ("one", "result"):
-            await group.submit(MEMBERS[0], group.key("initialise", len(model_id)), Initialise(model_id, 1)).outcome
-            await group.collect(model_id)
+            key = group.orders.key("initialise", len(model_id))
+            await group.orders.submit(MEMBERS[0], key, Initialise(model_id, 1)).outcome
+            await group.models.collect(model_id)
         assert len(play.store) == 2
         group.close("result")
         assert "result" in play.store
@@ -57,7 +59,7 @@ async def test_a_model_that_is_here_already_is_not_asked_for() -> None:
     async with scene() as play:
         silent = await play.members.attach("n1")
         play.store.put("here", model(2.0))
-        assert await group_of(play, []).collect("here") is await play.store.get("here")
+        assert await group_of(play, []).models.collect("here") is await play.store.get("here")
         assert silent.outbox.empty()
 
 
@@ -66,14 +68,14 @@ async def test_what_is_brought_may_come_until_its_maker_has_reported() -> None:
         await play.attach(MEMBERS)
         group = group_of(play, [])
         training = TrainingSettings("sgd", 1, 1, 0.1, 0)
-        order = Train(group.start_of(MEMBERS[0], keep=False), "made", training, bring=True)
-        ticket = group.submit(MEMBERS[0], group.key("train", 0), order)
+        order = Train(starts.given(group, MEMBERS[0], keep=False), "made", training, bring=True)
+        ticket = group.orders.submit(MEMBERS[0], group.orders.key("train", 0), order)
         await play.holding.wait()
-        assert group.carries("made")
-        assert not group.carries("another")
+        assert group.ledger.expects("made")
+        assert not group.ledger.expects("another")
         play.answered[1].set()
         await ticket.outcome
-        assert not group.carries("made")
+        assert not group.ledger.expects("made")
         assert "made" in play.store
         group.close("")
         assert len(play.store) == 0

@@ -9,7 +9,8 @@ import pytest
 
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.weights import Weights
-from group_manager.norms import Lengths, length
+from group_manager.lengths import Lengths
+from group_manager.norms import length
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.scene import MANAGER, Scene, hosted, relayed, scene
 from support.scripted import TENSORS, let_others_run, model, value_of
 from support.serving import serving
 
-from fedgsp import windows, wire
+from fedgsp import programs, windows, wire
 from fedgsp.messages import (
     Attached,
     Describe,
@@ -260,6 +260,7 @@ async def test_a_bug_in_a_program_ends_the_group_with_a_reason(monkeypatch: pyte
     async def broken(_: Group) -> GroupResult:
         raise ZeroDivisionError("oops")
 
+    monkeypatch.setitem(programs.PROGRAMS, "broken", programs.Program(help="raises"))
     monkeypatch.setitem(PROGRAMS, "broken", broken)
     async with manager() as m:
         await m.play.attach(TWO_NODES)

@@ -143,7 +143,7 @@ class Scene:
             case SourceKind.MANAGER:
                 assert self.group is not None
                 if model_id not in self.store:
-                    await self.group.wanted(model_id)
+                    await self.group.models.wanted(model_id)
                 return await self.store.get(model_id)
             case SourceKind.NODE:
                 if self.nodes[source.name].gone or self.faults.take("dial", source.name):

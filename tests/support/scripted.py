@@ -235,7 +235,7 @@ class ScriptedNode:
 
     async def _bring(self, client: int, model_id: str, weights: Weights) -> None:
         group, fault = self._scene.group, self._scene.faults.take("bring", client)
-        assert group is None or group.carries(model_id)
+        assert group is None or group.ledger.expects(model_id)
         if fault is None:
             await self._upload(model_id, weights)
         elif fault.what == "another":

@@ -1,0 +1,177 @@
+"""The chain of a relay: which members have trained, which are still to train, and what follows from a failure.
+
+A chain is one list of hops in relay order. The first `done` hops are its trail: their members have trained. All others
+are still to be made. A hop that is skipped leaves the list.
+
+    WAITING --declare--> DECLARED --finish---------------------> FINISHED
+       ^                    |  \\--judge--> UNJUDGED --judge-------^  |
+       |                    |                 |   |                  |
+       |                 refuse            refuse |                  | refuse: the model, or its update, is bad
+       |                    v                 v   |                  v
+       |                  (out: the member is skipped) <-------------+
+       |                                          |                  |
+       +------------------------------------------+------------------+
+         lose: the result is lost with its node, and the node is attached again (else: out)
+         refuse: the model of an earlier hop is bad, and this hop was trained from it
+
+UNJUDGED: the update cannot be compared yet, because too few updates are known. While there are such hops, no model is
+given up, since the chain may have to return to any of them.
+
+Every method that changes the course of the chain returns a `Decision`: why, and what the caller has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from fedgsp.messages import Failure, FailureCode, Member, RunGroupRequest
+from group_manager.lengths import Lengths
+from group_manager.order import client_order
+
+#: A member is skipped when its node has lost so many of its results in a round: it must not stop the others.
+MOST_LOSSES = 3
+
+
+class HopState(Enum):
+    """How far a hop is."""
+
+    WAITING = auto()  # its member is to be ordered to train
+    DECLARED = auto()  # its member was ordered to train
+    UNJUDGED = auto()  # its member has trained, and too few updates are known to judge this one
+    FINISHED = auto()  # its member has trained; its model was accepted
+
+
+@dataclass(slots=True, eq=False)
+class Hop:
+    """One member's turn."""
+
+    member: Member
+    state: HopState = HopState.WAITING
+    model_id: str = ""  # of its result; another one for every declaration
+    samples: int = 0
+    length: float = 0.0  # of its update, if it was measured
+    losses: int = 0  # results of this round that were lost with its node
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What has to be done after a change of the chain, and why."""
+
+    why: Failure
+    #: Reports of members: a failure if the member is skipped, a text if it trains from another model than declared.
+    reports: tuple[tuple[Member, Failure | str], ...]
+    #: Ids of models that nobody needs any more.
+    release: tuple[str, ...] = ()
+
+
+class Chain:
+    """Invariant: the first `done` hops are UNJUDGED or FINISHED, all others WAITING or DECLARED.
+
+    Only the next hop is for a moment UNJUDGED or FINISHED between `judge` and `finish`.
+    """
+
+    def __init__(self, request: RunGroupRequest) -> None:
+        assert request.training is not None
+        #: How the ids of all results begin.
+        self.prefix = f"{request.run_id}/{request.round}/{request.group}/relay/"
+        members = {member.client: member for member in request.members}
+        self.hops: list[Hop] = []
+        for hop in request.finished:
+            if hop.member is not None and hop.model is not None:
+                member = members.pop(hop.member.client, hop.member)
+                self.hops.append(Hop(member, HopState.FINISHED, hop.model.id, hop.member.samples))
+        self.done = len(self.hops)
+        clients = request.planned or tuple(member.client for member in request.members)
+        order = client_order(clients, request.shuffle, request.training.seed, request.round, request.group)
+        self.hops += [Hop(members[client]) for client in order if client in members]
+
+    @property
+    def trail(self) -> list[Hop]:
+        """Hops whose members have trained, oldest first."""
+        return self.hops[: self.done]
+
+    @property
+    def last(self) -> Hop | None:
+        """The last hop of the trail, from whose model the chain continues."""
+        return self.hops[self.done - 1] if self.done else None
+
+    @property
+    def next(self) -> Hop | None:
+        """The first hop that is still to be made."""
+        return self.hops[self.done] if self.done < len(self.hops) else None
+
+    def declare(self, attempt: int) -> list[tuple[int, Hop | None, Hop]]:
+        """Declares the whole rest: (position, the hop before or None, hop), with a new model id for each."""
+        declared = []
+        for position in range(self.done, len(self.hops)):
+            hop, before = self.hops[position], self.hops[position - 1] if position else None
+            hop.state, hop.model_id = HopState.DECLARED, f"{self.prefix}{position}.{attempt}"
+            declared.append((position, before, hop))
+        return declared
+
+    def judge(self, lengths: Lengths, length: float) -> Decision | None:
+        """Judges the next hop, whose update has this length, and unjudged hops before it, as soon as that can be.
+
+        Returns a decision if a hop is refused. Otherwise the next hop can be finished.
+        """
+        hop = self.hops[self.done]
+        hop.state, hop.length = HopState.UNJUDGED, length
+        unjudged = [hop for hop in self.hops[: self.done + 1] if hop.state is HopState.UNJUDGED]
+        usual = lengths.usual([hop.length for hop in unjudged])
+        if usual is None:
+            return None
+        for hop in unjudged:
+            refused = lengths.judge(hop.length, usual)
+            if refused is not None:
+                return self.refuse(hop, refused)
+            hop.state = HopState.FINISHED
+        return None
+
+    def finish(self, samples: int) -> Hop:
+        """The member of the next hop has trained on so many samples."""
+        hop = self.hops[self.done]
+        hop.samples, self.done = samples, self.done + 1
+        if hop.state is HopState.DECLARED:
+            hop.state = HopState.FINISHED
+        return hop
+
+    def refuse(self, hop: Hop, why: Failure) -> Decision:
+        """Skips a hop of the trail, or the next hop. Hops that were trained from its model wait again."""
+        place = self.hops.index(hop)
+        release = tuple(made.model_id for made in self.hops[place : self.done])
+        reports: list[tuple[Member, Failure | str]] = [(hop.member, why)]
+        del self.hops[place]
+        for later in self.hops[place:]:
+            later.state = HopState.WAITING
+        if release and place < len(self.hops):
+            reason = f"client {hop.member.client}'s model was refused ({why}): from the last good one"
+            reports.append((self.hops[place].member, reason))
+        self.done = min(self.done, place)
+        return Decision(why, tuple(reports), release)
+
+    def lose(self, holds: Callable[[str], bool], attached: Callable[[str], bool]) -> Decision | None:
+        """Cuts the trail back to the last model that its node still holds; None if that is the last one.
+
+        Members whose nodes are attached train again, from an earlier model; the others are skipped.
+        """
+        why = Failure(FailureCode.NODE_LOST, "its result was lost with its node")
+        reports: list[tuple[Member, Failure | str]] = []
+        while (hop := self.last) is not None and not holds(hop.model_id):
+            self.done -= 1
+            hop.state, hop.losses = HopState.WAITING, hop.losses + 1
+            if attached(hop.member.node) and hop.losses < MOST_LOSSES:
+                reports.append((hop.member, f"{why.detail}: it trains again"))
+            else:
+                del self.hops[self.done]
+                reports.append((hop.member, why))
+        return Decision(why, tuple(reports)) if reports else None
+
+    def spare(self, holds: Callable[[str], bool]) -> list[str]:
+        """Models that no recovery needs: all but the last one, and the last one at another node than that."""
+        held = [hop for hop in self.trail if holds(hop.model_id)]
+        elsewhere = [hop for hop in held if self.last is not None and hop.member.node != self.last.member.node]
+        needed = (*held[-1:], *elsewhere[-1:])
+        judged = self.last is not None and self.last.state is HopState.FINISHED
+        return [hop.model_id for hop in held if hop not in needed] if judged else []

@@ -1,0 +1,219 @@
+"""The models of one group: who has the original of each, and what this manager has of it.
+
+A record has two named states. `Origin` says who has the original:
+
+    UNKNOWN --promise--> AT_MAKER --release, close: the maker is told to forget it--> SETTLED
+       |                  ^     |                                                        ^
+       |                  |     +--release(stays): the maker keeps it for its client-----+
+       |             forget_copy: an upload is not expected any more                     |
+       |                  |                                                              |
+       +----promise---> BRINGING --release: it came, and the maker forgot it by itself---+
+          (brings)                 close: it may not have come, so the maker is told
+
+    PARTS, TOP_SERVER, AT_NODE: given by the request. These models are older than the group and outlive it at their
+    holders, who are never told to forget them; only the copies at this manager are forgotten.
+
+`Copy` says what this manager has. The copy of a BRINGING model comes unasked, and counts as NONE:
+
+    NONE --fetch--> COMING --fetched--> HERE --release, forget_copy, close: the store forgets it--> NONE
+      |                                  ^ |
+      +-------------made_here------------+ +--reserve--> RESERVED: the top server forgets it, perhaps after the group
+      +---------------------------reserve--------------> RESERVED
+
+Nodes that keep a start for several of their clients are told to forget it by release and by close.
+
+The ledger does not know whether a node is still there (`Members` does), nor which weights are held at the moment (the
+store does). A record without anything left to do is removed, so that a long relay does not fill the ledger.
+"""
+
+from __future__ import annotations
+
+from asyncio import Task
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from fedgsp.messages import Member, RunGroupRequest, Source
+from group_manager.members import Ticket
+
+
+class Origin(Enum):
+    """Who has the original of a model."""
+
+    UNKNOWN = auto()  # nobody that this group knows, or this manager, which made it
+    PARTS = auto()  # it is the mean of the request's parts, which this manager makes when first asked for it
+    TOP_SERVER = auto()  # the top server; the model is older than the group
+    AT_NODE = auto()  # a node; the model is older than the group
+    AT_MAKER = auto()  # the node that was ordered to make it, which must be told to forget it
+    BRINGING = auto()  # the node that was ordered to make it, which uploads it here and forgets it by itself
+    SETTLED = auto()  # nobody, or a node that keeps it for its client; there is nothing to tell any more
+
+
+class Copy(Enum):
+    """What this manager has of a model."""
+
+    NONE = auto()
+    COMING = auto()  # a task fetches it
+    HERE = auto()  # it was made here or fetched, or could not be fetched: the store remembers why
+    RESERVED = auto()  # it waits here for the top server
+
+
+class LedgerError(RuntimeError):
+    """A change that the model's state does not allow: a mistake in a program."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One model.
+
+    Invariants: `maker` is set exactly while `origin` is AT_MAKER or BRINGING, `fetch` exactly while `copy` is COMING.
+    """
+
+    origin: Origin = Origin.UNKNOWN
+    node: str = ""  # the holder, if `origin` is AT_NODE
+    maker: Ticket | None = None  # the order that makes it, or that found it again
+    copy: Copy = Copy.NONE
+    fetch: Task[None] | None = None
+    #: The reader, and the node from which it should get the model; without that, it comes to this manager.
+    direct: tuple[Member, Source] | None = None
+    kept_by: tuple[str, ...] = ()  # nodes that keep it, because several of their clients start from it
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What remains to be done when a group ends."""
+
+    tell: list[tuple[str, str]]  # (node, model id): the node has to forget the model
+    forget: list[str]  # model ids: the store has to forget them
+    fetches: list[Task[None]]  # to be cancelled
+
+
+class Ledger:
+    """All models of one group, by id. Nothing here waits or sends: methods return (node, model id) of whom to tell."""
+
+    def __init__(self, request: RunGroupRequest) -> None:
+        parts = (*request.parts, *(member.start for member in request.members if member.start is not None))
+        self._records = {
+            part.ref.id: Record(Origin.AT_NODE if part.node else Origin.TOP_SERVER, part.node)
+            for part in parts
+            if part.ref is not None
+        }
+        if request.start is not None:
+            self._records[request.start.id] = Record(Origin.PARTS if request.parts else Origin.TOP_SERVER)
+        #: Ids of the RESERVED copies.
+        self.reserved: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def look(self, model_id: str) -> Record:
+        """The record of a model, only to be read; an empty one for a model that nothing is known of."""
+        return self._records.get(model_id) or Record()
+
+    def provides(self, model_id: str) -> bool:
+        """Whether this manager knows from where to fetch a model."""
+        return self.look(model_id).origin not in (Origin.UNKNOWN, Origin.BRINGING, Origin.SETTLED)
+
+    def expects(self, model_id: str) -> bool:
+        """Whether an upload of a model is expected: a task fetches it, or its maker, still at work, brings it."""
+        record = self.look(model_id)
+        brings = record.origin is Origin.BRINGING and record.maker is not None and not record.maker.outcome.done()
+        return brings or record.copy is Copy.COMING
+
+    def promise(self, model_id: str, maker: Ticket, brings: bool = False) -> None:
+        """A node was ordered to make a model, or found it again; this counts more than an older model of that id."""
+        record = self._records.setdefault(model_id, Record())
+        if record.maker is not None:
+            raise LedgerError(f"model {model_id!r} is promised twice")
+        record.origin, record.maker = Origin.BRINGING if brings else Origin.AT_MAKER, maker
+
+    def keep(self, model_id: str, node: str) -> None:
+        """A node will keep a start for its other clients."""
+        record = self._records.setdefault(model_id, Record())
+        record.kept_by = (*(other for other in record.kept_by if other != node), node)
+
+    def expect_direct(self, model_id: str, reader: Member, holder: Source) -> None:
+        """A reader should get a promised model from its holder, and comes to this manager only if it cannot."""
+        if self.look(model_id).maker is None:
+            raise LedgerError(f"nobody has promised model {model_id!r}")
+        self._records[model_id].direct = reader, holder
+
+    def detour(self, model_id: str) -> tuple[Member, Source] | None:
+        """A model is read here: the reader that should have got it from another holder. Each is named once."""
+        record = self.look(model_id)
+        direct, record.direct = record.direct, None
+        return direct
+
+    def fetch(self, model_id: str, task: Task[None]) -> None:
+        """A task begins to fetch a model."""
+        record = self._records.setdefault(model_id, Record())
+        if record.copy is Copy.COMING:
+            raise LedgerError(f"model {model_id!r} is fetched twice")
+        record.copy, record.fetch = Copy.COMING, task
+        self.reserved.discard(model_id)
+
+    def fetched(self, model_id: str) -> None:
+        """The task that fetched a model has ended, well or not, or was cancelled when the group was closed."""
+        record = self.look(model_id)
+        if record.copy is Copy.COMING:
+            record.copy, record.fetch = Copy.HERE, None
+
+    def made_here(self, model_id: str) -> None:
+        """This manager has made a model."""
+        record = self._records.setdefault(model_id, Record())
+        if record.copy is Copy.NONE:
+            record.copy = Copy.HERE
+
+    def reserve(self, model_id: str) -> list[tuple[str, str]]:
+        """The copy of a model now waits for the top server; the maker may forget the original."""
+        record = self._records.setdefault(model_id, Record())
+        if record.copy is Copy.COMING:
+            raise LedgerError(f"model {model_id!r} is not here yet")
+        record.copy = Copy.RESERVED
+        self.reserved.add(model_id)
+        return _settle(model_id, record)
+
+    def release(self, model_ids: Iterable[str], stays: bool = False) -> list[tuple[str, str]]:
+        """Nobody in this group needs these models any more; `stays`: their makers keep them for their clients."""
+        tell = []
+        for model_id in model_ids:
+            tell += _settle(model_id, self.look(model_id), stays)
+            self.forget_copy(model_id)
+        return tell
+
+    def forget_copy(self, model_id: str) -> None:
+        """The store forgets its copy, if not before the group ends: one that is COMING is forgotten by close."""
+        record = self.look(model_id)
+        if record.copy is Copy.RESERVED:
+            raise LedgerError(f"model {model_id!r} is reserved for the top server")
+        if record.origin is Origin.BRINGING:
+            record.origin = Origin.AT_MAKER
+        record.copy = record.copy if record.copy is Copy.COMING else Copy.NONE
+        if record.copy is Copy.NONE and not record.kept_by and record.origin in (Origin.UNKNOWN, Origin.SETTLED):
+            self._records.pop(model_id, None)
+
+    def close(self, result_id: str) -> Leftovers:
+        """Ends the group and empties the ledger. The result and the RESERVED copies stay in the store."""
+        records, self._records = self._records, {}
+        forget = [
+            model_id
+            for model_id, record in records.items()
+            if record.copy is not Copy.RESERVED and (record.copy is not Copy.NONE or record.origin is Origin.BRINGING)
+        ]
+        tell = {(record.maker.node, model_id) for model_id, record in records.items() if record.maker is not None}
+        tell |= {(node, model_id) for model_id, record in records.items() for node in record.kept_by}
+        fetches = [record.fetch for record in records.values() if record.fetch is not None]
+        return Leftovers(sorted(tell), [model_id for model_id in forget if model_id != result_id], fetches)
+
+
+def _settle(model_id: str, record: Record, stays: bool = False) -> list[tuple[str, str]]:
+    """Whom to tell to forget a model that is needed nowhere else."""
+    nodes = set(record.kept_by)
+    if record.maker is not None:
+        if stays:
+            nodes.discard(record.maker.node)
+        elif record.origin is Origin.AT_MAKER:
+            nodes.add(record.maker.node)
+        record.origin = Origin.SETTLED
+    record.maker, record.direct, record.kept_by = None, None, ()
+    return [(node, model_id) for node in sorted(nodes)]

@@ -1,0 +1,199 @@
+"""The weights of one group at its manager: fetched from where they are, averaged, given out, and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Collection
+
+from fedgsp.aggregation import Mean
+from fedgsp.channels import Channels
+from fedgsp.encoding import rounded
+from fedgsp.messages import Failure, FailureCode, ModelRef, Part, RunGroupRequest, TensorSpec, Trained
+from fedgsp.model_service import fetch
+from fedgsp.model_store import ModelStore
+from fedgsp.spill import spilling_room
+from fedgsp.weights import Weights, WeightsError, check_same_tensors
+from group_manager.ledger import Ledger, Origin
+from group_manager.orders import Orders
+from group_manager.reports import Reports
+
+#: Longest wait for a top server that does not fetch the models that are reserved for it.
+RESERVED_TIMEOUT_S = 600.0
+#: Models reserved for the top server at once; bounds memory for any number of members.
+MOST_RESERVED = 4
+
+
+class Models:
+    """Moves weights to this manager, and keeps the ledger and the store in step."""
+
+    def __init__(
+        self,
+        request: RunGroupRequest,
+        ledger: Ledger,
+        orders: Orders,
+        reports: Reports,
+        store: ModelStore,
+        channels: Channels,
+    ) -> None:
+        self._request = request
+        self._ledger = ledger
+        self._orders = orders
+        self._reports = reports
+        self._store = store
+        self._channels = channels
+
+    # --- getting models
+
+    async def collect(self, model_id: str, expected: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
+        """Brings a finished model here; a failure if that cannot be, or if its tensors are not those `expected`.
+
+        Without `expected` any tensors will do.
+        """
+        try:
+            if model_id not in self._store:
+                await self.wanted(model_id)
+            weights = await self._store.get(model_id)
+            if expected:
+                check_same_tensors(weights.tensors, expected, f"model {model_id!r}")
+            return weights
+        except WeightsError as error:
+            return error.failure
+
+    async def wanted(self, model_id: str) -> None:
+        """Somebody asks this manager for a model that is not here: fetches it, once for all who ask."""
+        task = self._ledger.look(model_id).fetch
+        if task is None:
+            task = asyncio.create_task(self._fetch(model_id), name=f"carry {model_id}")
+            self._ledger.fetch(model_id, task)
+        await asyncio.shield(task)
+
+    def by_way_of_here(self, model_id: str) -> None:
+        """A node gets a model from this manager; reports it if the node should have got it from another node."""
+        detour = self._ledger.detour(model_id)
+        if detour is not None:
+            reader, holder = detour
+            reason = f"node {holder.name} could not be reached at {holder.address}: by way of the manager"
+            self._reports.rerouted(reader, reason)
+
+    def arrived(self, model_id: str, trained: Trained) -> Trained | Failure:
+        """A member's report. A failure if the member was to bring its model, and none or another one came."""
+        if self._ledger.look(model_id).origin is not Origin.BRINGING:
+            return trained
+        if model_id not in self._store:
+            return Failure(FailureCode.BAD_STREAM, f"model {model_id!r} did not come, though it was reported")
+        weights = self._store.held(model_id)
+        if trained.ref != weights.ref(model_id):
+            # The maker is not to blame: any process that knows the id may have sent it.
+            return Failure(FailureCode.NO_SUCH_MODEL, f"what came as model {model_id!r} is not what was reported")
+        self._reports.count_relayed(weights)
+        return trained
+
+    # --- keeping models
+
+    def keep(self, model_id: str, weights: Weights) -> ModelRef:
+        """Keeps a model that this manager made."""
+        self._store.put(model_id, weights)
+        self._ledger.made_here(model_id)
+        return weights.ref(model_id)
+
+    async def reserve(self, model_id: str) -> ModelRef | Failure:
+        """Brings a model here, where it stays until the top server forgets it; its maker may forget it at once."""
+        try:
+            async with asyncio.timeout(RESERVED_TIMEOUT_S):
+                await self._store.fewer_than(MOST_RESERVED, self._ledger.reserved)
+        except TimeoutError:
+            return Failure(FailureCode.STALLED, "the top server does not fetch the models that wait for it")
+        weights = await self.collect(model_id)
+        if isinstance(weights, Failure):
+            return weights
+        self._orders.forget(self._ledger.reserve(model_id))
+        return weights.ref(model_id)
+
+    async def with_update(self, trained: Trained) -> Trained:
+        """A member's report with its revealed update reserved here, or without one if it cannot be had."""
+        if trained.update is None:
+            return trained
+        reserved = await self.reserve(trained.update.id)
+        return dataclasses.replace(trained, update=reserved if isinstance(reserved, ModelRef) else None)
+
+    def for_the_wire(self, weights: Weights) -> Weights:
+        """A model that this manager made, rounded to bfloat16 if models travel so in this run."""
+        training = self._request.training
+        return rounded(weights) if training is not None and training.bfloat16 else weights
+
+    # --- forgetting models
+
+    def release(self, model_ids: Collection[str], stays: bool = False) -> None:
+        """Lets all holders forget models of this group; `stays`: the makers keep them for their clients."""
+        self._orders.forget(self._ledger.release(model_ids, stays))
+        self._store.release(model_ids)
+
+    def forget_copy(self, model_id: str) -> None:
+        """Lets this manager, and nobody else, forget a model; an upload of it is not accepted any more."""
+        self._ledger.forget_copy(model_id)
+        self._store.release([model_id])
+
+    def close(self, result_id: str) -> None:
+        """Lets all forget the group's models, but for the result and the reserved models, which stay here."""
+        left = self._ledger.close(result_id)
+        self._orders.forget(left.tell)
+        for task in left.fetches:
+            task.cancel()
+        self._store.release(left.forget)
+
+    # --- fetching
+
+    async def _fetch(self, model_id: str) -> None:
+        try:
+            match self._ledger.look(model_id).origin:
+                case Origin.PARTS:
+                    self._store.put(model_id, await self._mean_of(self._request.parts))
+                case Origin.TOP_SERVER:
+                    channel = self._channels.to(self._request.start_address)
+                    most = self._request.max_model_bytes
+                    weights = await fetch(channel, model_id, None, most, make_room=spilling_room, promised=False)
+                    self._store.put(model_id, weights)
+                case _:
+                    await self._fetch_from_node(model_id)
+        except WeightsError as error:
+            self._store.fail(model_id, error.failure)
+        except ValueError as error:  # parts that do not fit each other: all who wait must learn of it
+            self._store.fail(model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
+        finally:
+            self._ledger.fetched(model_id)
+
+    async def _mean_of(self, parts: tuple[Part, ...]) -> Weights:
+        mean = Mean(weighted=True)
+        lost = Failure(FailureCode.NO_SUCH_MODEL, "the start has no parts")
+        for part in parts:
+            assert part.ref is not None
+            weights = await self.collect(part.ref.id, self._request.tensors)
+            if isinstance(weights, Failure):
+                # Perhaps lost with its node: the group, and the part's client, continue from the mean of the others.
+                lost = weights
+                self._reports.part_lost(part.client, weights)
+                continue
+            await asyncio.to_thread(mean.fold, weights, part.weight)
+            self.forget_copy(part.ref.id)
+        if mean.empty:
+            raise WeightsError(lost.code, lost.detail)
+        return await asyncio.to_thread(lambda: self.for_the_wire(mean.result()))
+
+    async def _fetch_from_node(self, model_id: str) -> None:
+        record = self._ledger.look(model_id)
+        maker, node = record.maker, record.maker.node if record.maker is not None else record.node
+        if maker is not None and not self._orders.holds(model_id):
+            raise WeightsError(FailureCode.NODE_LOST, f"node {maker.node} is gone, and model {model_id!r} with it")
+        if not node:
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no node is known to have model {model_id!r}")
+        ticket = self._orders.send_up(node, model_id, older=maker is None)
+        if maker is not None:
+            # The model may not be made yet. If the chain stalls, the program ends the chain, and with it this wait.
+            await asyncio.wait([maker.outcome, ticket.outcome], return_when=asyncio.FIRST_COMPLETED)
+        outcome = await self._orders.outcome(ticket)
+        if isinstance(outcome, Failure):
+            raise WeightsError(outcome.code, outcome.detail)
+        if model_id not in self._store:
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"node {node} did not send model {model_id!r}, but said so")
+        self._reports.count_relayed(self._store.held(model_id))

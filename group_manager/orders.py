@@ -1,0 +1,116 @@
+"""Orders of one group to its nodes. What an order makes is entered in the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from fedgsp.messages import (
+    Cancel,
+    Member,
+    Order,
+    OrderKey,
+    Recall,
+    Recalled,
+    Release,
+    RunGroupRequest,
+    SendUp,
+    Train,
+    Work,
+)
+from fedgsp.updates import update_of
+from fedgsp.windows import machine
+from group_manager.ledger import Ledger
+from group_manager.members import Members, Outcome, Ticket
+
+
+class Orders:
+    """Sends orders, waits for their outcomes, and cancels open orders at the end of the group."""
+
+    def __init__(self, request: RunGroupRequest, members: Members, ledger: Ledger) -> None:
+        self._request = request
+        self._members = members
+        self._ledger = ledger
+        self._tickets: list[Ticket] = []
+        self._numbers: Counter[str] = Counter()  # of orders that no program counts, by task
+
+    def key(self, task: str, position: int, attempt: int = 0) -> OrderKey:
+        """The key of an order of this group."""
+        request = self._request
+        return OrderKey(request.round, task, request.group, position, attempt, request.run_id, request.serial)
+
+    def submit(self, member: Member, key: OrderKey, work: Work) -> Ticket:
+        """Sends an order to the node that hosts a member."""
+        ticket = self._submit(member.node, Order(key, member.client, work))
+        produces = getattr(work, "produces", "")
+        if produces:
+            self._ledger.promise(produces, ticket, isinstance(work, Train) and work.bring)
+        if isinstance(work, Train) and work.reveal is not None:
+            self._ledger.promise(update_of(produces), ticket)
+        return ticket
+
+    async def outcome(self, ticket: Ticket, in_turn: bool = True) -> Outcome:
+        """The outcome of an order; a failure if it makes no progress for the stall timeout of the request.
+
+        `in_turn`: the order waited for other orders until now, so that its stall clock starts with this call.
+        """
+        return await self._members.outcome(ticket, self._request.stall_timeout_s, in_turn)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Cancels an order."""
+        self._members.tell(ticket.node, Order(ticket.key, 0, Cancel()))
+
+    def attached(self, node: str) -> bool:
+        """Whether a node is attached now, perhaps after a break."""
+        return self._members.attached(node)
+
+    def holds(self, model_id: str) -> bool:
+        """Whether the maker of a model still has it: the model is not released, and the node has not left since."""
+        maker = self._ledger.look(model_id).maker
+        return maker is not None and self._members.stayed(maker)
+
+    async def check(self, node: str) -> None:
+        """Waits until a node has answered or is known to be lost; its peers may notice a loss before this process."""
+        await self.outcome(self._submit(node, Order(self._next("check"), 0, Release(()))))
+
+    async def recall(self, prefix: str, made: Iterable[tuple[Member, str]]) -> None:
+        """Asks all nodes which of these models, made under another manager of this group, they still hold.
+
+        Nodes forget all other models whose ids begin with `prefix`.
+        """
+        by_node: dict[str, list[str]] = {member.node: [] for member in self._request.members}
+        for member, model_id in made:
+            by_node.setdefault(member.node, []).append(model_id)
+        asked = []
+        for number, (node, model_ids) in enumerate(by_node.items()):
+            order = Order(self.key("recall", number, self._request.attempt), 0, Recall(prefix, tuple(model_ids)))
+            asked.append((self._submit(node, order), set(model_ids)))
+        for ticket, wanted in asked:
+            outcome = await self.outcome(ticket)
+            if isinstance(outcome, Recalled):
+                for model_id in wanted.intersection(outcome.model_ids):
+                    self._ledger.promise(model_id, ticket)
+
+    def send_up(self, node: str, model_id: str, older: bool) -> Ticket:
+        """Lets a node upload a model to this manager; `older`: than the group, so that the node has it or lost it."""
+        return self._submit(node, Order(self._next("send-up"), 0, SendUp(model_id, older, machine())))
+
+    def forget(self, models: Iterable[tuple[str, str]]) -> None:
+        """Tells each node to forget its model."""
+        for node, model_id in models:
+            self._members.tell(node, Order(self._next("release"), 0, Release((model_id,))))
+
+    def close(self) -> None:
+        """Cancels all orders that are still open."""
+        for ticket in self._tickets:
+            if not ticket.outcome.done():
+                self.cancel(ticket)
+
+    def _next(self, task: str) -> OrderKey:
+        self._numbers[task] += 1
+        return self.key(task, self._numbers[task])
+
+    def _submit(self, node: str, order: Order) -> Ticket:
+        ticket = self._members.submit(node, order)
+        self._tickets.append(ticket)
+        return ticket

@@ -1,0 +1,236 @@
+"""The chain of a relay: what follows from each failure, whatever has happened before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.real_manager import request
+from support.scene import hosted
+
+from fedgsp.messages import Failure, FailureCode, FinishedHop, ModelRef
+from group_manager.chain import MOST_LOSSES, Chain, HopState
+from group_manager.lengths import Lengths
+
+MEMBERS = tuple(hosted(n1=[0, 2, 4], n2=[1, 3, 5]))
+RELAY = request("relay", members=MEMBERS, shuffle=False)
+BAD = Failure(FailureCode.NOT_FINITE, "not a number")
+LONG = FailureCode.LONG_UPDATE
+
+
+def walked(done: int) -> Chain:
+    """A chain of which so many members have trained."""
+    chain = Chain(RELAY)
+    chain.declare(0)
+    for hop in chain.hops[:done]:
+        assert chain.finish(hop.member.client + 1) is hop
+    return chain
+
+
+def clients(chain: Chain) -> tuple[list[int], list[int]]:
+    """Clients of the trail, and of the hops that are still to be made."""
+    ids = [hop.member.client for hop in chain.hops]
+    return ids[: chain.done], ids[chain.done :]
+
+
+def nothing(_: str) -> bool:
+    return False
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+# --- the course without failures
+
+
+def test_every_hop_is_declared_after_the_one_before() -> None:
+    declared = Chain(RELAY).declare(7)
+    assert [position for position, _, _ in declared] == list(range(6))
+    assert [hop.model_id for _, _, hop in declared] == [f"run/1/0/relay/{position}.7" for position in range(6)]
+    assert declared[0][1] is None
+    assert all(before is declared[position - 1][2] for position, before, _ in declared[1:])
+
+
+def test_a_chain_of_another_manager_goes_on_after_its_trail() -> None:
+    hop = FinishedHop(replace(MEMBERS[3], samples=9), ModelRef("made"))
+    chain = Chain(replace(RELAY, finished=(hop,)))
+    assert clients(chain) == ([3], [0, 1, 2, 4, 5])
+    assert chain.trail[0].samples == 9
+    ((position, before, following), *_) = chain.declare(1)
+    assert (position, before, following.member) == (1, chain.last, MEMBERS[0])
+
+
+# --- failures
+
+
+def test_a_member_that_fails_is_skipped_with_the_reason() -> None:
+    chain = walked(2)
+    assert chain.next is not None
+    decision = chain.refuse(chain.next, BAD)
+    assert (decision.why, decision.reports, decision.release) == (BAD, ((MEMBERS[2], BAD),), ())
+    assert clients(chain) == ([0, 1], [3, 4, 5])
+
+
+def test_a_bad_model_takes_its_maker_out_and_the_next_member_trains_from_the_one_before() -> None:
+    chain = walked(3)
+    assert chain.last is not None
+    made = chain.last.model_id
+    decision = chain.refuse(chain.last, BAD)
+    assert decision.release == (made,)
+    assert decision.reports[0] == (MEMBERS[2], BAD)
+    assert decision.reports[1][0] == MEMBERS[3]
+    assert "client 2's model was refused" in str(decision.reports[1][1])
+    assert clients(chain) == ([0, 1], [3, 4, 5])
+
+
+def test_a_bad_last_model_of_the_whole_chain_reroutes_nobody() -> None:
+    chain = walked(6)
+    assert chain.last is not None
+    assert [member.client for member, _ in chain.refuse(chain.last, BAD).reports] == [5]
+
+
+def test_members_that_trained_from_a_refused_model_train_again() -> None:
+    chain = Chain(RELAY)
+    chain.declare(0)
+    lengths = Lengths((), 5.0)
+    assert chain.judge(lengths, 100.0) is None
+    chain.finish(1)
+    assert chain.judge(lengths, 1.0) is None
+    chain.finish(1)
+    made = tuple(hop.model_id for hop in chain.trail)
+    decision = chain.judge(lengths, 1.1)
+    assert decision is not None
+    assert decision.why.code is LONG
+    assert decision.release == made
+    assert [member.client for member, _ in decision.reports] == [0, 1]
+    assert clients(chain) == ([], [1, 2, 3, 4, 5])
+    assert {hop.state for hop in chain.hops} == {HopState.WAITING}
+
+
+def test_models_that_are_lost_with_a_node_that_is_gone_take_their_makers_out() -> None:
+    chain = walked(3)
+    first = chain.hops[0].model_id
+    decision = chain.lose(lambda model_id: model_id == first, lambda node: node == "n1")
+    assert decision is not None
+    assert decision.reports[0] == (MEMBERS[2], "its result was lost with its node: it trains again")
+    assert decision.reports[1] == (MEMBERS[1], decision.why)
+    assert clients(chain) == ([0], [2, 3, 4, 5])
+
+
+def test_nothing_changes_while_the_last_model_is_held() -> None:
+    chain = walked(3)
+    last = chain.hops[2].model_id
+    assert chain.lose(lambda model_id: model_id == last, nothing) is None
+    assert clients(chain) == ([0, 1, 2], [3, 4, 5])
+
+
+def test_a_member_whose_node_loses_every_result_is_skipped_in_the_end() -> None:
+    chain = Chain(RELAY)
+    for loss in range(1, MOST_LOSSES + 1):
+        chain.declare(loss)
+        chain.finish(1)
+        decision = chain.lose(nothing, everything)
+        assert decision is not None
+        assert isinstance(decision.reports[0][1], Failure) == (loss == MOST_LOSSES)
+    assert clients(chain) == ([], [1, 2, 3, 4, 5])
+
+
+# --- models that recovery may need
+
+
+def test_the_last_model_and_the_last_at_another_node_are_kept() -> None:
+    chain = walked(5)
+    assert chain.spare(everything) == [f"run/1/0/relay/{position}.0" for position in range(3)]
+
+
+def test_no_model_is_spare_while_one_cannot_be_judged() -> None:
+    chain = Chain(RELAY)
+    chain.declare(0)
+    for _ in range(2):
+        chain.judge(Lengths((), 5.0), 1.0)
+        chain.finish(1)
+    assert chain.spare(everything) == []
+
+
+# --- whatever happens
+
+
+class Walk(RuleBasedStateMachine):
+    """Any course of failures. `held` are the models that nodes hold."""
+
+    @initialize(limited=st.booleans())
+    def begin(self, limited: bool) -> None:
+        self.chain = Chain(RELAY)
+        self.lengths = Lengths((), 5.0) if limited else None
+        self.held: set[str] = set()
+        self.attempt = 0
+        self.out: set[int] = set()
+        self.declare()
+
+    @rule()
+    def declare(self) -> None:
+        self.chain.declare(self.attempt)
+        self.attempt += 1
+
+    @precondition(lambda self: self.chain.next is not None and self.chain.next.state is HopState.DECLARED)
+    @rule(length=st.sampled_from([1.0, 1.2, 100.0]))
+    def train(self, length: float) -> None:
+        assert self.chain.next is not None
+        made = self.chain.next
+        decision = self.chain.judge(self.lengths, length) if self.lengths is not None else None
+        if decision is not None:
+            self.carry_out(decision)
+            return
+        assert self.chain.finish(1) is made is self.chain.last
+        self.held.add(made.model_id)
+        spare = self.chain.spare(self.held.__contains__)
+        assert made.model_id not in spare
+        self.held -= set(spare)
+
+    @precondition(lambda self: self.chain.next is not None)
+    @rule()
+    def fail(self) -> None:
+        assert self.chain.next is not None
+        self.carry_out(self.chain.refuse(self.chain.next, BAD))
+
+    @precondition(lambda self: self.chain.last is not None)
+    @rule()
+    def be_bad(self) -> None:
+        assert self.chain.last is not None
+        self.carry_out(self.chain.refuse(self.chain.last, BAD))
+
+    @rule(node=st.sampled_from(["n1", "n2"]), back=st.booleans())
+    def lose_node(self, node: str, back: bool) -> None:
+        self.held -= {hop.model_id for hop in self.chain.trail if hop.member.node == node}
+        self.carry_out(self.chain.lose(self.held.__contains__, lambda other: back or other != node))
+        assert self.chain.last is None or self.chain.last.model_id in self.held
+
+    def carry_out(self, decision: object) -> None:
+        for member, why in getattr(decision, "reports", ()):
+            assert isinstance(why, str) or member.client not in self.out  # skipped once
+            if isinstance(why, Failure):
+                self.out.add(member.client)
+        self.held -= set(getattr(decision, "release", ()))
+
+    @invariant()
+    def every_member_is_in_the_chain_or_out_and_in_its_place(self) -> None:
+        trail, remaining = clients(self.chain)
+        assert [*trail, *remaining] == [client for client in range(6) if client not in self.out]
+
+    @invariant()
+    def those_who_have_trained_come_first(self) -> None:
+        done = {HopState.UNJUDGED, HopState.FINISHED}
+        assert all(hop.state in done for hop in self.chain.trail)
+        assert not any(hop.state in done for hop in self.chain.hops[self.chain.done :])
+
+    @invariant()
+    def the_models_of_unjudged_hops_are_all_there_or_lost_with_a_node(self) -> None:
+        unjudged = [hop for hop in self.chain.trail if hop.state is HopState.UNJUDGED]
+        assert unjudged == self.chain.trail[len(self.chain.trail) - len(unjudged) :]
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=50, stateful_step_count=25)
