@@ -1,4 +1,4 @@
-"""What becomes of the models that members trained in parallel from one start: one class each, one line below."""
+"""Aggregations of models that members trained in parallel from one start. Each is a class and a row of a table."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedgsp.weights import Weights
 
 
 class Aggregation(abc.ABC):
-    """Folds models one by one, in the order of the members."""
+    """Takes models one by one, in the order of the members, and gives one model."""
 
-    #: Whether the result depends on the start, which then has to be here.
+    #: Whether the result depends on the start, which the manager then has to fetch.
     needs_start: ClassVar[bool] = False
     _mean: Average
 
@@ -28,21 +28,21 @@ class Aggregation(abc.ABC):
 
     @abc.abstractmethod
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Adds a model that counts `weight` > 0 and took `steps` local steps; ValueError if it cannot be added."""
+        """Adds a model with `weight` > 0, trained for `steps` local steps; ValueError if it cannot be added."""
 
     @abc.abstractmethod
     def result(self, start: Weights | None) -> Weights:
-        """The group's model, with which the aggregation ends; ValueError when nothing was folded."""
+        """The group's model; the aggregation cannot be used afterwards. Raises ValueError if no model was folded."""
 
 
 class WeightedMean(Aggregation):
-    """FedAvg."""
+    """The weighted mean of the models (FedAvg)."""
 
     def __init__(self) -> None:
         self._mean = Mean(weighted=True)
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Counts by its weight, however long it trained."""
+        """Adds a model to the mean; `steps` has no influence."""
         self._mean.fold(weights, weight)
 
     def result(self, start: Weights | None) -> Weights:
@@ -51,10 +51,11 @@ class WeightedMean(Aggregation):
 
 
 class FedNova(Aggregation):
-    """w + tau_eff * sum p_k (w_k - w) / tau_k, with tau_eff = sum p_k tau_k: many local steps do not count more.
+    """FedNova: w + tau_eff * sum p_k (w_k - w) / tau_k, with tau_eff = sum p_k tau_k.
 
-    That is a step from the start w towards the mean with weights p_k / tau_k, and beyond it. Buffers such as those of
-    batch normalisation are that mean: beyond it a variance could be negative.
+    Each update is normalised by its number of local steps tau_k. The result lies on the line from the start w through
+    the mean with weights p_k / tau_k, usually beyond that mean. Buffers, such as those of batch normalisation, get the
+    mean itself: beyond it a variance could be negative.
     """
 
     needs_start = True
@@ -65,7 +66,7 @@ class FedNova(Aggregation):
         self._weight = self._weight_per_step = self._weighted_steps = 0.0
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """`steps` is the normalising sum of the local steps."""
+        """Adds a model; `steps` > 0 is tau_k, the normalising sum of the local steps."""
         if not steps > 0:
             raise ValueError(f"it says that it took {steps} local steps")
         self._mean.fold(weights, weight / steps)
@@ -74,7 +75,7 @@ class FedNova(Aggregation):
         self._weighted_steps += weight * steps
 
     def result(self, start: Weights | None) -> Weights:
-        """Computed in float64, and rounded once."""
+        """The normalised average, computed in float64 and rounded once."""
         if self.empty:
             raise ValueError("no model was folded")
         assert start is not None
@@ -91,7 +92,7 @@ class FedNova(Aggregation):
 
 
 class Median(Aggregation):
-    """The median of every coordinate: each model counts once, whatever its weight."""
+    """The median of every coordinate; all models count alike."""
 
     def __init__(self) -> None:
         self._mean = robust.Median()
@@ -122,13 +123,16 @@ AGGREGATIONS: dict[str, type[Aggregation]] = {
 
 
 def needs_start(name: str) -> bool:
-    """Whether members are compared with what they started from by the aggregation that a request names."""
+    """Whether the aggregation that a request names compares models with their start."""
     made = AGGREGATIONS.get(name)
     return made is not None and made.needs_start
 
 
 def named(name: str) -> Aggregation:
-    """The aggregation that a request names, the mean if none: "trimmed-mean:0.2" trims that share; else ValueError."""
+    """The aggregation that a request names; the mean if it names none. "trimmed-mean:0.2" sets the share to trim.
+
+    Raises ValueError for an unknown name.
+    """
     kind, colon, share = name.partition(":")
     if colon and kind == "trimmed-mean":
         return TrimmedMean(float(share))

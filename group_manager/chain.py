@@ -17,7 +17,7 @@ are still to be made. A hop that is skipped leaves the list.
 UNJUDGED: the update cannot be compared yet, because too few updates are known. While there are such hops, no model is
 given up, since the chain may have to return to any of them.
 
-Every method that changes the course of the chain returns a `Decision`: why, and what the caller has to do.
+Every method that changes the course of the chain returns a `Decision`: what the caller has to do, and why.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What has to be done after a change of the chain, and why."""
+    """What has to be done after a change of the chain."""
 
-    why: Failure
-    #: Reports of members: a failure if the member is skipped, a text if it trains from another model than declared.
+    #: (member, reason): a failure if the member is skipped, a text if it trains from another model than declared.
     reports: tuple[tuple[Member, Failure | str], ...]
     #: Ids of models that nobody needs any more.
     release: tuple[str, ...] = ()
@@ -149,7 +148,7 @@ class Chain:
             reason = f"client {hop.member.client}'s model was refused ({why}): from the last good one"
             reports.append((self.hops[place].member, reason))
         self.done = min(self.done, place)
-        return Decision(why, tuple(reports), release)
+        return Decision(tuple(reports), release)
 
     def lose(self, holds: Callable[[str], bool], attached: Callable[[str], bool]) -> Decision | None:
         """Cuts the trail back to the last model that its node still holds; None if that is the last one.
@@ -166,7 +165,7 @@ class Chain:
             else:
                 del self.hops[self.done]
                 reports.append((hop.member, why))
-        return Decision(why, tuple(reports)) if reports else None
+        return Decision(tuple(reports)) if reports else None
 
     def spare(self, holds: Callable[[str], bool]) -> list[str]:
         """Models that no recovery needs: all but the last one, and the last one at another node than that."""

@@ -1,7 +1,7 @@
-"""Client discriminators between exchanges: averaging, early stopping, and the distances read from them (FedCollab).
+"""Client discriminators between exchanges: averaging, early stopping, and the distances they give (FedCollab).
 
-The distance of two clients is estimated by how well a network tells their samples apart: accuracy on the one plus
-accuracy on the other minus 1, on samples that it was not trained on (section 5.1).
+The distance of two clients is estimated by how well a network distinguishes their samples: its accuracy on one client
+plus its accuracy on the other minus 1, on samples that it was not trained on (section 5.1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedgsp.weights import Weights
 
 
 class Networks(abc.ABC):
-    """What the clients hold, and how well it tells them apart so far; only `advance` changes it."""
+    """The clients' networks, and how well they distinguish clients so far. Only `advance` changes them."""
 
     #: Whether all clients hold the same network.
     shared: ClassVar[bool]
@@ -46,14 +46,14 @@ class Networks(abc.ABC):
 
     @abc.abstractmethod
     def others(self, client: int) -> tuple[int, ...]:
-        """Whom a client's next order names; empty if it has nothing more to do."""
+        """The clients that a client's next order names; empty if it has nothing more to do."""
 
     @abc.abstractmethod
     def start(self, client: int) -> Weights | None:
-        """What a client goes on from; None for fresh networks."""
+        """The networks from which a client continues; None for fresh networks."""
 
     def fits(self, client: int, networks: Weights) -> bool:
-        """Whether a client may have trained this: as many networks as it was asked for, no weight out of bounds."""
+        """Whether a client can have trained these: the number of networks is right, and no weight out of bounds."""
         rows = 1 if self.shared else len(self.others(client))
         return bool(networks.tensors) and all(
             array.dtype == np.float32
@@ -65,7 +65,7 @@ class Networks(abc.ABC):
         )
 
     def strangers(self, trained: Mapping[int, Weights]) -> set[int]:
-        """Clients whose networks have other tensors than most have, or had in the first exchange."""
+        """Clients whose networks have other tensors than those of most clients in the first exchange."""
         like = {
             client: tuple((spec.name, spec.shape[1:]) for spec in networks.tensors)
             for client, networks in trained.items()
@@ -76,14 +76,14 @@ class Networks(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
-        """Takes in an exchange: how often clients found their starts right, if asked, and what they trained.
+        """Takes in an exchange: the clients' judgements of their starts, if asked for, and the networks they trained.
 
-        Averages the networks, which must fit, and stops those that no longer improve.
+        Averages the networks, which must fit, and stops networks that no longer improve.
         """
 
     @abc.abstractmethod
     def distance(self, one: int, other: int) -> float:
-        """Of a pair, in -1..1; UNKNOWN if its network was never judged by both."""
+        """The distance of a pair, in -1..1; UNKNOWN if both have never judged its network."""
 
     def matrix(self) -> NDArray[np.float64]:
         """All distances, shape (N, N): symmetric, UNKNOWN where there is no pair, 0 on the diagonal."""
@@ -96,7 +96,7 @@ class Networks(abc.ABC):
 
 
 class PairedNetworks(Networks):
-    """One network per pair. What a client holds is a stack: along the first axis of every tensor, its pairs."""
+    """One network per pair. A client holds a stack: the first axis of every tensor counts its pairs."""
 
     shared = False
 
@@ -121,7 +121,7 @@ class PairedNetworks(Networks):
         return self._starts.get(client)
 
     def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
-        """What a failed client's pairs had come to counts no more: they did not learn to the end."""
+        """As in the base class. The pairs of a failed client count no more: they did not learn to the end."""
         places = {client: {other: at for at, other in enumerate(self.others(client))} for client in self.clients}
         gone = {pair for pair in self._left if failed.intersection(pair)}
         for pair in gone:
@@ -139,7 +139,7 @@ class PairedNetworks(Networks):
         return self._best.get((one, other), UNKNOWN)
 
     def _average(self, trained: Mapping[int, Weights], places: Mapping[int, Mapping[int, int]]) -> None:
-        """In place: afterwards both stacks of a pair hold the mean."""
+        """Averages in place: afterwards both stacks of a pair hold the mean."""
         for one, other in self._left if trained else ():
             first, second = trained[one].arrays, trained[other].arrays
             for name in first:
@@ -183,18 +183,18 @@ class SharedNetwork(Networks):
         return sum(self._there.issuperset(pair) for pair in self.pairs)
 
     def others(self, client: int) -> tuple[int, ...]:
-        """All clients, whether they are still there or not: the outputs keep their places."""
+        """All clients, also those that left: the outputs keep their places."""
         return self.clients if client in self._there and self.left else ()
 
     def start(self, client: int) -> Weights | None:
-        """The same for all."""
+        """The same network for all."""
         return self._start
 
     def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
-        """The plain mean, since all train on equally many samples. One judgement, the best in sum, counts for all."""
+        """The plain mean, since all clients train on equally many samples. The judgement with the best sum counts."""
         self._there -= failed
         if judged:
-            # Compared over the clients that are there: one that fails is no gain.
+            # Compared over the clients that are there, so that a client that fails is no gain.
             if not self._judged or self._total(judged) > self._total(self._judged):
                 self._judged, self._without_gain = dict(judged), 0
             else:

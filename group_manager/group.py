@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedgsp.channels import Channels
-from fedgsp.messages import GroupEvent, GroupResult, ModelRef, RunGroupRequest, Source
+from fedgsp.messages import Failure, GroupEvent, GroupResult, ModelRef, RunGroupRequest, Source
 from fedgsp.model_store import ModelStore
 from fedgsp.programs import PROGRAMS
 from group_manager.ledger import Ledger
@@ -38,6 +38,11 @@ class Group:
     def result(self, ref: ModelRef | None = None, samples: int = 0) -> GroupResult:
         """The group's result so far; without `ref`, the program makes no model."""
         return GroupResult(ref or ModelRef(""), samples, self.reports.bytes_direct, self.reports.bytes_relayed)
+
+    def nobody_trained(self) -> Failure:
+        """The failure of a group in which every member was skipped."""
+        reason = self.reports.reason
+        return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
 
     def close(self, result_id: str) -> None:
         """Cancels open orders; all forget the group's models, but for its result and the reserved ones, kept here."""

@@ -13,12 +13,16 @@ A record has two named states. `Origin` says who has the original:
     PARTS, TOP_SERVER, AT_NODE: given by the request. These models are older than the group and outlive it at their
     holders, who are never told to forget them; only the copies at this manager are forgotten.
 
-`Copy` says what this manager has. The copy of a BRINGING model comes unasked, and counts as NONE:
+`Copy` says what this manager has; the table `TO_COPY` allows these changes and no others:
 
-    NONE --fetch--> COMING --fetched--> HERE --release, forget_copy, close: the store forgets it--> NONE
-      |                                  ^ |
-      +-------------made_here------------+ +--reserve--> RESERVED: the top server forgets it, perhaps after the group
-      +---------------------------reserve--------------> RESERVED
+    NONE ----a task fetches it---> COMING ---the task ends---> HERE ---reserve---> RESERVED: only the top server
+      |                                                        ^  |                   forgets it
+      +----this manager makes it-------------------------------+  +---release, forget_copy, close: the store
+      |                                                               forgets it---> NONE
+      +----reserve, if it came unasked (BRINGING)---> RESERVED
+
+    A HERE or RESERVED model that the store has forgotten may be fetched again. A model that is released while it is
+    COMING is forgotten by close. The copy of a BRINGING model comes without a task, and counts as NONE.
 
 Nodes that keep a start for several of their clients are told to forget it by release and by close.
 
@@ -58,6 +62,15 @@ class Copy(Enum):
     RESERVED = auto()  # it waits here for the top server
 
 
+#: Copy -> the copies from which a model may come to it.
+TO_COPY = {
+    Copy.NONE: (Copy.NONE, Copy.HERE),
+    Copy.COMING: (Copy.NONE, Copy.HERE, Copy.RESERVED),
+    Copy.HERE: (Copy.NONE, Copy.HERE, Copy.COMING),
+    Copy.RESERVED: (Copy.NONE, Copy.HERE, Copy.RESERVED),
+}
+
+
 class LedgerError(RuntimeError):
     """A change that the model's state does not allow: a mistake in a program."""
 
@@ -79,15 +92,6 @@ class Record:
     kept_by: tuple[str, ...] = ()  # nodes that keep it, because several of their clients start from it
 
 
-@dataclass(frozen=True, slots=True)
-class Leftovers:
-    """What remains to be done when a group ends."""
-
-    tell: list[tuple[str, str]]  # (node, model id): the node has to forget the model
-    forget: list[str]  # model ids: the store has to forget them
-    fetches: list[Task[None]]  # to be cancelled
-
-
 class Ledger:
     """All models of one group, by id. Nothing here waits or sends: methods return (node, model id) of whom to tell."""
 
@@ -100,11 +104,11 @@ class Ledger:
         }
         if request.start is not None:
             self._records[request.start.id] = Record(Origin.PARTS if request.parts else Origin.TOP_SERVER)
-        #: Ids of the RESERVED copies.
-        self.reserved: set[str] = set()
 
-    def __len__(self) -> int:
-        return len(self._records)
+    @property
+    def reserved(self) -> set[str]:
+        """Ids of the models that wait here for the top server, or have waited."""
+        return {model_id for model_id, record in self._records.items() if record.copy is Copy.RESERVED}
 
     def look(self, model_id: str) -> Record:
         """The record of a model, only to be read; an empty one for a model that nothing is known of."""
@@ -144,34 +148,27 @@ class Ledger:
         direct, record.direct = record.direct, None
         return direct
 
-    def fetch(self, model_id: str, task: Task[None]) -> None:
-        """A task begins to fetch a model."""
+    def copy(self, model_id: str, copy: Copy, fetch: Task[None] | None = None) -> None:
+        """This manager now has this copy of a model; `fetch` is the task that fetches a COMING one."""
         record = self._records.setdefault(model_id, Record())
-        if record.copy is Copy.COMING:
-            raise LedgerError(f"model {model_id!r} is fetched twice")
-        record.copy, record.fetch = Copy.COMING, task
-        self.reserved.discard(model_id)
+        if record.copy not in TO_COPY[copy]:
+            raise LedgerError(f"model {model_id!r} is {record.copy.name}, and cannot become {copy.name}")
+        record.copy, record.fetch = copy, fetch
+        if copy is Copy.NONE and not record.kept_by and record.origin in (Origin.UNKNOWN, Origin.SETTLED):
+            del self._records[model_id]
 
-    def fetched(self, model_id: str) -> None:
-        """The task that fetched a model has ended, well or not, or was cancelled when the group was closed."""
+    def forget_copy(self, model_id: str) -> None:
+        """The store forgets its copy, and no upload of the model is expected any more; close forgets a COMING one."""
         record = self.look(model_id)
-        if record.copy is Copy.COMING:
-            record.copy, record.fetch = Copy.HERE, None
-
-    def made_here(self, model_id: str) -> None:
-        """This manager has made a model."""
-        record = self._records.setdefault(model_id, Record())
-        if record.copy is Copy.NONE:
-            record.copy = Copy.HERE
+        if record.origin is Origin.BRINGING:
+            record.origin = Origin.AT_MAKER
+        if record.copy is not Copy.COMING:
+            self.copy(model_id, Copy.NONE)
 
     def reserve(self, model_id: str) -> list[tuple[str, str]]:
         """The copy of a model now waits for the top server; the maker may forget the original."""
-        record = self._records.setdefault(model_id, Record())
-        if record.copy is Copy.COMING:
-            raise LedgerError(f"model {model_id!r} is not here yet")
-        record.copy = Copy.RESERVED
-        self.reserved.add(model_id)
-        return _settle(model_id, record)
+        self.copy(model_id, Copy.RESERVED)
+        return _settle(model_id, self.look(model_id))
 
     def release(self, model_ids: Iterable[str], stays: bool = False) -> list[tuple[str, str]]:
         """Nobody in this group needs these models any more; `stays`: their makers keep them for their clients."""
@@ -181,29 +178,22 @@ class Ledger:
             self.forget_copy(model_id)
         return tell
 
-    def forget_copy(self, model_id: str) -> None:
-        """The store forgets its copy, if not before the group ends: one that is COMING is forgotten by close."""
-        record = self.look(model_id)
-        if record.copy is Copy.RESERVED:
-            raise LedgerError(f"model {model_id!r} is reserved for the top server")
-        if record.origin is Origin.BRINGING:
-            record.origin = Origin.AT_MAKER
-        record.copy = record.copy if record.copy is Copy.COMING else Copy.NONE
-        if record.copy is Copy.NONE and not record.kept_by and record.origin in (Origin.UNKNOWN, Origin.SETTLED):
-            self._records.pop(model_id, None)
+    def close(self, result_id: str) -> tuple[list[tuple[str, str]], list[str], list[Task[None]]]:
+        """Ends the group and empties the ledger: whom to tell, what the store has to forget, which tasks to cancel.
 
-    def close(self, result_id: str) -> Leftovers:
-        """Ends the group and empties the ledger. The result and the RESERVED copies stay in the store."""
+        The result and the RESERVED copies stay in the store.
+        """
         records, self._records = self._records, {}
+        tell = {(record.maker.node, model_id) for model_id, record in records.items() if record.maker is not None}
+        tell |= {(node, model_id) for model_id, record in records.items() for node in record.kept_by}
         forget = [
             model_id
             for model_id, record in records.items()
-            if record.copy is not Copy.RESERVED and (record.copy is not Copy.NONE or record.origin is Origin.BRINGING)
+            if record.copy in (Copy.COMING, Copy.HERE)
+            or (record.copy is Copy.NONE and record.origin is Origin.BRINGING)
         ]
-        tell = {(record.maker.node, model_id) for model_id, record in records.items() if record.maker is not None}
-        tell |= {(node, model_id) for model_id, record in records.items() for node in record.kept_by}
         fetches = [record.fetch for record in records.values() if record.fetch is not None]
-        return Leftovers(sorted(tell), [model_id for model_id in forget if model_id != result_id], fetches)
+        return sorted(tell), [model_id for model_id in forget if model_id != result_id], fetches
 
 
 def _settle(model_id: str, record: Record, stays: bool = False) -> list[tuple[str, str]]:

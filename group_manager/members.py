@@ -1,4 +1,4 @@
-"""Which nodes are attached, what they were ordered to do, and what they reported."""
+"""Which nodes are attached to this manager, their orders, and their reports."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Outcome = Result | Recalled | Failure | None
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """An order on its way: the loop's time of its last sign of life, and its longest silence so far."""
+    """An order and its outcome, once that is known."""
 
     key: OrderKey
     node: str
     session: Session | None  # None: the node was not attached
     outcome: asyncio.Future[Outcome]
-    touched: float
+    touched: float  # loop time of the last report about it, in seconds
     order: Order
-    silence: float = 0.0
-    mark: int = -1  # of its last progress
+    silence: float = 0.0  # longest time between two reports so far, in seconds
+    mark: int = -1  # of the last progress report
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One node's stream: orders wait in `outbox`, where None ends it."""
+    """One node's stream. Orders wait in `outbox`; None there ends the stream."""
 
     node: str
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
@@ -36,7 +36,10 @@ class Session:
 
 
 class Members:
-    """Invariant: every ticket ends: by a report, by the loss of its node, or by a stall."""
+    """The nodes attached to this manager.
+
+    Invariant: every ticket ends, by a report, by the loss of its node, or by a stall.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
@@ -44,15 +47,15 @@ class Members:
         self._pace = Pace()
 
     def attached(self, node: str) -> bool:
-        """Whether a node is there."""
+        """Whether a node is attached now."""
         return node in self._sessions
 
     def stayed(self, ticket: Ticket) -> bool:
-        """Whether the node has been there without a break since it got this order."""
+        """Whether the node has been attached without a break since it got this order."""
         return ticket.session is not None and self._sessions.get(ticket.node) is ticket.session
 
     async def attach(self, node: str) -> Session:
-        """Opens a node's session; an older one of the same node is over."""
+        """Opens a node's session, and ends an older session of the same node."""
         old, session = self._sessions.get(node), Session(node)
         self._sessions[node] = session
         self._pace.forget_stalls(node)
@@ -62,16 +65,17 @@ class Members:
         return session
 
     async def detach(self, session: Session) -> None:
-        """Ends a session; its orders fail."""
+        """Ends a session, so that its orders fail."""
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
         _end(session)
         await self._notify()
 
     async def wait_for(self, nodes: set[str], timeout_s: float) -> set[str]:
-        """Waits until all these nodes have attached, or none more has for so long; returns those that have not.
+        """Waits until all these nodes have attached; returns the nodes that have not.
 
-        One that came and left again is not waited for: of many nodes there may always be some that are away.
+        The wait ends when no further node attaches for `timeout_s` seconds. A node that attached and left again is not
+        waited for: of many nodes, some may be away at any time.
         """
         missing, loop = set(nodes), asyncio.get_running_loop()
         deadline = asyncio.timeout(timeout_s)
@@ -91,7 +95,7 @@ class Members:
         return missing
 
     def submit(self, node: str, order: Order) -> Ticket:
-        """Sends an order; its ticket fails at once if the node is not attached."""
+        """Sends an order. Its ticket fails at once if the node is not attached."""
         assert order.key is not None
         loop = asyncio.get_running_loop()
         session = self._sessions.get(node)
@@ -104,13 +108,13 @@ class Members:
         return ticket
 
     def tell(self, node: str, order: Order) -> None:
-        """Sends an order whose outcome nobody waits for."""
+        """Sends an order that has no outcome."""
         session = self._sessions.get(node)
         if session is not None:
             session.outbox.put_nowait(order)
 
     def report(self, session: Session, kind: Done | Failed | Progress) -> None:
-        """Takes a node's report; one that repeats itself or names no order of this session changes nothing."""
+        """Takes a node's report. A repeated report, or a report about no order of this session, changes nothing."""
         now = asyncio.get_running_loop().time()
         if isinstance(kind, Progress):
             for progress in kind.orders:
@@ -127,10 +131,11 @@ class Members:
             ticket.outcome.set_result(_outcome(ticket, kind))
 
     async def outcome(self, ticket: Ticket, stall_timeout_s: float, in_turn: bool = True) -> Outcome:
-        """What became of an order: its result, or why there is none, at the latest after so long without progress.
+        """The outcome of an order: its result, or a failure.
 
-        The stall clock of an order that had to wait for others begins with this call; if it is not one `in_turn`, with
-        the order.
+        The order stalls if no report about it comes for `stall_timeout_s` seconds, or for a shorter time if `Pace`
+        knows how fast such orders are. `in_turn`: the order waited for other orders until now, so that its stall clock
+        starts with this call. Otherwise the clock started with the order.
         """
         loop = asyncio.get_running_loop()
         if in_turn:
@@ -158,7 +163,7 @@ def _whose(ticket: Ticket) -> Whose:
 
 
 def _stalled(ticket: Ticket, given_s: float, most_s: float) -> Failure:
-    # The flag helps only where it decided.
+    # The flag helps only if it set the limit.
     why = "raise --stall-timeout if it may take longer" if given_s == most_s else "far longer than such orders take"
     return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {given_s:.0f} s: {why}")
 

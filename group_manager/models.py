@@ -14,7 +14,7 @@ from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors
-from group_manager.ledger import Ledger, Origin
+from group_manager.ledger import Copy, Ledger, Origin
 from group_manager.orders import Orders
 from group_manager.reports import Reports
 
@@ -65,7 +65,7 @@ class Models:
         task = self._ledger.look(model_id).fetch
         if task is None:
             task = asyncio.create_task(self._fetch(model_id), name=f"carry {model_id}")
-            self._ledger.fetch(model_id, task)
+            self._ledger.copy(model_id, Copy.COMING, task)
         await asyncio.shield(task)
 
     def by_way_of_here(self, model_id: str) -> None:
@@ -94,7 +94,7 @@ class Models:
     def keep(self, model_id: str, weights: Weights) -> ModelRef:
         """Keeps a model that this manager made."""
         self._store.put(model_id, weights)
-        self._ledger.made_here(model_id)
+        self._ledger.copy(model_id, Copy.HERE)
         return weights.ref(model_id)
 
     async def reserve(self, model_id: str) -> ModelRef | Failure:
@@ -136,11 +136,11 @@ class Models:
 
     def close(self, result_id: str) -> None:
         """Lets all forget the group's models, but for the result and the reserved models, which stay here."""
-        left = self._ledger.close(result_id)
-        self._orders.forget(left.tell)
-        for task in left.fetches:
+        tell, forget, fetches = self._ledger.close(result_id)
+        self._orders.forget(tell)
+        for task in fetches:
             task.cancel()
-        self._store.release(left.forget)
+        self._store.release(forget)
 
     # --- fetching
 
@@ -161,7 +161,7 @@ class Models:
         except ValueError as error:  # parts that do not fit each other: all who wait must learn of it
             self._store.fail(model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
         finally:
-            self._ledger.fetched(model_id)
+            self._ledger.copy(model_id, Copy.HERE)
 
     async def _mean_of(self, parts: tuple[Part, ...]) -> Weights:
         mean = Mean(weighted=True)

@@ -1,4 +1,4 @@
-"""A group manager's main coroutine: serve until told to stop."""
+"""The main coroutine of a group manager."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from group_manager.servicers import GroupServicer, OrderServicer
 
 
 async def run(name: str, run_id: str, listen: str, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
-    """Serves at `listen` until stopped; says its address on standard output."""
+    """Writes the bound address to standard output and serves until it is cancelled."""
     members, store = Members(), ModelStore()
     async with Channels(tls, lost_after_s) as channels:
         server, address = await start_server(listen, [], tls, lost_after_s)

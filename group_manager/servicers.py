@@ -1,4 +1,4 @@
-"""What a group manager answers on the wire."""
+"""The gRPC services of a group manager."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from group_manager.requests import refusal
 
 logger = logging.getLogger(__name__)
 
-#: How long the nodes of a group may take to dial this manager, each after the one before.
+#: Longest time, in seconds, between the attachments of two nodes of a group.
 ATTACH_TIMEOUT_S = 5.0
 
 
 class OrderServicer(order_pb2_grpc.OrderServiceServicer):
-    """The nodes' side: a stream of reports in, a stream of orders out."""
+    """For nodes: a stream of reports comes in, a stream of orders goes out."""
 
     def __init__(self, members: Members, name: str, run_id: str) -> None:
         self._members = members
@@ -49,7 +49,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     async def Attach(  # noqa: N802
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[order_pb2.Order]:
-        """A node's session, until either side ends it."""
+        """Serves one node's session until either side ends it."""
         first = await first_message(requests)
         hello = wire.decode(NodeReport, first).kind if first is not None else None
         if not isinstance(hello, Attached) or not hello.node:
@@ -82,7 +82,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
 
 
 class GroupServicer(group_pb2_grpc.GroupServiceServicer):
-    """The top server's side: runs groups, and keeps each result until it is forgotten."""
+    """For the top server: runs groups, and keeps each result until the top server forgets it."""
 
     def __init__(self, members: Members, store: ModelStore, channels: Channels, me: Source) -> None:
         self._members = members
@@ -94,25 +94,25 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
 
     @property
     def max_model_bytes(self) -> int:
-        """The largest model that this manager takes from a node."""
+        """Bytes of the largest model that this manager takes from a node."""
         return self._max_bytes
 
     async def wanted(self, model_id: str) -> None:
-        """A node asks for a model that this manager lacks: the group that knows of it gets it, or WeightsError."""
+        """Fetches a model that is not here, for a node that asks for it. Raises WeightsError if no group knows it."""
         for group in self._groups:
             if group.ledger.provides(model_id):
                 group.models.by_way_of_here(model_id)
                 return await group.models.wanted(model_id)
-        raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group here knows of model {model_id!r}")
+        raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group of this manager knows model {model_id!r}")
 
     def expected(self, model_id: str) -> bool:
-        """Whether an upload of this id is waited for."""
+        """Whether an upload of this model is expected."""
         return any(group.ledger.expects(model_id) for group in self._groups)
 
     async def RunGroup(  # noqa: N802
         self, request: group_pb2.RunGroupRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[group_pb2.GroupEvent]:
-        """Runs one group; the last event is its result or why there is none."""
+        """Runs one group. The last event is its result, or the failure that ended it."""
         asked = wire.decode(RunGroupRequest, request)
         if asked.program not in PROGRAMS:
             known = ", ".join(PROGRAMS)
@@ -137,7 +137,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
                 if isinstance(event.kind, GroupResult | Failure):
                     return
         finally:
-            # The caller hangs up as soon as it has its result: an await in the middle could be the end of this.
+            # The caller hangs up once it has the result, and that cancels any await: nothing may wait before close.
             running.cancel()
             self._groups.remove(group)
             group.close(result_id)
@@ -147,13 +147,13 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     async def Forget(  # noqa: N802
         self, request: order_pb2.Release, context: grpc.aio.ServicerContext
     ) -> group_pb2.ForgetResponse:
-        """Forgets results that the top server has fetched."""
+        """Forgets models that the top server has fetched."""
         self._store.release(wire.decode(Release, request).model_ids)
-        _give_back_memory()  # many managers wait for their next group at the same time
+        _give_back_memory()  # many managers may be idle at the same time
         return group_pb2.ForgetResponse()
 
     async def _present(self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]) -> RunGroupRequest:
-        """The request without the members whose nodes do not attach in time."""
+        """The request without members on nodes that do not attach in time."""
         missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
         for member in asked.members:
             if member.node in missing:
@@ -168,7 +168,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
 async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
     try:
         outcome = await PROGRAMS[group.request.program](group)
-    except Exception as error:  # a bug must end the group with a reason, not with silence
+    except Exception as error:  # the top server must learn of a bug, and why the group ended
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
     events.put_nowait(GroupEvent(outcome))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, Results
+from fedgsp.messages import Failure, GroupResult, Results
 from group_manager.group import Group
 from group_manager.norms import judged
 from group_manager.programs.window import train_all
@@ -12,7 +12,6 @@ async def run(group: Group) -> GroupResult | Failure:
     """Deals with each member's model as `request.results` says. If this manager made the start, that is the result."""
     request = group.request
     samples, trained = 0, 0
-    reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
     retain, trial = request.results is Results.RETAINED, request.results is Results.UNSPECIFIED
     async for one in judged(group, train_all(group, retain, trial)):
         outcome, model_id = one.outcome, one.model_id
@@ -23,7 +22,6 @@ async def run(group: Group) -> GroupResult | Failure:
             # RETAINED: the client starts from it in later rounds. KEPT: the node has it until the run is over.
             group.models.release([model_id], stays=request.results in (Results.RETAINED, Results.KEPT))
         if isinstance(outcome, Failure):
-            reason = outcome
             group.models.forget_copy(model_id)
             group.reports.skipped(one.member, outcome)
             continue
@@ -31,7 +29,7 @@ async def run(group: Group) -> GroupResult | Failure:
         group.reports.done(one.member, one.position, outcome, one.length or 0.0)
         samples, trained = samples + outcome.samples, trained + 1
     if not trained:
-        return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
+        return group.nobody_trained()
     if not request.parts or request.start is None:
         return group.result(samples=samples)
     start = await group.models.collect(request.start.id)

@@ -1,4 +1,4 @@
-"""Discriminate: members train networks that tell their samples apart; the result is how far their data are apart."""
+"""Discriminate: members train networks that distinguish their samples; the result is the distances of their data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from group_manager.group import Group
 
 
 async def run(group: Group) -> GroupResult | Failure:
-    """Exchanges networks until none improves; the result is a model of `clients` (N,) and `distances` (N, N)."""
+    """Exchanges networks until none improves. The result is a model of `clients` (N,) and `distances` (N, N)."""
     plan = group.request.discrimination
     if plan is None or plan.settings is None or not plan.judge_every or not plan.patience:
         return Failure(FailureCode.BAD_ORDER, "discriminators need settings, judgements and patience")
     members = {member.client: member for member in group.request.members}
     if group.request.attempt:
-        await group.orders.recall(f"{_home(group)}/", ())  # what another manager had made
+        await group.orders.recall(f"{_home(group)}/", ())  # models of another manager
     found = networks(list(members), plan)
     exchange = 0
     while found.left and exchange <= plan.exchanges:
-        # What was averaged in an exchange is judged in the next; what is trained last is judged, too.
+        # Networks that were averaged in one exchange are judged in the next. The last ones are judged, too.
         judges = exchange > 0 and ((exchange - 1) % plan.judge_every == 0 or exchange == plan.exchanges)
         trains = exchange < plan.exchanges
         if judges or trains:
@@ -47,7 +47,7 @@ async def run(group: Group) -> GroupResult | Failure:
 
 
 class _Exchange:
-    """One order to every client that still has a network to train."""
+    """One exchange: an order to every client that still has a network to train."""
 
     def __init__(
         self, group: Group, found: Networks, settings: DiscriminatorSettings, number: int, judges: bool, trains: bool
@@ -58,11 +58,11 @@ class _Exchange:
         self._number = number
         self._judges = judges
         self._trains = trains
-        # A node that was away for a while may still have what an earlier call of the round asked for.
+        # With the serial: a node that was away may still have networks of an earlier call in the round.
         self._prefix = f"{_home(group)}/{group.request.serial}/{number}"
 
     async def carry_out(self, members: dict[int, Member]) -> None:
-        """Members that fail are skipped; the networks go on without them."""
+        """Plays the exchange. Members that fail are skipped."""
         group, made = self._group, set[str]()
         tickets = {}
         for position, member in enumerate(members.values()):
@@ -110,7 +110,7 @@ class _Exchange:
         judged: dict[int, Discriminated],
         trained: dict[int, Weights],
     ) -> Failure | None:
-        """Takes in one client's answer; why it cannot be used, or None."""
+        """Takes in one client's answer; returns why it cannot be used, or None."""
         if not isinstance(outcome, Discriminated):
             return outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "an empty answer")
         self._group.reports.count(outcome)
@@ -128,7 +128,7 @@ class _Exchange:
                 detail = f"the pairs of all clients are {held / 1e9:.0f} GB here: use distance=shared"
                 return Failure(FailureCode.TOO_LONG, detail)
             if not self._found.fits(client, weights):
-                return Failure(FailureCode.WRONG_SHAPES, f"what it sent are no {len(work.others)} discriminators")
+                return Failure(FailureCode.WRONG_SHAPES, f"it did not send {len(work.others)} discriminators")
             trained[client] = weights
         if self._judges:
             judged[client] = outcome
@@ -136,7 +136,7 @@ class _Exchange:
 
 
 def _home(group: Group) -> str:
-    """How the names of all that is made here begin."""
+    """How the ids of all networks of this round begin."""
     request = group.request
     return f"{request.run_id}/{request.round}/{request.group}/discriminators"
 

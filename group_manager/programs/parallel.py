@@ -1,4 +1,4 @@
-"""Parallel: all members train from the same start, and their models are aggregated (FedAvg, FedNova, median, ...)."""
+"""Parallel: all members train from the same start, and an aggregation makes one model of theirs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run(group: Group) -> GroupResult | Failure:
-    """Folds the members' models in the order of the members, so that the result has the same bits whoever is first."""
+    """Folds the models in the order of the members, so that the bits do not depend on who ends first."""
     request = group.request
     try:
         intake = _Intake(group, named(request.aggregation))
@@ -38,7 +38,7 @@ async def run(group: Group) -> GroupResult | Failure:
         intake.cancel()
     nobody_counts = intake.aggregation.empty
     if nobody_counts and not intake.uncounted:
-        return Failure(intake.reason.code, f"no member trained; the last reason: {intake.reason.detail}")
+        return group.nobody_trained()
     start: Weights | Failure | None = None
     if nobody_counts or intake.aggregation.needs_start:
         assert request.start is not None
@@ -48,7 +48,7 @@ async def run(group: Group) -> GroupResult | Failure:
     if nobody_counts:
         assert start is not None
         result, samples = start, intake.uncounted
-        logger.warning("round=%d group=%d nobody who counts trained: its model stays", request.round, request.group)
+        logger.warning("round=%d group=%d no member with a weight trained", request.round, request.group)
     else:
         result, samples = await asyncio.to_thread(_result, group, intake.aggregation, start), intake.samples
     ref = group.models.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
@@ -56,19 +56,18 @@ async def run(group: Group) -> GroupResult | Failure:
 
 
 class _Intake:
-    """Takes one member in after the other, each while the next one's model is on its way."""
+    """Folds one model after the other, each while the next one is on its way."""
 
     def __init__(self, group: Group, aggregation: Aggregation) -> None:
         self._group = group
         self._taking: asyncio.Task[None] | None = None
         self.aggregation = aggregation
         self.retain = group.request.results is Results.RETAINED
-        #: Training samples of the members that count, and of those without weight.
+        #: Training samples of members with a weight, and of members without.
         self.samples = self.uncounted = 0
-        self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
     async def take(self, one: MemberResult, model: Weights | None) -> None:
-        """Begins with a member, once the one before is done with; a model of None does not count."""
+        """Waits until the member before is done, then begins with this one; without a model, it does not count."""
         await self.all_taken()
         if isinstance(one.outcome, Failure):
             self._skip(one, one.outcome)
@@ -76,12 +75,12 @@ class _Intake:
             self._taking = asyncio.create_task(self._take(one, one.outcome, model))
 
     async def all_taken(self) -> None:
-        """Waits for the member that was begun with last."""
+        """Waits until the last member is done."""
         if self._taking is not None:
             await self._taking
 
     def cancel(self) -> None:
-        """Nobody needs the aggregate any more."""
+        """Ends the work; nobody needs the aggregate any more."""
         if self._taking is not None:
             self._taking.cancel()
 
@@ -101,12 +100,11 @@ class _Intake:
         group.models.release([one.model_id], stays=self.retain)
 
     def _skip(self, one: MemberResult, failure: Failure) -> None:
-        self.reason = failure
         self._group.models.forget_copy(one.model_id)
         self._group.reports.skipped(one.member, failure)
 
 
 def _result(group: Group, aggregation: Aggregation, start: Weights | None) -> Weights:
     result = group.models.for_the_wire(aggregation.result(start))
-    _ = result.digest  # here and not in the event loop
+    _ = result.digest  # computed in this thread and not in the event loop
     return result

@@ -53,7 +53,7 @@ async def run(group: Group) -> GroupResult | Failure:
         if isinstance(model, Weights):
             total = sum(hop.samples for hop in walk.chain.trail)
             return group.result(model.ref(walk.chain.trail[-1].model_id), total)
-    return Failure(walk.reason.code, f"no member trained; the last reason: {walk.reason.detail}")
+    return group.nobody_trained()
 
 
 class _Walk:
@@ -61,7 +61,6 @@ class _Walk:
 
     def __init__(self, group: Group) -> None:
         self.chain = Chain(group.request)
-        self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
         self._group = group
         self._norms = Norms(group) if group.request.most_update_ratio else None
         self._attempt = group.request.attempt * ATTEMPTS
@@ -84,15 +83,12 @@ class _Walk:
         for order in orders:
             self._group.orders.cancel(order.ticket)
         if isinstance(stopped, Failure):
-            self.reason = stopped
             last = self.chain.last
             if last is not None and stopped.code in HOLDER_GONE:
                 await self._group.orders.check(last.member.node)
             if self._cut_back():
                 return None
             stopped = self.chain.refuse(*await self._at_fault(stopped))
-        else:
-            self.reason = stopped.why
         self._carry_out(stopped)
         self._cut_back()
         return None

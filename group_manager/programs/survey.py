@@ -76,7 +76,6 @@ async def initialise(group: Group) -> GroupResult | Failure:
     # Another seed for every group number: schemes with several models must not start from equal ones.
     number = (request.group,) if request.group else ()
     seed = derive(request.training.seed, "initial-weights", *number)
-    reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
     for position, member in enumerate(request.members):
         model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
         ticket = group.orders.submit(member, group.orders.key("initialise", position), Initialise(model_id, seed))
@@ -87,9 +86,9 @@ async def initialise(group: Group) -> GroupResult | Failure:
                 group.reports.done(member, position, outcome)
                 return group.result(weights.ref(model_id))
             outcome = weights
-        reason = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
-        group.reports.skipped(member, reason)
-    return reason
+        failure = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
+        group.reports.skipped(member, failure)
+    return group.reports.reason
 
 
 def _evaluation(group: Group, member: Member) -> Evaluate:

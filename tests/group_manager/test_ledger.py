@@ -59,12 +59,12 @@ def test_older_models_are_never_forgotten_at_their_holders_but_their_copies_are(
     ledger = Ledger(request("relay", start=ModelRef("mean"), parts=(OLD, ELSEWHERE)))
     for model_id in ("old", "elsewhere", "mean"):
         assert ledger.provides(model_id)
-        ledger.fetch(model_id, a_fetch(loop))
-        ledger.fetched(model_id)
+        ledger.copy(model_id, Copy.COMING, a_fetch(loop))
+        ledger.copy(model_id, Copy.HERE)
     assert ledger.release(["old"]) == []
     assert ledger.provides("old")
-    left = ledger.close("")
-    assert (left.tell, sorted(left.forget)) == ([], ["elsewhere", "mean"])
+    tell, forget, _ = ledger.close("")
+    assert (tell, sorted(forget)) == ([], ["elsewhere", "mean"])
 
 
 # --- changes that cannot be
@@ -79,22 +79,22 @@ def test_a_model_cannot_be_promised_twice(loop: asyncio.AbstractEventLoop) -> No
 
 def test_a_model_cannot_be_fetched_twice_at_once(loop: asyncio.AbstractEventLoop) -> None:
     ledger = empty()
-    ledger.fetch("m", a_fetch(loop))
-    with pytest.raises(LedgerError, match="fetched twice"):
-        ledger.fetch("m", a_fetch(loop))
+    ledger.copy("m", Copy.COMING, a_fetch(loop))
+    with pytest.raises(LedgerError, match="is COMING, and cannot become COMING"):
+        ledger.copy("m", Copy.COMING, a_fetch(loop))
 
 
 def test_a_model_that_is_on_its_way_cannot_be_reserved(loop: asyncio.AbstractEventLoop) -> None:
     ledger = empty()
-    ledger.fetch("m", a_fetch(loop))
-    with pytest.raises(LedgerError, match="not here yet"):
+    ledger.copy("m", Copy.COMING, a_fetch(loop))
+    with pytest.raises(LedgerError, match="is COMING, and cannot become RESERVED"):
         ledger.reserve("m")
 
 
 def test_a_program_cannot_forget_a_reserved_model() -> None:
     ledger = empty()
     ledger.reserve("m")
-    with pytest.raises(LedgerError, match="reserved"):
+    with pytest.raises(LedgerError, match="is RESERVED, and cannot become NONE"):
         ledger.forget_copy("m")
 
 
@@ -113,7 +113,7 @@ def test_an_upload_is_expected_while_it_is_fetched_or_its_maker_is_at_work(loop:
     assert ledger.expects("brought")
     assert not ledger.provides("brought")
     assert not ledger.expects("asked for")
-    ledger.fetch("asked for", a_fetch(loop))
+    ledger.copy("asked for", Copy.COMING, a_fetch(loop))
     assert ledger.expects("asked for")
     made.outcome.set_result(Trained(None))
     assert not ledger.expects("brought")
@@ -124,7 +124,7 @@ def test_a_model_that_was_given_up_is_not_expected_and_its_maker_is_told(loop: a
     ledger.promise("m", ticket(loop), brings=True)
     ledger.forget_copy("m")
     assert not ledger.expects("m")
-    assert ledger.close("").tell == [("n1", "m")]
+    assert ledger.close("")[0] == [("n1", "m")]
 
 
 def test_a_reader_that_came_by_another_way_is_named_once(loop: asyncio.AbstractEventLoop) -> None:
@@ -138,10 +138,9 @@ def test_a_reader_that_came_by_another_way_is_named_once(loop: asyncio.AbstractE
 def test_a_model_that_is_released_while_it_comes_is_forgotten_at_the_end(loop: asyncio.AbstractEventLoop) -> None:
     ledger, task = empty(), a_fetch(loop)
     ledger.promise("m", ticket(loop))
-    ledger.fetch("m", task)
+    ledger.copy("m", Copy.COMING, task)
     assert ledger.release(["m"]) == [("n1", "m")]
-    left = ledger.close("")
-    assert (left.tell, left.forget, left.fetches) == ([], ["m"], [task])
+    assert ledger.close("") == ([], ["m"], [task])
 
 
 # --- whatever happens
@@ -167,11 +166,10 @@ class Lives(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.loop.close()
         holders = self.held | {(node, model_id) for model_id, node in self.brought.items()}
-        left = self.ledger.close("result")
-        assert sorted(left.tell) == sorted(holders)
-        assert set(left.forget) == (self.here | set(self.brought)) - self.reserved - {"result"}
-        again = self.ledger.close("result")
-        assert (again.tell, again.forget, again.fetches) == ([], [], [])
+        tell, forget, _ = self.ledger.close("result")
+        assert sorted(tell) == sorted(holders)
+        assert set(forget) == (self.here | set(self.brought)) - self.reserved - {"result"}
+        assert self.ledger.close("result") == ([], [], [])
 
     def told(self, model_id: str, tell: list[tuple[str, str]]) -> None:
         holders = {one for one in self.held if one[1] == model_id}
@@ -180,7 +178,7 @@ class Lives(RuleBasedStateMachine):
 
     @initialize()
     def a_result(self) -> None:
-        self.ledger.made_here("result")
+        self.ledger.copy("result", Copy.HERE)
         self.here.add("result")
 
     @rule(model_id=MODELS, node=NODES, brings=st.booleans())
@@ -203,18 +201,19 @@ class Lives(RuleBasedStateMachine):
     @rule(model_id=MODELS)
     def fetch(self, model_id: str) -> None:
         if self.ledger.look(model_id).copy is not Copy.COMING:
-            self.ledger.fetch(model_id, a_fetch(self.loop))
+            self.ledger.copy(model_id, Copy.COMING, a_fetch(self.loop))
             self.reserved.discard(model_id)
             self.here.add(model_id)
 
     @rule(model_id=MODELS)
     def fetched(self, model_id: str) -> None:
-        self.ledger.fetched(model_id)
+        if self.ledger.look(model_id).copy is Copy.COMING:
+            self.ledger.copy(model_id, Copy.HERE)
 
     @rule(model_id=MODELS)
     def made_here(self, model_id: str) -> None:
-        self.ledger.made_here(model_id)
-        if model_id not in self.reserved:
+        if self.ledger.look(model_id).copy is Copy.NONE:
+            self.ledger.copy(model_id, Copy.HERE)
             self.here.add(model_id)
 
     @rule(model_id=MODELS)
