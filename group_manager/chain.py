@@ -3,19 +3,16 @@
 A chain is one list of hops in relay order. The first `done` hops are its trail: their members have trained. All others
 are still to be made. A hop that is skipped leaves the list.
 
-    WAITING --declare--> DECLARED --finish---------------------> FINISHED
-       ^                    |  \\--judge--> UNJUDGED --judge-------^  |
-       |                    |                 |   |                  |
-       |                 refuse            refuse |                  | refuse: the model, or its update, is bad
-       |                    v                 v   |                  v
-       |                  (out: the member is skipped) <-------------+
-       |                                          |                  |
-       +------------------------------------------+------------------+
-         lose: the result is lost with its node, and the node is attached again (else: out)
-         refuse: the model of an earlier hop is bad, and this hop was trained from it
+    WAITING --declare--> DECLARED --finish-----------------------------------------> FINISHED
+                            |                                                           ^
+                            +----judge: too few updates are known---> UNJUDGED --judge--+
 
-UNJUDGED: the update cannot be compared yet, because too few updates are known. While there are such hops, no model is
-given up, since the chain may have to return to any of them.
+    back to WAITING   lose: the result is lost with its node, and the node is attached again
+                      refuse of an earlier hop: this hop was trained from a bad model, or would be
+    out of the chain  refuse: the order failed, or the model or its update is bad
+                      lose: the node is not attached, or has lost MOST_LOSSES results
+
+While there are UNJUDGED hops, no model is released, since the chain may have to return to any of them.
 
 Every method that changes the course of the chain returns a `Decision`: what the caller has to do, and why.
 """

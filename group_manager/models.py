@@ -9,7 +9,7 @@ from collections.abc import Collection
 from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
 from fedgsp.encoding import rounded
-from fedgsp.messages import Failure, FailureCode, ModelRef, Part, RunGroupRequest, TensorSpec, Trained
+from fedgsp.messages import Failure, FailureCode, ModelRef, Part, PartLost, RunGroupRequest, TensorSpec, Trained
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room
@@ -172,7 +172,7 @@ class Models:
             if isinstance(weights, Failure):
                 # Perhaps lost with its node: the group, and the part's client, continue from the mean of the others.
                 lost = weights
-                self._reports.part_lost(part.client, weights)
+                self._reports.tell(PartLost(part.client, weights))
                 continue
             await asyncio.to_thread(mean.fold, weights, part.weight)
             self.forget_copy(part.ref.id)

@@ -33,10 +33,14 @@ class Reports:
         #: Why the last member was skipped.
         self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
+    def tell(self, kind: MemberDone | MemberSkipped | PairsLeft | PartLost | Rerouted) -> None:
+        """Sends one event."""
+        self._tell(GroupEvent(kind))
+
     def done(self, member: Member, position: int, result: Result, update_length: float = 0.0) -> None:
         """A member finished its order; `update_length` is 0 if it was not measured."""
         self.count(result)
-        self._tell(GroupEvent(MemberDone(member.client, position, result, update_length)))
+        self.tell(MemberDone(member.client, position, result, update_length))
 
     def count(self, result: Result) -> None:
         """Adds the bytes that a member fetched for an order."""
@@ -50,19 +54,11 @@ class Reports:
         """Adds the bytes of a model that came to this manager."""
         self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
 
-    def pairs_left(self, exchanges: int, left: int, pairs: int) -> None:
-        """After so many exchanges, the discriminators of `left` of all `pairs` still learn."""
-        self._tell(GroupEvent(PairsLeft(exchanges, left, pairs)))
-
     def skipped(self, member: Member, failure: Failure) -> None:
         """A member takes no part, or no further part."""
         self.reason = failure
-        self._tell(GroupEvent(MemberSkipped(member.client, failure)))
-
-    def part_lost(self, client: int, failure: Failure) -> None:
-        """A client's model cannot be had; the group's start is the mean of the other parts."""
-        self._tell(GroupEvent(PartLost(client, failure)))
+        self.tell(MemberSkipped(member.client, failure))
 
     def rerouted(self, member: Member, reason: str) -> None:
         """A member gets its start in another way, or from another member, than declared."""
-        self._tell(GroupEvent(Rerouted(member.client, reason)))
+        self.tell(Rerouted(member.client, reason))

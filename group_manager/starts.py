@@ -36,10 +36,3 @@ def trained_by(group: Group, holder: Member, model_id: str, reader: Member) -> S
                 group.ledger.expect_direct(model_id, reader, sources[0])
             sources.append(group.manager)
     return Start(model_id, tuple(sources), without_head=group.request.without_head)
-
-
-def made_here(group: Group, member: Member, model_id: str, shared: bool) -> Start:
-    """A model that this manager made, for one member alone or, if `shared`, for several."""
-    if shared:
-        group.ledger.keep(model_id, member.node)
-    return Start(model_id, (group.manager,), keep=shared)

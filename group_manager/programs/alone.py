@@ -9,7 +9,13 @@ from group_manager.programs.window import train_all
 
 
 async def run(group: Group) -> GroupResult | Failure:
-    """Deals with each member's model as `request.results` says. If this manager made the start, that is the result."""
+    """Trains every member, and deals with the models as `request.results` says.
+
+    RETAINED: a client keeps its model and starts from it in later rounds. KEPT: its node keeps it until the run is over.
+    COLLECTED: the model waits at this manager for the top server. UNSPECIFIED: all forget it.
+
+    If this manager made the start of the group, that is the result; otherwise there is no model.
+    """
     request = group.request
     samples, trained = 0, 0
     retain, trial = request.results is Results.RETAINED, request.results is Results.UNSPECIFIED
@@ -19,7 +25,6 @@ async def run(group: Group) -> GroupResult | Failure:
             reserved = await group.models.reserve(model_id)
             outcome = reserved if isinstance(reserved, Failure) else outcome
         elif not isinstance(outcome, Failure):
-            # RETAINED: the client starts from it in later rounds. KEPT: the node has it until the run is over.
             group.models.release([model_id], stays=request.results in (Results.RETAINED, Results.KEPT))
         if isinstance(outcome, Failure):
             group.models.forget_copy(model_id)

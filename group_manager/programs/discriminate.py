@@ -16,10 +16,11 @@ from fedgsp.messages import (
     GroupResult,
     Member,
     ModelRef,
+    PairsLeft,
+    Start,
     TensorSpec,
 )
 from fedgsp.weights import Weights
-from group_manager import starts
 from group_manager.discrimination import Networks, networks
 from group_manager.group import Group
 
@@ -41,7 +42,7 @@ async def run(group: Group) -> GroupResult | Failure:
         if judges or trains:
             await _Exchange(group, found, plan.settings, exchange, judges, trains).carry_out(members)
         if judges:
-            group.reports.pairs_left(exchange, found.left, len(found.pairs))
+            group.reports.tell(PairsLeft(exchange, found.left, len(found.pairs)))
         exchange += 1
     return group.result(_keep_result(group, found))
 
@@ -98,7 +99,9 @@ class _Exchange:
         if weights is not None:
             start_id = f"{self._prefix}/start" + ("" if self._found.shared else f"/{member.client}")
             self._group.models.keep(start_id, weights)
-            start = starts.made_here(self._group, member, start_id, self._found.shared)
+            start = Start(start_id, (self._group.manager,), keep=self._found.shared)
+            if start.keep:
+                self._group.ledger.keep(start_id, member.node)
         produces = f"{self._prefix}/{member.client}" if self._trains else ""
         return Discriminate(start, produces, others, self._settings, self._judges, self._number)
 
