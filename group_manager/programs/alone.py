@@ -11,7 +11,7 @@ from group_manager.programs.window import train_all
 async def run(group: Group) -> GroupResult | Failure:
     """Trains every member, and deals with the models as `request.results` says.
 
-    RETAINED: a client keeps its model and starts from it in later rounds. KEPT: its node keeps it until the run is over.
+    RETAINED: a client keeps its model and starts from it in later rounds. KEPT: its node keeps it until the run ends.
     COLLECTED: the model waits at this manager for the top server. UNSPECIFIED: all forget it.
 
     If this manager made the start of the group, that is the result; otherwise there is no model.
