@@ -148,7 +148,7 @@ def test_the_last_model_and_the_last_at_another_node_are_kept() -> None:
 
 
 def test_no_model_is_spare_while_one_cannot_be_judged() -> None:
-    chain = Chain(RELAY)
+    chain = Chain(replace(RELAY, members=tuple(hosted(n1=[0, 1, 2]))))
     chain.declare(0)
     for _ in range(2):
         chain.judge(Lengths((), 5.0), 1.0)
