@@ -87,13 +87,17 @@ class Record:
     maker: Ticket | None = None  # the order that makes it, or that found it again
     copy: Copy = Copy.NONE
     fetch: Task[None] | None = None
-    #: The reader, and the node from which it should get the model; without that, it comes to this manager.
+    #: The reader, and the node from which it should get the model; None if it should get it from this manager.
     direct: tuple[Member, Source] | None = None
     kept_by: tuple[str, ...] = ()  # nodes that keep it, because several of their clients start from it
 
 
 class Ledger:
-    """All models of one group, by id. Nothing here waits or sends: methods return (node, model id) of whom to tell."""
+    """The records of one group's models, by model id.
+
+    Its methods neither wait nor send. Where they return (node, model id) pairs, the caller has to tell these nodes to
+    forget these models.
+    """
 
     def __init__(self, request: RunGroupRequest) -> None:
         parts = (*request.parts, *(member.start for member in request.members if member.start is not None))
@@ -107,11 +111,11 @@ class Ledger:
 
     @property
     def reserved(self) -> set[str]:
-        """Ids of the models that wait here for the top server, or have waited."""
+        """Ids of the models that are RESERVED, whether the top server has already forgotten them or not."""
         return {model_id for model_id, record in self._records.items() if record.copy is Copy.RESERVED}
 
     def look(self, model_id: str) -> Record:
-        """The record of a model, only to be read; an empty one for a model that nothing is known of."""
+        """The record of a model, only to be read; an empty record for an unknown model."""
         return self._records.get(model_id) or Record()
 
     def provides(self, model_id: str) -> bool:
@@ -143,7 +147,7 @@ class Ledger:
         self._records[model_id].direct = reader, holder
 
     def detour(self, model_id: str) -> tuple[Member, Source] | None:
-        """A model is read here: the reader that should have got it from another holder. Each is named once."""
+        """This manager serves a model: the (reader, holder) of `expect_direct`, at the first call; then None."""
         record = self.look(model_id)
         direct, record.direct = record.direct, None
         return direct
@@ -179,8 +183,9 @@ class Ledger:
         return tell
 
     def close(self, result_id: str) -> tuple[list[tuple[str, str]], list[str], list[Task[None]]]:
-        """Ends the group and empties the ledger: whom to tell, what the store has to forget, which tasks to cancel.
+        """Ends the group and empties the ledger.
 
+        Returns the nodes to tell, the ids of models that the store has to forget, and the tasks to cancel.
         The result and the RESERVED copies stay in the store.
         """
         records, self._records = self._records, {}
@@ -197,7 +202,7 @@ class Ledger:
 
 
 def _settle(model_id: str, record: Record, stays: bool = False) -> list[tuple[str, str]]:
-    """Whom to tell to forget a model that is needed nowhere else."""
+    """Settles a model, and returns which nodes have to be told to forget it."""
     nodes = set(record.kept_by)
     if record.maker is not None:
         if stays:

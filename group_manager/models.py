@@ -1,4 +1,4 @@
-"""The weights of one group at its manager: fetched from where they are, averaged, given out, and forgotten."""
+"""The weights of one group at its manager: fetched, averaged, kept for readers, and forgotten."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Models:
     # --- getting models
 
     async def collect(self, model_id: str, expected: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
-        """Brings a finished model here; a failure if that cannot be, or if its tensors are not those `expected`.
+        """Brings a finished model here; a failure if that is impossible, or if it has other tensors than `expected`.
 
-        Without `expected` any tensors will do.
+        Without `expected`, the tensors are not checked.
         """
         try:
             if model_id not in self._store:
@@ -98,7 +98,7 @@ class Models:
         return weights.ref(model_id)
 
     async def reserve(self, model_id: str) -> ModelRef | Failure:
-        """Brings a model here, where it stays until the top server forgets it; its maker may forget it at once."""
+        """Brings a model here, where it stays until the top server forgets it. Its maker is told to forget it."""
         try:
             async with asyncio.timeout(RESERVED_TIMEOUT_S):
                 await self._store.fewer_than(MOST_RESERVED, self._ledger.reserved)
