@@ -56,15 +56,14 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
     await run.merging.begin(number, evidence)
     tasks = group_tasks(run, teams, evidence)
     managers = await run.managers.ensure(len(tasks))
-    traces = _traces(run, number, tasks, tries)
+    traces = _traces(run, number, teams, tasks, tries)
     run.journal.record(
         "round_started",
         round=number,
         groups=len(teams.plan.groups),
         sampled_groups=len(teams.sampled),
         clients=sum(len(group) for group in teams.sampled),
-        members=[len(task.clients) for task in tasks],
-        teams=[task.clients for task in tasks],
+        teams=teams.sampled,
     )
     training = [
         asyncio.create_task(run_group(run, number, task, manager, trace), name=f"group {task.number}")
@@ -86,11 +85,12 @@ async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int,
     return row
 
 
-def _traces(run: Run, number: int, tasks: list[GroupTask], tries: int) -> Sequence[Trace]:
+def _traces(run: Run, number: int, teams: Teams, tasks: list[GroupTask], tries: int) -> Sequence[Trace]:
     """What the groups had done before their top server died, if this is the same round of the same groups."""
     interrupted, run.interrupted = run.interrupted, None
-    if interrupted is not None and (interrupted.round, interrupted.teams) == (number, tuple(t.clients for t in tasks)):
-        traces = [run.shown(task, trace) for task, trace in zip(tasks, interrupted.traces, strict=True)]
+    if interrupted is not None and (interrupted.round, interrupted.teams) == (number, teams.sampled):
+        began = dict(enumerate(interrupted.traces))  # clients that train alone share a task: they begin again
+        traces = [run.shown(task, began.get(task.number, run.trace(tries))) for task in tasks]
         run.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
         return traces
     # Orders and models of every try have names of their own.
@@ -138,10 +138,10 @@ def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
     hosted = run.membership.clients
     known = {client for client in evidence.clients if client in hosted}
     tasks: list[GroupTask] = []
-    alone: list[int] = []
+    alone: dict[int, int] = {}
     for index, group in enumerate(teams.sampled):
         if len(group) == 1 and merging.alone is not None:
-            alone += group
+            alone[group[0]] = index
         else:
             starts = merging.start(group)
             members = [client for client in group if client in known]
@@ -156,7 +156,15 @@ def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
         number = len(teams.sampled)
         assert merging.alone is not None
         tasks.append(
-            GroupTask(number, "alone", tuple(alone), own_starts=own, results=merging.alone, reveal=evidence.reveal)
+            GroupTask(
+                number,
+                "alone",
+                tuple(alone),
+                own_starts=own,
+                results=merging.alone,
+                reveal=evidence.reveal,
+                groups_of_one=alone,
+            )
         )
     return tasks
 
@@ -195,14 +203,13 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
             outcome = await run_group(run, number, outcome.task, manager, trace)
             failure = await run.merging.take(number, outcome)
         outcomes.append(outcome)
+        _record_ends(run, number, outcome, failure)
         if failure is not None:
             failures.append(failure)
-            run.journal.record("group_failed", round=number, group=outcome.task.number, reason=str(failure))
             continue
         taken += 1
         if outcome.task.results is Results.RETAINED:
             run.local_models.update(outcome.own_models)
-        run.journal.record("group_finished", round=number, group=outcome.task.number)
     if not taken and run.merging.afresh:
         return outcomes  # whose models were lost start afresh in the next round
     if not taken:
@@ -210,3 +217,12 @@ async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutc
         raise unanswered(f"round {number} trained nobody: {why}", failures)
     await run.merging.finish(number)
     return outcomes
+
+
+def _record_ends(run: Run, number: int, outcome: GroupOutcome, failure: Failure | None) -> None:
+    failed = outcome.failed_groups(failure)
+    for group in outcome.task.groups:
+        if group in failed:
+            run.journal.record("group_failed", round=number, group=group, reason=str(failed[group]))
+        else:
+            run.journal.record("group_finished", round=number, group=group)

@@ -52,8 +52,9 @@ async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manag
             return outcome
         manager = await run.managers.replace(manager)
         trace = run.shown(task, trace.after(outcome))
-        where = {"round": round_number, "group": task.number, "program": task.program}
-        run.journal.record("group_resumed", **where, manager=manager.name, finished=len(trace.finished))
+        told = {"program": task.program, "manager": manager.name, "finished": len(trace.finished)}
+        for group in task.groups:
+            run.journal.record("group_resumed", round=round_number, group=group, **told)
 
 
 async def _on(run: Run, round_number: int, task: GroupTask, manager: Manager, trace: Trace) -> GroupOutcome:
@@ -70,7 +71,7 @@ async def _on(run: Run, round_number: int, task: GroupTask, manager: Manager, tr
     for node in {member.node for member in members}:
         run.membership.attach(node, manager.contact)
     request = _request(run, round_number, task, tuple(members), trace)
-    watcher = GroupWatch(run, request, manager, trace)
+    watcher = GroupWatch(run, request, manager, trace, task.groups_of_one)
     for client in absent:
         watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
     try:

@@ -52,6 +52,13 @@ class GroupTask:
     discrimination: Discrimination | None = None
     #: The largest model that the manager may take from a node, if larger than the task's.
     max_bytes: int = 0
+    #: Client -> number of its group, where groups of one client share this task; their order is that of `clients`.
+    groups_of_one: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Numbers of the groups that this task trains."""
+        return tuple(self.groups_of_one.values()) or (self.number,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,14 @@ class GroupOutcome:
         """Clients that are; one that had to train again counts once."""
         before = {hop.member.client for hop in self.hops if hop.member is not None}
         return (before | {done.client for done in self.done}) - self.left_out
+
+    def failed_groups(self, failure: Failure | None) -> dict[int, Failure]:
+        """Number -> reason of each group without a result; `failure` is the reason of the whole task, if it failed."""
+        if failure is not None:
+            return dict.fromkeys(self.task.groups, failure)
+        alone = self.task.groups_of_one
+        skipped = [one for one in self.skipped if one.client in alone]
+        return {alone[one.client]: one.failure or Failure(FailureCode.UNSPECIFIED, "skipped") for one in skipped}
 
     @property
     def update_lengths(self) -> list[float]:

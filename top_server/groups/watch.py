@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import (
@@ -43,10 +43,18 @@ OFFENCES = (
 class GroupWatch:
     """Notes what a group's members report, and takes what they reveal or hand over as they do."""
 
-    def __init__(self, run: Run, request: RunGroupRequest, manager: Manager, trace: Trace) -> None:
+    def __init__(
+        self,
+        run: Run,
+        request: RunGroupRequest,
+        manager: Manager,
+        trace: Trace,
+        groups_of_one: Mapping[int, int] | None = None,
+    ) -> None:
         self._run = run
         self._manager = manager
-        self._where = {"round": request.round, "group": request.group}
+        self._round, self._group = request.round, request.group
+        self._groups_of_one = groups_of_one or {}
         self._program = request.program
         self._planned = len(request.planned)
         self._members = {member.client: member for member in request.members}
@@ -70,7 +78,7 @@ class GroupWatch:
                 if self._program in TRAINS and isinstance(done.result, Trained):
                     self._hop(done, done.result)
                 if isinstance(done.result, Evaluated) and done.result.afresh:
-                    self._run.note_missing(done.client, self._where["round"])
+                    self._run.note_missing(done.client, self._round)
             case MemberSkipped() as skipped:
                 self.skipped.append(skipped)
                 if skipped.failure is not None and skipped.failure.code in OFFENCES:
@@ -78,7 +86,7 @@ class GroupWatch:
                 self.hops = [hop for hop in self.hops if hop.member and hop.member.client != skipped.client]
                 self._run.journal.record(
                     "client_skipped",
-                    **self._where,
+                    **self._where(skipped.client),
                     program=self._program,
                     client=skipped.client,
                     code=skipped.failure.code.name if skipped.failure is not None else None,
@@ -90,7 +98,7 @@ class GroupWatch:
                 told = {"exchanges": exchanges, "most": self._most, "left": left, "pairs": pairs}
                 self._run.journal.record("discriminators", **told)
             case Rerouted(client, reason):
-                self._run.journal.record("rerouted", **self._where, client=client, reason=reason)
+                self._run.journal.record("rerouted", **self._where(client), client=client, reason=reason)
 
     async def all_taken(self) -> None:
         """Waits for what is on its way here."""
@@ -100,6 +108,9 @@ class GroupWatch:
         """Nobody waits for them any more."""
         for task in self._taking:
             task.cancel()
+
+    def _where(self, client: int) -> dict[str, int]:
+        return {"round": self._round, "group": self._groups_of_one.get(client, self._group)}
 
     def _take(self, taking: Coroutine[Any, Any, None], client: int) -> None:
         self._taking.append(asyncio.create_task(taking, name=f"take from client {client}"))
@@ -113,18 +124,19 @@ class GroupWatch:
             # One that trains again takes its place in the trail once more: what came after is gone.
             self.hops[done.position :] = [FinishedHop(member, trained.ref, done.update_length)]
         if trained.keeps:
-            self._run.note_kept(done.client, self._where["round"], trained.afresh)
+            self._run.note_kept(done.client, self._round, trained.afresh)
         if trained.update is not None:
             self._take(self._run.take_update(done.client, trained.update.id, self._manager), done.client)
         elif self._reveals:
             reason = "it did not come to the group manager"
             self._run.journal.record("update_missing", client=done.client, reason=reason)
+        alone = done.client in self._groups_of_one
         self._run.journal.record(
             "hop_finished",
-            **self._where,
+            **self._where(done.client),
             program=self._program,
-            position=done.position,
-            members=self._planned,
+            position=0 if alone else done.position,
+            members=1 if alone else self._planned,
             client=done.client,
             loss=trained.loss,
             seconds=trained.seconds,

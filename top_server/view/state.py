@@ -84,11 +84,6 @@ class ViewState:
             return None
         return sum(self.round_seconds) / len(self.round_seconds) * max(self.rounds - self.finished_rounds, 0)
 
-    def group(self, event: Mapping[str, Any]) -> Group:
-        """The group that an event is about."""
-        number = int(event["group"])
-        return self.groups.setdefault(number, Group(number))
-
 
 def count(value: Any) -> int:
     """A number of things, told as such or as their list."""
@@ -138,8 +133,8 @@ def _distances_found(state: ViewState, _event: Mapping[str, Any]) -> None:
 def _round_started(state: ViewState, event: Mapping[str, Any]) -> None:
     state.round = int(event.get("round") or 0)
     state.sampled_groups = count(event.get("sampled_groups"))
-    members = event.get("members")
-    state.groups = {i: Group(i, size) for i, size in enumerate(members)} if isinstance(members, list) else {}
+    teams = event.get("teams")
+    state.groups = {i: Group(i, count(team)) for i, team in enumerate(teams)} if isinstance(teams, list) else {}
 
 
 def _in_training(state: ViewState, event: Mapping[str, Any]) -> Group | None:
@@ -164,12 +159,9 @@ def _client_skipped(state: ViewState, event: Mapping[str, Any]) -> None:
         group.skipped += 1
 
 
-def _group_finished(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.group(event).state = "finished"
-
-
-def _group_failed(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.group(event).state = "failed"
+def _group_ended(state: ViewState, event: Mapping[str, Any]) -> None:
+    if group := state.groups.get(event.get("group", -1)):
+        group.state = str(event["event"]).removeprefix("group_")
 
 
 def _round_finished(state: ViewState, event: Mapping[str, Any]) -> None:
@@ -199,8 +191,8 @@ _CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
     "round_started": _round_started,
     "hop_finished": _hop_finished,
     "client_skipped": _client_skipped,
-    "group_finished": _group_finished,
-    "group_failed": _group_failed,
+    "group_finished": _group_ended,
+    "group_failed": _group_ended,
     "round_finished": _round_finished,
     "run_finished": _run_finished,
 }

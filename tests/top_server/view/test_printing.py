@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from top_server.view import printing
 from top_server.view.printing import Printer
-from top_server.view.watching import printing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

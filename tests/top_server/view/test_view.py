@@ -27,7 +27,7 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def round_started(number: int, groups: int, members: int = 5) -> dict[str, Any]:
-    return event("round_started", round=number, groups=groups, sampled_groups=groups, members=[members] * groups)
+    return event("round_started", round=number, groups=groups, sampled_groups=groups, teams=[[9] * members] * groups)
 
 
 def hop(group: int, position: int, members: int = 5, number: int = 1) -> dict[str, Any]:
