@@ -1,10 +1,11 @@
-"""Group managers as processes: spawned when more groups are run, reused while alive, replaced when dead."""
+"""Group managers as processes: started when a round has more groups, reused while alive, replaced when dead."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,17 @@ from fedgsp.messages import AttachTo
 from top_server.managers.client import ManagerClient
 from top_server.record.journal import Recorder
 
-#: Managers that start at the same time; more would only wait for each other's processor.
-SPAWN_AT_ONCE = 4
+#: Managers that start at the same time. A start takes half a second of one core, and hardly waits for anything else:
+#: more managers at the same time would only slow each other down, until none is ready within its deadline.
+SPAWN_AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
 
-#: A manager that does not answer will hardly end when asked.
+#: Time for a manager that does not answer to end when asked, before it is killed.
 DISCARD_GRACE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """A running manager; `address` is what nodes are told."""
+    """A running manager; nodes dial `address`."""
 
     name: str
     address: str
@@ -40,7 +42,7 @@ class Manager:
 
 
 class ManagerPool:
-    """Invariant: every process here was started here, and is stopped here."""
+    """The group managers of a run. Invariant: the pool stops every process that it started."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class ManagerPool:
         self._numbers = itertools.count()
 
     async def ensure(self, count: int) -> list[Manager]:
-        """So many live managers; raises UserError if they cannot be started."""
+        """Returns `count` live managers and starts those that are missing; raises UserError if one cannot start."""
         for dead in [manager for manager in self._managers if manager.process.returncode is not None]:
             await self.discard(dead)
         if self._ports is not None and count > len(self._ports):
@@ -71,36 +73,52 @@ class ManagerPool:
                 f"the round needs {count} group managers but --manager-ports has {len(self._ports)} ports",
                 "widen --manager-ports, which --resume takes too",
             )
-        while len(self._managers) < count:
-            missing = min(count - len(self._managers), SPAWN_AT_ONCE if self._ports is None else 1)
-            # All of them end, and are in the pool if they run, before one that failed ends this.
-            ended = await asyncio.gather(*(self._spawn() for _ in range(missing)), return_exceptions=True)
-            for one in ended:
-                if isinstance(one, BaseException):
-                    raise one
+        if (missing := count - len(self._managers)) > 0:
+            await self._start(missing)
         return self._managers[:count]
 
+    async def _start(self, missing: int) -> None:
+        """Adds managers to the pool; after a failure no further one starts, and those that run stay in the pool."""
+        self._recorder.record("managers_starting", managers=missing)
+        room = asyncio.Semaphore(SPAWN_AT_ONCE if self._ports is None else 1)  # two could try the same port
+        ready = itertools.count(1)
+        failures: list[Exception] = []
+
+        async def start() -> None:
+            async with room:
+                if failures:
+                    return
+                try:
+                    await self._spawn(missing, ready)
+                except Exception as error:
+                    failures.append(error)
+
+        await asyncio.gather(*(start() for _ in range(missing)))
+        if failures:
+            raise failures[0]
+
     async def replace(self, lost: Manager) -> Manager:
-        """Another manager for one that was lost; raises UserError if it cannot be started."""
+        """Returns a new manager in place of a lost one; raises UserError if it cannot be started."""
         await self.discard(lost)
-        return await self._spawn()
+        return await self._spawn(1, itertools.count(1))
 
     async def discard(self, manager: Manager) -> None:
-        """Ends a manager that does not answer, or has ended; the next `ensure` replaces it."""
+        """Removes a manager that does not answer or has ended; the next `ensure` starts another one."""
         if manager in self._managers:
             self._managers.remove(manager)
             code = manager.process.returncode
             reason = "it did not answer" if code is None else f"exit code {code}"
             self._recorder.record("manager_lost", manager=manager.name, reason=reason)
             await stop(manager.process, DISCARD_GRACE_S)
-            await self._channels.drop(manager.address)  # the next one on this port is dialled without a backoff
+            await self._channels.drop(manager.address)  # the next manager on this port is dialled without a backoff
 
     async def close(self) -> None:
         """Stops all managers."""
         await asyncio.gather(*(stop(manager.process) for manager in self._managers))
         self._managers.clear()
 
-    async def _spawn(self) -> Manager:
+    async def _spawn(self, managers: int, ready: Iterator[int]) -> Manager:
+        """Starts one of `managers` that start together; `ready` counts those that have started."""
         name = f"{self._prefix}m{next(self._numbers)}"
         log = self._log_folder / f"manager-{name}.log"
         taken = {manager.port for manager in self._managers}
@@ -119,7 +137,7 @@ class ManagerPool:
             try:
                 address = await ready_line(process, f"group manager {name}", log)
                 _, bound = split_address(address)
-            except PeerError as failed:  # with a range of ports: perhaps somebody else has this one
+            except PeerError as failed:  # with a range of ports: another process may have this one
                 error = failed
                 continue
             except BaseException:
@@ -128,7 +146,8 @@ class ManagerPool:
             client = ManagerClient(name, self._channels.to(address))
             manager = Manager(name, address, process, client, bound)
             self._managers.append(manager)
-            self._recorder.record("manager_spawned", manager=name, pid=process.pid, address=address)
+            where = {"manager": name, "pid": process.pid, "address": address}
+            self._recorder.record("manager_spawned", **where, managers=managers, ready=next(ready))
             return manager
         raise error
 
@@ -143,7 +162,7 @@ async def manager_pool(
     flags: Sequence[str] = (),
     prefix: str = "",
 ) -> AsyncIterator[ManagerPool]:
-    """A pool whose managers end with the block, started with these flags; their names begin with the prefix."""
+    """A pool of managers that are started with `flags` and end with the block; `prefix` begins their names."""
     pool = ManagerPool(host, ports, log_folder, channels, recorder, flags, prefix)
     try:
         yield pool

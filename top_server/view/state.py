@@ -1,27 +1,28 @@
-"""What the view of a run shows, gathered from its events; no drawing and no clock here."""
+"""The state of a run that the live view shows, gathered from its events; no drawing and no clock here."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from fedgsp.words import share
+from top_server.view.lines import count, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LAST_EVENTS = 4
-#: Rounds whose mean duration tells how long those to come will take: later ones have more groups than the first.
+#: The time left is estimated from the mean duration of this many rounds: later rounds have more groups than the first.
 RECENT_ROUNDS = 5
-#: Lines about a local run, at most, where every line stays.
-LOCAL_RUN_LINES = 10
-#: Events that the display shows in its numbers.
-_IN_NUMBERS = ("round_finished", "local_round_finished", "discriminators")
+#: Events that the live view shows as numbers and not as lines.
+_IN_NUMBERS = ("round_finished", "local_round_finished", "discriminators", "managers_starting", "manager_spawned")
 
 
 @dataclass(slots=True)
 class Group:
-    """A group of the round that is on."""
+    """A group of the current round."""
 
     number: int
     members: int = 0
@@ -33,7 +34,7 @@ class Group:
 
 @dataclass(slots=True)
 class Discriminators:
-    """How far the networks are that tell the clients' data apart."""
+    """Progress of the networks that measure how far apart the clients' data are (scheme fedcollab)."""
 
     exchanges: int
     left: int
@@ -42,18 +43,25 @@ class Discriminators:
 
 @dataclass(slots=True)
 class ViewState:
-    """The run as its events told it so far; while every client trains alone first, that run."""
+    """The run according to its events so far; during a local run (`--local-run`), the state of that one."""
 
     #: "alone" for a local run.
     scheme: str = ""
     address: str = ""
+    #: Node -> number of clients that it hosts.
     nodes: dict[str, int] = field(default_factory=dict)
+    #: How many nodes and clients the run waits for, or has had at the same time.
+    all_nodes: int = 0
+    all_clients: int = 0
+    #: Group managers that start together, and how many of them are ready.
+    managers_starting: int = 0
+    managers_ready: int = 0
     rounds: int = 0
-    #: The round that is on, or the last one; 0 before the first.
+    #: The current round, or the last one; 0 before the first.
     round: int = 0
     sampled_groups: int = 0
     groups: dict[int, Group] = field(default_factory=dict)
-    #: None unless they are trained at the moment.
+    #: None unless distances between clients are being measured.
     discriminators: Discriminators | None = None
     finished_rounds: int = 0
     accuracies: list[float] = field(default_factory=list)
@@ -63,39 +71,49 @@ class ViewState:
     round_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
     last_events: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_EVENTS))
 
-    def apply(self, event: Mapping[str, Any]) -> None:
-        """Take in one event; kinds and fields that are not known change nothing."""
+    def apply(self, event: Mapping[str, Any]) -> str | None:
+        """Update the state by one event and return the event's line, or None; unknown events change nothing."""
         change = _CHANGES.get(event["event"])
         if change is not None:
             change(self, event)
         line = describe(event)
+        if line is not None and event["event"] in ("node_joined", "node_left") and event.get("reason") != "dismissed":
+            line += f" ({self.present})"
         if line is not None and event["event"] not in _IN_NUMBERS:
             self.last_events.append(line)
+        return line
 
     @property
     def clients(self) -> int:
-        """Clients that the nodes of the moment host."""
+        """Number of clients that the present nodes host."""
         return sum(self.nodes.values())
 
     @property
+    def present(self) -> str:
+        """How many nodes and clients are there, such as "1 of 4 nodes, 6 of 24 clients"."""
+        nodes = share(len(self.nodes), self.all_nodes, "node")
+        return f"{nodes}, {share(self.clients, self.all_clients, 'client')}"
+
+    @property
     def seconds_left(self) -> float | None:
-        """An estimate from recent rounds, at the end of the last one; None before the first ended."""
+        """An estimate from recent rounds, made at the end of the last one; None before the first round ended."""
         if not self.round_seconds or self.finished:
             return None
         return sum(self.round_seconds) / len(self.round_seconds) * max(self.rounds - self.finished_rounds, 0)
-
-
-def count(value: Any) -> int:
-    """A number of things, told as such or as their list."""
-    return len(value) if isinstance(value, list) else int(value or 0)
 
 
 def _listening(state: ViewState, event: Mapping[str, Any]) -> None:
     state.address = str(event.get("address", ""))
 
 
+def _waiting(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.all_nodes = max(state.all_nodes, count(event.get("nodes")))
+    state.all_clients = max(state.all_clients, count(event.get("clients")))
+
+
 def _node_joined(state: ViewState, event: Mapping[str, Any]) -> None:
     state.nodes[str(event.get("node"))] = count(event.get("clients"))
+    state.all_nodes, state.all_clients = max(state.all_nodes, len(state.nodes)), max(state.all_clients, state.clients)
 
 
 def _node_left(state: ViewState, event: Mapping[str, Any]) -> None:
@@ -106,14 +124,18 @@ def _run_started(state: ViewState, event: Mapping[str, Any]) -> None:
     state.scheme = str(event.get("scheme", ""))
     state.rounds = count(event.get("rounds"))
     state.started = datetime.fromisoformat(event["time"])
-    # What a local run left.
-    state.round = state.finished_rounds = 0
+    # A local run may have left other values; a resumed run begins after the last round that was saved.
+    state.round = state.finished_rounds = count(event.get("round"))
     state.accuracies.clear()
     state.round_seconds.clear()
 
 
+def _managers(state: ViewState, event: Mapping[str, Any]) -> None:
+    state.managers_starting, state.managers_ready = count(event.get("managers")), count(event.get("ready"))
+
+
 def _local_run_started(state: ViewState, event: Mapping[str, Any]) -> None:
-    _run_started(state, {**event, "scheme": "alone"})
+    _run_started(state, {**event, "scheme": "alone", "round": 0})
     state.round = 1
 
 
@@ -138,9 +160,9 @@ def _round_started(state: ViewState, event: Mapping[str, Any]) -> None:
 
 
 def _in_training(state: ViewState, event: Mapping[str, Any]) -> Group | None:
-    """The group that an event is about; None if it is of a survey: these have numbers, too, but are no groups.
+    """The group of an event; None for events of a survey, which asks clients something outside the training.
 
-    Surveys are made before the groups of a round begin, with the number of this round or of one before, and after.
+    Surveys come before and after the training of a round, and use group numbers too.
     """
     group = state.groups.get(event.get("group", -1))
     return group if group and group.state == "training" and event.get("round") == state.round else None
@@ -181,11 +203,16 @@ def _run_finished(state: ViewState, _event: Mapping[str, Any]) -> None:
 
 _CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
     "listening": _listening,
+    "waiting_for_nodes": _waiting,
+    "waiting_for_clients": _waiting,
     "node_joined": _node_joined,
     "node_left": _node_left,
     "local_run_started": _local_run_started,
     "local_round_finished": _local_round_finished,
     "run_started": _run_started,
+    "run_resumed": _run_started,
+    "managers_starting": _managers,
+    "manager_spawned": _managers,
     "discriminators": _discriminators,
     "distances_found": _distances_found,
     "round_started": _round_started,
@@ -195,85 +222,4 @@ _CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
     "group_failed": _group_ended,
     "round_finished": _round_finished,
     "run_finished": _run_finished,
-}
-
-
-def describe(event: Mapping[str, Any]) -> str | None:
-    """One line about an event that a person wants to hear of; None for the others, and for most of a long set-up."""
-    template = _LINES.get(event["event"])
-    if template is None or not _TOLD.get(event["event"], _always)(event):
-        return None
-    fields = defaultdict(lambda: "-", {name: _shown(name, value) for name, value in event.items()})
-    fields["hosted"] = str(count(event.get("clients")))
-    moved = (event.get(name) for name in ("bytes", "bytes_direct", "bytes_relayed"))
-    fields["bytes"] = size(sum(count(one) for one in moved))
-    return template.format_map(fields)
-
-
-def _always(_event: Mapping[str, Any]) -> bool:
-    return True
-
-
-def _tenth(event: Mapping[str, Any]) -> bool:
-    """Whether a round of a local run ends one of `LOCAL_RUN_LINES` parts of it, or fewer if it is short."""
-    number, rounds = count(event.get("round")), count(event.get("rounds"))
-    return number == rounds or number % max(1, -(-rounds // LOCAL_RUN_LINES)) == 0
-
-
-def _round_number(event: Mapping[str, Any]) -> bool:
-    """Whether 0 to 9, 10, 20, ... 100, 200, ... exchanges came before: ever fewer, as nobody knows how many follow."""
-    return len(str(count(event.get("exchanges")) - 1).rstrip("0")) <= 1
-
-
-_TOLD: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-    "local_round_finished": _tenth,
-    "discriminators": _round_number,
-}
-
-
-def _shown(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.1f}" if name == "seconds" else f"{value:.4f}"
-    return str(value)
-
-
-def size(count: float) -> str:
-    """Bytes with a unit that keeps the number short."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
-_LINES: dict[str, str] = {
-    "listening": "listening on {address}",
-    "node_joined": "node {node} joined with {hosted} clients",
-    "node_left": "node {node} left: {reason}",
-    "node_refused": "node {node} was refused: {reason}",
-    "manager_lost": "group manager {manager} was lost: {reason}",
-    "run_started": "run started: {scheme}, {rounds} rounds, {hosted} clients",
-    "state_damaged": "warning: {reason}; the run goes on from the state before, and its rounds since are played again",
-    "not_evaluated": "round {round} was not evaluated: {reason}",
-    "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
-    "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
-    "group_failed": "round {round}, group {group} failed: {reason}",
-    "newcomers": "round {round}: clients {clients} came while training goes on",
-    "client_placed": "round {round}: client {client} came while training goes on, and joined group {group}",
-    "layer_chosen": "updates are compared by layer {layer}",
-    "discriminators": "telling the clients' data apart: {exchanges} exchanges, {left} of {pairs} pairs left",
-    "not_compared": "round {round}: the data of client {client} are not compared with the others': {reason}",
-    "distances_found": "round {round}: told the data of {hosted} clients apart in {seconds} s, {bytes}",
-    "local_run_started": "every client trains alone for {rounds} rounds first, recorded in {directory}",
-    "gains_not_told": "gains over training alone are not told of clients {clients}: {reason}",
-    "local_round_finished": "alone: round {round} of {rounds}, accuracy {accuracy}, {seconds} s",
-    "update_missing": "the update of client {client} is missing: {reason}",
-    "model_lost": "the model of client {client} is lost: {reason}",
-    "model_not_saved": "the model of client {client} was not saved: {reason}",
-    "clients_served": "accuracy over the clients: mean {mean}, deviation {std}, from {min} to {max}",
-    "round_finished": "round {round}: {sampled_groups} of {groups} groups, {clients_trained} clients, "
-    "accuracy {accuracy}, loss {loss}, {seconds} s, {bytes}",
-    "run_finished": "run finished: {rounds} rounds, accuracy {accuracy}, {seconds} s",
 }

@@ -1,4 +1,4 @@
-"""What a person, or a program, sees of a run while it lasts; it only listens to the journal."""
+"""Shows a run on stdout while it lasts, to a person or to a program; it only reads the journal's events."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedgsp.words import counted
+from top_server.record.directory import is_worth_keeping
 from top_server.record.history import to_line
 from top_server.view.printing import Printer, printing
-from top_server.view.state import LAST_EVENTS, ViewState, describe
+from top_server.view.state import LAST_EVENTS, ViewState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +32,7 @@ GROUP_WIDTH = 26
 BAR_WIDTH = 10
 HEAD_GAP = 2
 SPARKLINE_WIDTH = 30
-#: Lines of the drawing that are not groups: three of numbers, one of "and more", the events, and one for the cursor.
+#: Lines that are not groups: three lines of numbers, "and more", the last events, and the line of the cursor.
 OTHER_LINES = 5 + LAST_EVENTS
 _STEPS = "▁▂▃▄▅▆▇█"
 _ASCII_STEPS = "_.-=+*#@"
@@ -40,9 +42,9 @@ _ORDER = list(_STYLES)
 
 @contextlib.contextmanager
 def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[None]:
-    """Show the run on stdout: JSON lines, a live display where it is a terminal, or else a line per round."""
+    """Show the run on stdout: as JSON lines, or as a live view on a terminal, or else as lines of text."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for the display: names may have any letters
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may have letters that stdout cannot encode
     with printing() as printer:
         if json:
             with _subscribed(journal, lambda event: printer.put(to_line(event))):
@@ -53,7 +55,8 @@ def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[
             with _display(journal, console) if console.is_interactive else _lines(journal, printer):
                 yield
         finally:
-            printer.put(f"recorded in {directory.path}\n")
+            if is_worth_keeping(directory):
+                printer.put(f"recorded in {directory.path}\n")
 
 
 @contextlib.contextmanager
@@ -74,12 +77,12 @@ def _display(journal: Journal, console: Console) -> Iterator[None]:
             state.apply(event)
 
     def frame() -> ConsoleRenderable:
-        with lock:  # a thread of Live's draws, while events come in
+        with lock:  # `Live` draws in its own thread while events arrive
             return draw(state, datetime.now(UTC), console.width, console.height, ascii_only=console.options.ascii_only)
 
     with (
         _subscribed(journal, apply),
-        # A log that goes to the same terminal appears above the display; one that goes elsewhere is left alone.
+        # Log lines that go to the same terminal appear above the live view; a redirected log is left as it is.
         Live(console=console, get_renderable=frame, redirect_stderr=sys.stderr.isatty()),
     ):
         yield
@@ -87,8 +90,10 @@ def _display(journal: Journal, console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lines(journal: Journal, printer: Printer) -> Iterator[None]:
+    state = ViewState()
+
     def tell(event: Event) -> None:
-        line = describe(event)
+        line = state.apply(event)
         if line is not None:
             printer.put(f"{event['time'][11:19]} {line}\n")
 
@@ -97,14 +102,16 @@ def _lines(journal: Journal, printer: Printer) -> Iterator[None]:
 
 
 def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: bool = False) -> ConsoleRenderable:
-    """The display, no larger than a terminal of `width` x `height`."""
+    """The live view, no larger than a terminal of `width` columns and `height` lines."""
     if not state.started:
         where = f"waiting for nodes at {state.address}" if state.address else "starting"
-        lines = [Text(f"{where}: {len(state.nodes)} nodes with {state.clients} clients", "bold")]
-        return _fitted([*lines, *_events(state)])
-    numbers = Text(f"{len(state.nodes)} nodes, {state.clients} clients")
+        return _fitted([Text(f"{where}: {state.present}", "bold"), *_events(state)])
+    numbers = Text(state.present)
     if found := state.discriminators:
         numbers.append(f"   {found.exchanges} exchanges, {found.left} of {found.pairs} pairs left", "bold")
+    if state.managers_ready < state.managers_starting:
+        starting = counted(state.managers_starting, "group manager")
+        numbers.append(f"   starting {starting}: {state.managers_ready} ready", "bold")
     if state.accuracies:
         numbers.append(f"   accuracy {state.accuracies[-1]:.4f} ", "bold")
         numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
@@ -132,8 +139,8 @@ def _head(state: ViewState, now: datetime, width: int) -> Table:
     assert state.started is not None
     total: int | None
     if found := state.discriminators:
-        # No time is told: how many exchanges will follow is not known. Until a pair has stopped the bar only moves.
-        title, left = "telling data apart", None
+        # The number of further exchanges is unknown: no time is shown, and the bar pulses until a pair has stopped.
+        title, left = "measuring distances", None
         done, total = found.pairs - found.left, found.pairs if found.left < found.pairs else None
     else:
         title = f"round {state.round} of {state.rounds}" if state.round else f"before round 1 of {state.rounds}"
@@ -153,9 +160,9 @@ def _groups(state: ViewState, width: int, most_lines: int) -> list[ConsoleRender
         return []
     states = [group.state for group in state.groups.values()]
     counts = ", ".join(f"{states.count(name)} {name}" for name in _ORDER if name in states)
-    title = Text(f"{state.sampled_groups} groups{': ' if counts else ''}{counts}")
+    title = Text(f"{counted(state.sampled_groups, 'group')}{': ' if counts else ''}{counts}")
     columns = max(width // GROUP_WIDTH, 1)
-    # Those at work first, for the others have nothing to show any more.
+    # Groups that still train come first; the others no longer change.
     ordered = sorted(state.groups.values(), key=lambda group: (_ORDER.index(group.state), group.number))
     shown = ordered[: columns * most_lines]
     table = Table.grid(padding=(0, 1))

@@ -107,7 +107,7 @@ async def test_a_port_that_somebody_else_has_is_passed_over(tmp_path: Path) -> N
             (manager,) = await managers.ensure(1)
             assert manager.port == ports[1]
             assert await answers(manager)
-            assert len(recorder.events) == 1
+            assert len(recorder.of_kind("manager_spawned")) == 1
             with pytest.raises(PeerError, match="did not start"):  # the other port is still taken
                 await managers.ensure(2)
             assert await managers.ensure(1) == [manager]
@@ -118,7 +118,7 @@ async def test_a_manager_that_cannot_start_is_told_with_the_end_of_its_log(tmp_p
         with pytest.raises(PeerError, match=r"group manager m0 did not start \(exit code 2\)") as caught:
             await managers.ensure(1)
     assert "cannot listen on 192.0.2.1:0" in caught.value.remedy
-    assert recorder.events == []
+    assert recorder.of_kind("manager_spawned") == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*"])

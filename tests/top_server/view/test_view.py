@@ -12,7 +12,8 @@ from rich.console import Console
 
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Journal
-from top_server.view.state import ViewState, describe, size
+from top_server.view.lines import describe, size
+from top_server.view.state import ViewState
 from top_server.view.watching import draw, duration, sparkline, watching
 
 if TYPE_CHECKING:
@@ -55,6 +56,52 @@ def drawn(state: ViewState, width: int = 80, height: int = 24, **options: bool) 
     console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None)
     console.print(draw(state, START + timedelta(seconds=90), width, height, **options))
     return file.getvalue().splitlines()
+
+
+def test_a_resumed_run_is_shown_from_the_round_after_which_it_continues() -> None:
+    begun = started()[:3]
+    resumed = event("run_resumed", clients=24, nodes=2, rounds=20, round=15, scheme="fedgsp")
+    state = state_after(*begun, event("waiting_for_clients", clients=24, timeout=120.0), resumed)
+    assert "fedgsp  round 15 of 20" in drawn(state)[0]
+    state.apply(event("round_finished", round=16, seconds=10.0))
+    assert state.seconds_left == pytest.approx(40.0)
+    assert describe(resumed) == "run resumed: fedgsp, after round 15 of 20, 24 clients"
+
+
+def test_managers_that_start_are_counted_until_all_are_ready() -> None:
+    state = state_after(*started(), event("managers_starting", managers=40))
+    for ready in range(1, 13):
+        state.apply(event("manager_spawned", manager=f"m{ready}", managers=40, ready=ready))
+    assert "starting 40 group managers: 12 ready" in drawn(state)[1]
+    state.apply(event("manager_spawned", manager="m39", managers=40, ready=40))
+    assert "starting" not in drawn(state)[1]
+
+
+def test_of_many_managers_the_start_and_each_quarter_is_a_line_and_of_few_nothing() -> None:
+    def lines(managers: int) -> list[str | None]:
+        starts = [event("managers_starting", managers=managers)]
+        starts += [event("manager_spawned", managers=managers, ready=ready) for ready in range(1, managers + 1)]
+        return [line for line in map(describe, starts) if line]
+
+    ready = [f"starting 40 group managers: {number} ready" for number in (10, 20, 30, 40)]
+    assert lines(40) == ["starting 40 group managers", *ready]
+    assert lines(2) == []
+
+
+def test_counts_say_of_how_many_and_one_is_singular() -> None:
+    state = ViewState()
+    wait = event("waiting_for_nodes", nodes=2, clients=1, timeout=120.0)
+    assert state.apply(wait) == "waiting at most 120 s for 2 nodes and 1 client"
+    one = event("node_joined", node="a", clients=[0])
+    assert state.apply(one) == "node a joined with 1 client (1 of 2 nodes, 1 client)"
+    assert state.apply(event("node_joined", node="b", clients=[1, 2])) == (
+        "node b joined with 2 clients (2 nodes, 3 clients)"
+    )
+    assert state.apply(event("node_left", node="b", reason="lost")) == (
+        "node b left: lost (1 of 2 nodes, 1 of 3 clients)"
+    )
+    row = event("round_finished", round=1, groups=1, sampled_groups=1, clients_trained=1)
+    assert describe(row) == "round 1: 1 of 1 group, 1 client, accuracy -, loss -, - s, 0 B"
 
 
 def test_nodes_come_and_go() -> None:
@@ -128,7 +175,7 @@ def test_a_local_run_is_followed_as_the_run_that_it_is() -> None:
     assert "alone  round 3 of 20" in lines[0]
     assert "about 0:00:36 left" in lines[0]
     assert "accuracy 0.0200" in lines[1]
-    assert "every client trains alone for 20 rounds first" in "\n".join(lines)
+    assert "first every client trains alone for 20 rounds" in "\n".join(lines)
     assert "alone  round 1 of 20" in drawn(state_after(*alone()))[0]
     assert "alone  round 20 of 20" in drawn(state_after(*alone(20)))[0]
 
@@ -147,7 +194,7 @@ def test_before_the_first_round_no_round_0_is_told() -> None:
 def test_discriminators_are_counted_until_the_distances_are_found() -> None:
     state = state_after(*started(), discriminators(51, left=12))
     head, numbers, *events = drawn(state)
-    assert "fedgsp  telling data apart" in head
+    assert "fedgsp  measuring distances" in head
     assert "51 exchanges, 12 of 28 pairs left" in numbers
     assert not any("exchanges" in line for line in events)
     state.apply(event("distances_found", round=1, clients=[0, 1], seconds=3.0, bytes=10))
@@ -163,7 +210,7 @@ def test_discriminators_of_newcomers_hide_the_groups_of_the_round_before() -> No
 
 @pytest.mark.parametrize(("left", "filled"), [(28, None), (14, 10), (0, 20)])
 def test_the_bar_is_of_pairs_that_stopped_and_moves_before_the_first(left: int, filled: int | None) -> None:
-    bar = drawn(state_after(*started(), discriminators(1, left)))[0].split("apart")[1].split()[0]
+    bar = drawn(state_after(*started(), discriminators(1, left)))[0].split("distances")[1].split()[0]
     assert filled is None or bar.count("━") + bar.count("╸") == filled
     assert filled is not None or len(bar) == 20
 
@@ -195,7 +242,7 @@ def test_a_client_that_is_not_compared_is_a_line_with_the_reason() -> None:
     line = describe(event("not_compared", round=2, client=7, reason="it has less than 2 training samples"))
     assert line is not None
     assert "round 2" in line
-    assert "client 7 are not compared with the others': it has less than 2 training samples" in line
+    assert "client 7 is not compared with the others: it has less than 2 training samples" in line
 
 
 def test_a_round_without_an_evaluation_keeps_the_last_accuracy() -> None:
@@ -257,8 +304,11 @@ def test_the_bar_makes_room_for_what_is_written() -> None:
 
 
 def test_before_the_run_it_says_whom_it_waits_for() -> None:
-    assert drawn(ViewState())[0] == "starting: 0 nodes with 0 clients"
-    assert "waiting for nodes at 127.0.0.1:7000: 2 nodes with 24 clients" in drawn(state_after(*started()[:3]))[0]
+    waits = event("waiting_for_nodes", nodes=4, clients=30, timeout=120.0)
+    joined = started()[:2]
+    assert drawn(ViewState())[0] == "starting: 0 nodes, 0 clients"
+    state = state_after(joined[0], waits, joined[1])
+    assert "waiting for nodes at 127.0.0.1:7000: 1 of 4 nodes, 20 of 30 clients" in drawn(state)[0]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 15), (200, 60), (20, 10)])

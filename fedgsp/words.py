@@ -1,0 +1,13 @@
+"""Numbers of things in texts for people."""
+
+from __future__ import annotations
+
+
+def counted(number: int | None, noun: str) -> str:
+    """The number with its noun, such as "1 node" or "2 nodes"; "- nodes" for an unknown number."""
+    return f"{'-' if number is None else f'{number:,}'} {noun if number == 1 else f'{noun}s'}"
+
+
+def share(number: int, total: int, noun: str) -> str:
+    """How many of all, such as "1 of 4 nodes"; only "4 nodes" if they are all."""
+    return counted(number, noun) if number >= total else f"{number:,} of {counted(total, noun)}"

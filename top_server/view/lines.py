@@ -1,0 +1,141 @@
+"""One line of text for each event that a person should read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from fedgsp.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Lines about a local run, at most; in plain output every line stays visible.
+LOCAL_RUN_LINES = 10
+#: A start of fewer group managers takes about a second and gets no line.
+FEW_MANAGERS = 5
+
+
+def describe(event: Mapping[str, Any]) -> str | None:
+    """The line for an event; None for events that are only recorded, and for most events of a long preparation."""
+    template = _LINES.get(event["event"])
+    if template is None or not _SHOWN.get(event["event"], _always)(event):
+        return None
+    fields = defaultdict(lambda: "-", {name: _text(name, value) for name, value in event.items()})
+    for name, noun in _COUNTED.items():
+        fields[f"{name}_counted"] = counted(None if event.get(name) is None else count(event[name]), noun)
+    moved = (event.get(name) for name in ("bytes", "bytes_direct", "bytes_relayed"))
+    fields["bytes"] = size(sum(count(one) for one in moved))
+    return template.format_map(fields)
+
+
+def count(value: Any) -> int:
+    """A number of things, given as a number or as their list."""
+    return len(value) if isinstance(value, list) else int(value or 0)
+
+
+def size(number: float) -> str:
+    """A number of bytes with a unit that keeps it short."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"
+
+
+def _always(_event: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _tenth(event: Mapping[str, Any]) -> bool:
+    """Whether a local run's round is the last one, or the last of one of `LOCAL_RUN_LINES` equal parts."""
+    number, rounds = count(event.get("round")), count(event.get("rounds"))
+    return number == rounds or number % max(1, -(-rounds // LOCAL_RUN_LINES)) == 0
+
+
+def _round_number(event: Mapping[str, Any]) -> bool:
+    """Whether 0 to 9, 10, 20, ... 100, 200, ... exchanges came before: ever fewer, since their total is unknown."""
+    return len(str(count(event.get("exchanges")) - 1).rstrip("0")) <= 1
+
+
+def _many_managers(event: Mapping[str, Any]) -> bool:
+    return count(event.get("managers")) >= FEW_MANAGERS
+
+
+def _quarter(event: Mapping[str, Any]) -> bool:
+    """Whether another quarter of the group managers that start together is ready."""
+    managers, ready = count(event.get("managers")), count(event.get("ready"))
+    return managers >= FEW_MANAGERS and (ready == managers or ready % -(-managers // 4) == 0)
+
+
+_SHOWN: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "local_round_finished": _tenth,
+    "discriminators": _round_number,
+    "managers_starting": _many_managers,
+    "manager_spawned": _quarter,
+}
+
+
+_FORMATS = {"seconds": ".1f", "timeout": "g"}
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return format(value, _FORMATS.get(name, ".4f"))
+    return str(value)
+
+
+#: Field -> noun: the template field `clients_counted` becomes "1 client" or "2 clients".
+_COUNTED = {
+    "clients": "client",
+    "clients_trained": "client",
+    "nodes": "node",
+    "groups": "group",
+    "rounds": "round",
+    "exchanges": "exchange",
+    "pairs": "pair",
+    "managers": "group manager",
+    "hops": "training",
+}
+_LINES: dict[str, str] = {
+    "listening": "listening on {address}",
+    "waiting_for_nodes": "waiting at most {timeout} s for {nodes_counted} and {clients_counted}",
+    "waiting_for_clients": "waiting at most {timeout} s for the {clients_counted} of the interrupted run",
+    "node_joined": "node {node} joined with {clients_counted}",
+    "node_left": "node {node} left: {reason}",
+    "node_refused": "node {node} was refused: {reason}",
+    "managers_starting": "starting {managers_counted}",
+    "manager_spawned": "starting {managers_counted}: {ready} ready",
+    "manager_lost": "group manager {manager} was lost: {reason}",
+    "run_started": "run started: {scheme}, {rounds_counted}, {clients_counted}",
+    "run_resumed": "run resumed: {scheme}, after round {round} of {rounds}, {clients_counted}",
+    "round_resumed": "round {round} continues after {hops_counted} of its first part",
+    "clients_missing": "clients {clients} did not come back; the run continues without them",
+    "state_damaged": "warning: {reason}; the run continues from the saved state before it and repeats later rounds",
+    "initial_model_failed": "the initial model {model} could not be made: {reason}",
+    "not_evaluated": "round {round} was not evaluated: {reason}",
+    "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
+    "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
+    "client_left_out": "client {client} is left out of the run: {reason}",
+    "group_resumed": "round {round}, group {group}: group manager {manager} takes over",
+    "group_failed": "round {round}, group {group} failed: {reason}",
+    "round_failed": "round {round} failed: {reason}",
+    "newcomers": "round {round}: clients {clients} joined during the run",
+    "client_placed": "round {round}: client {client} joined during the run and was placed in group {group}",
+    "layer_chosen": "updates are compared by layer {layer}",
+    "discriminators": "measuring distances between clients: {exchanges_counted}, {left} of {pairs_counted} left",
+    "not_compared": "round {round}: client {client} is not compared with the others: {reason}",
+    "distances_found": "round {round}: measured distances between {clients_counted} in {seconds} s, {bytes}",
+    "local_run_started": "first every client trains alone for {rounds_counted}, recorded in {directory}",
+    "gains_not_told": "gains over training alone are unknown for clients {clients}: {reason}",
+    "local_round_finished": "alone: round {round} of {rounds}, accuracy {accuracy}, {seconds} s",
+    "update_missing": "the update of client {client} is missing: {reason}",
+    "model_lost": "the model of client {client} is lost: {reason}",
+    "model_not_saved": "the model of client {client} was not saved: {reason}",
+    "clients_served": "accuracy over the clients: mean {mean}, deviation {std}, from {min} to {max}",
+    "round_finished": "round {round}: {sampled_groups} of {groups_counted}, {clients_trained_counted}, "
+    "accuracy {accuracy}, loss {loss}, {seconds} s, {bytes}",
+    "run_finished": "run finished: {rounds_counted}, accuracy {accuracy}, {seconds} s",
+}
