@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 LIFELINE_VARIABLE = "FEDGSP_LIFELINE"
 READY_TIMEOUT_S = 30.0
 STOP_GRACE_S = 5.0
+#: Lines of a log that an error message quotes.
+TAIL_LINES = 5
 #: Exit codes of a process that was asked to stop, as shells count them.
 SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -108,7 +110,7 @@ async def ready_line(child: asyncio.subprocess.Process, name: str, log: Path | N
     raise PeerError(f"{name} {why}", f"its log ends: {tail(log)}")
 
 
-def tail(log: Path | None, lines: int = 5) -> str:
+def tail(log: Path | None, lines: int = TAIL_LINES) -> str:
     """The last lines of a log, as one line."""
     if log is None or not log.exists():
         return "(no log)"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedgsp import commands, lifecycle, logs, tls
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, UserError
 from fedgsp.settings.checks import flag
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given, settled, with_flags
@@ -19,7 +21,10 @@ from top_server.choosing import NAMES
 from top_server.resume.find import may_change
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from top_server.record.directory import RunDirectory
+    from top_server.record.journal import Journal
 
 NAME = "top-server"
 OUTPUT = "Output"
@@ -75,24 +80,20 @@ def _run(settings: RunConfig, json: bool) -> int:
     # What --help and a bad flag can do without, most of all gRPC.
     from top_server import choosing, local_run, server
     from top_server.record.directory import prepare
-    from top_server.record.journal import Journal
-    from top_server.view.watching import watching
 
     choosing.choose(settings)  # refuses what cannot work together before a directory is taken
     credentials = server.credentials(settings)
     local_run.check(settings)
+    existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)
     settings = dataclasses.replace(settings, run_dir=directory.path)
-    with Journal(directory) as journal, watching(journal, directory, json):
-        return lifecycle.run(server.run(settings, journal, credentials))
+    return _play(directory, json, lambda journal: server.run(settings, journal, credentials), existed)
 
 
 def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
     from top_server import choosing, server
     from top_server.record.directory import RunDirectory
-    from top_server.record.journal import Journal
     from top_server.resume import find as resuming
-    from top_server.view.watching import watching
 
     directory = RunDirectory(path.absolute())
     resumed = resuming.find(directory)
@@ -102,10 +103,41 @@ def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
     choosing.choose(settings)
     resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
-    with Journal(directory) as journal, watching(journal, directory, json):
-        resumed = resuming.find(directory)  # again, as nobody else records there any more
+
+    def rest(journal: Journal) -> Coroutine[Any, Any, None]:
+        resumed = resuming.find(directory)  # again: only from now on no other process records there
         resuming.mend(directory, resumed.round)
-        return lifecycle.run(server.run(settings, journal, credentials, resumed))
+        return server.run(settings, journal, credentials, resumed)
+
+    return _play(directory, json, rest)
+
+
+def _play(
+    directory: RunDirectory, json: bool, main: Callable[[Journal], Coroutine[Any, Any, None]], existed: bool = True
+) -> int:
+    """Plays a run to its end and returns the exit code; `existed`: whether the directory was there before.
+
+    The last line of a run that was interrupted says how to resume it. A start at which nothing happened leaves no
+    files.
+    """
+    from top_server.record import directory as directories
+    from top_server.record.journal import Journal
+    from top_server.resume import state
+    from top_server.view.watching import watching
+
+    code = 1
+    with Journal(directory) as journal:
+        try:
+            with watching(journal, directory, json):
+                code = lifecycle.run(main(journal))
+        except UserError as error:
+            code = logs.report(error)
+        finally:
+            if not directories.is_worth_keeping(directory):
+                directories.remove(directory, folder_too=not existed)
+            elif code and state.is_in(directory):
+                sys.stderr.write(f"to continue this run: {NAME} --resume {shlex.quote(str(directory.path))}\n")
+    return code
 
 
 @app.command()

@@ -27,6 +27,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
+from fedgsp.words import share
 from top_server import grouping_service, local_run, rounds
 from top_server.choosing import absent, check_head, choose, options
 from top_server.grouping import GROUPINGS
@@ -111,7 +112,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             if resumed and resumed.saved:
                 await _wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
-                await _wait_for_nodes(config, membership)
+                await _wait_for_nodes(config, membership, journal)
             manager_ports.check(config, scheme, len(membership.clients))
 
             def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
@@ -223,9 +224,10 @@ async def _not_here(model_id: str) -> None:
 async def _wait_for_return(
     clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
 ) -> None:
-    """A run goes on without those that do not come back: they may have gone for good."""
+    """Waits for the clients of an interrupted run; clients that do not come back in time are left out."""
+    journal.record("waiting_for_clients", clients=len(clients), timeout=join_timeout)
     if not await membership.wait_for(1, 1, join_timeout):
-        raise RunError(f"after {join_timeout:.0f} s no node had come back", "start the nodes again")
+        raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
     missing = await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout))
     if missing:
         journal.record("clients_missing", clients=sorted(missing))
@@ -253,13 +255,15 @@ async def _doors(
         await server.stop(SHUTDOWN_GRACE_S)
 
 
-async def _wait_for_nodes(config: RunConfig, membership: Membership) -> None:
+async def _wait_for_nodes(config: RunConfig, membership: Membership, journal: Journal) -> None:
     nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
+    journal.record("waiting_for_nodes", nodes=nodes, clients=clients, timeout=config.join_timeout)
     if not await membership.wait_for(nodes, clients, config.join_timeout):
-        have = f"{membership.nodes} of {nodes} nodes and {len(membership.clients)} of {clients} clients"
+        joined = share(membership.nodes, nodes, "node")
+        hosted = share(len(membership.clients), clients, "client")
         raise RunError(
-            f"after {config.join_timeout:.0f} s only {have} had joined",
-            "start the others, or change --min-nodes, --min-clients or --join-timeout",
+            f"only {joined} with {hosted} joined within {config.join_timeout:.0f} s",
+            "start the other nodes, or change --min-nodes, --min-clients or --join-timeout",
         )
 
 

@@ -143,6 +143,9 @@ async def test_nothing_is_left_of_a_run_that_is_stopped_or_killed(tmp_path: Path
         run.send(signal)
         assert await run.ended(DEADLINE_S) == code
         await assert_gone(family)
+    if signal == SIGTERM:
+        assert run.errors.splitlines()[-1] == f"to continue this run: top-server --resume {tmp_path / 'run'}"
+        assert not of_kind(run, "node_refused")
 
 
 async def test_a_killed_node_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -11,15 +11,13 @@ import pytest
 from support.certificates import Authority
 
 import fedgsp
-from fedgsp.errors import ConfigError, RunError
+from fedgsp.errors import ConfigError, RunError, TaskError
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
-from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine
 from fedgsp.settings.run import RunConfig
 from top_server import cli
 from top_server.choosing import NAMES
-from top_server.record.history import read_lines
 
 TOP_SERVER = [sys.executable, "-m", "top_server"]
 
@@ -114,30 +112,30 @@ def test_options_of_a_file_go_with_the_task_they_belong_to() -> None:
     assert combine(base, {"grouping": "random"}, NAMES).grouping_option == {}
 
 
-def test_a_run_that_nobody_joins_ends_with_its_record_and_a_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("existed", [False, True], ids=["new", "there before"])
+def test_a_start_that_nobody_joins_ends_with_the_reason_and_leaves_no_files(tmp_path: Path, existed: bool) -> None:
     settings, record = tmp_path / "settings.toml", tmp_path / "run"
-    settings.write_text('seed = 9\nrounds = 7\nlisten = "127.0.0.1:0"\njoin_timeout = 0.1\n')
-    arguments = [
-        "--config",
-        str(settings),
-        "--rounds",
-        "3",
-        "--task-option",
-        "a=b",
-        "--run-dir",
-        str(record),
-        "--json",
-    ]
+    settings.write_text('rounds = 7\nlisten = "127.0.0.1:0"\njoin_timeout = 0.1\n')
+    if existed:
+        record.mkdir()
+    arguments = ["--config", str(settings), "--run-dir", str(record)]
     ended = subprocess.run([*TOP_SERVER, *arguments], capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == RunError.exit_code
-    assert [json.loads(line)["event"] for line in ended.stdout.splitlines()] == ["listening"]
-    assert ended.stderr.splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in ended.stderr
-    config = load(RunConfig, record / "config.toml")
-    assert (config.seed, config.rounds, config.task_option, config.run_dir) == (9, 3, {"a": "b"}, None)
-    again = subprocess.run([*TOP_SERVER, *arguments], capture_output=True, text=True, timeout=50, check=False)
-    assert again.returncode == RunError.exit_code  # the same, and not that a run is there
-    assert [event["event"] for event in read_lines(record / "events.jsonl")] == ["listening"]
+    assert [line[9:] for line in ended.stdout.splitlines()[1:]] == ["waiting at most 0.1 s for 1 node and 1 client"]
+    (reason,) = ended.stderr.splitlines()
+    assert reason.startswith("error: only 0 of 1 node with 0 of 1 client joined")
+    assert (list(record.iterdir()) == []) if existed else not record.exists()
+
+
+def test_a_failed_start_in_the_usual_place_leaves_no_folder_there(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def factory():\n    raise ValueError('no key to the archive')\n")
+    arguments = ["--listen", "127.0.0.1:0", "--local-nodes", "1", "--task", "broken:factory"]
+    command = [*TOP_SERVER, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=tmp_path)
+    assert ended.returncode == TaskError.exit_code
+    assert "no key to the archive" in ended.stderr  # the log of the node, which goes with the folder
+    assert "recorded in" not in ended.stdout
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -1,4 +1,4 @@
-"""Nodes that a run starts on its own machine."""
+"""Local nodes: processes that a run starts on its own machine."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 
-#: A child says by its exit code what kind of mistake it met; the run ends with the same.
+#: The exit code of a node tells the kind of its error; the run ends with the same kind.
 _ERRORS: dict[int, type[UserError]] = {kind.exit_code: kind for kind in UserError.__subclasses__()}
 
 
 def name_of(index: int) -> str:
-    """The name of a local node, in the record of the run and of its log."""
+    """The name of a local node in the record, and of its log file."""
     return f"node-{index}"
 
 
 def blocks(clients: int, nodes: int) -> list[range]:
-    """Clients 0 .. clients-1 dealt to nodes as contiguous blocks whose sizes differ by one at most."""
+    """Clients 0 .. clients-1 as one contiguous block per node; the sizes of the blocks differ by at most one."""
     edges = [index * clients // nodes for index in range(nodes + 1)]
     return [range(first, end) for first, end in itertools.pairwise(edges)]
 
@@ -68,12 +68,11 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
 async def running(
     commands: Sequence[Sequence[str]], logs: Path, journal: Journal
 ) -> AsyncIterator[Callable[[], None]]:
-    """The local nodes of a run, while the body lasts; none is left behind. Their output goes to `logs`/NAME.log.
+    """Starts the local nodes and stops them after the body; their output goes to `logs`/NAME.log.
 
-    A node that ends before it joined is a mistake that others would wait for in vain: the body is cancelled, and the
-    kind of UserError that the node ended with is raised. One that ends later is lost like any other node, unless all
-    have ended and no others ever joined: nobody would start them again, and RunError is raised. The body calls what it
-    is given before it asks nodes to end.
+    If a node ends before it joined, the body is cancelled and the UserError that fits the node's exit code is raised.
+    A node that ends later is lost like any other node. When all local nodes have ended and no other node ever joined,
+    RunError is raised. The body calls the yielded function before it asks the nodes to end.
     """
     body = asyncio.current_task()
     assert body is not None
@@ -92,11 +91,13 @@ async def running(
             early.append(error)
             body.cancel()
 
-    def ended(name: str, error: UserError) -> None:
+    def ended(name: str, log: Path, code: int) -> None:
         gone.add(name)
-        if name not in joined:
-            end(error)
+        what, said = f"local {name} ended with exit code {code}", lifecycle.tail(log)
+        if name not in joined:  # its log may be removed with the run directory: see `is_worth_keeping`
+            end(_ERRORS.get(code, PeerError)(what, f"its log ends: {said}"))
             return
+        error = _ERRORS.get(code, PeerError)(what, f"its log, {log}, ends: {said}")
         logger.warning("%s", error)
         if len(gone) == len(commands) and joined <= gone:
             end(RunError(f"no node is left: {error.what}", error.remedy))
@@ -115,7 +116,7 @@ async def running(
             watchers.append(asyncio.create_task(_watch(children[-1], name, log, ended), name=f"watch {name}"))
         yield will_be_over
     except asyncio.CancelledError:
-        # As asyncio.timeout does: turned into the error only if nobody else asked for the end as well.
+        # As in asyncio.timeout: the error is raised only if this was the only cancellation.
         if early and body.uncancel() <= cancelled_before:
             raise early[0] from None
         raise
@@ -129,9 +130,7 @@ async def running(
 
 
 async def _watch(
-    child: asyncio.subprocess.Process, name: str, log: Path, ended: Callable[[str, UserError], None]
+    child: asyncio.subprocess.Process, name: str, log: Path, ended: Callable[[str, Path, int], None]
 ) -> None:
-    code = await child.wait()
-    if code:
-        kind = _ERRORS.get(code, PeerError)
-        ended(name, kind(f"local {name} ended with exit code {code}", f"its log, {log}, ends: {lifecycle.tail(log)}"))
+    if code := await child.wait():
+        ended(name, log, code)

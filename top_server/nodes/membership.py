@@ -114,7 +114,8 @@ class Membership:
         """A new node, or why it is refused."""
         refusal = self._refusal(hello)
         if refusal is not None:
-            self._recorder.record("node_refused", node=hello.node, reason=str(refusal))
+            if refusal.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run: no news
+                self._recorder.record("node_refused", node=hello.node, reason=str(refusal))
             return refusal
         self._standard = self._standard or hello
         node = self._nodes[hello.node] = Node(hello)

@@ -1,4 +1,4 @@
-"""The directory that a run leaves behind."""
+"""The directory of a run: its files, its making, and its removal after a start at which nothing happened."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import fcntl
 import itertools
 import logging
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from fedgsp.errors import ConfigError, DataError, UserError, not_written
+from fedgsp.lifecycle import TAIL_LINES
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.record.history import read_lines
@@ -23,15 +25,17 @@ from top_server.record.history import read_lines
 logger = logging.getLogger(__name__)
 
 DEFAULT_PARENT = Path("runs")
-#: What a disk says that takes no more.
+#: Error numbers of a full disk.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: What the mode of a folder lets others than its owner do.
+#: Access rights of users other than the owner.
 _OTHERS = 0o077
+#: Events of a start at which no node was given work.
+_BEFORE_WORK = ("listening", "waiting_for_nodes", "node_joined", "node_refused", "node_left")
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Where each part of the record of a run lies."""
+    """Paths of the files in the directory of a run."""
 
     path: Path
 
@@ -52,12 +56,12 @@ class RunDirectory:
 
     @property
     def summary(self) -> Path:
-        """How well each client is served, at the end of a run of schemes in which all train in every round."""
+        """Accuracy of each client at the end of the run; only of schemes in which all clients train in every round."""
         return self.path / "summary.json"
 
     @property
     def distances(self) -> Path:
-        """How far the clients' data were found to be apart, in runs that measure it."""
+        """Distances between the clients' data, in runs that measure them."""
         return self.path / "distances.json"
 
     @property
@@ -67,19 +71,19 @@ class RunDirectory:
 
     @property
     def state(self) -> Path:
-        """What --resume goes on from, while the run is not finished; and what local nodes keep."""
+        """What --resume needs, until the run is finished; and what local nodes keep."""
         return self.path / "state"
 
     @property
     def logs(self) -> Path:
-        """What processes started by the run wrote."""
+        """Log files of the processes that the run started."""
         return self.path / "logs"
 
 
 def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
-    """Make the directory of a run, with its settings in it; ConfigError if it cannot be or a run is there already.
+    """Make the directory of a run, with its settings in it; ConfigError if that fails or the directory holds a run.
 
-    One that ended before its first round has left nothing that anybody needs: this one takes its place.
+    A run that ended before its first round does not count: the new run replaces it.
     """
     path = config.run_dir or _unused(now or datetime.now(UTC), config.scheme)
     directory = RunDirectory(path)
@@ -103,9 +107,9 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
 
 
 def make_state(directory: RunDirectory) -> None:
-    """Make the folder of the state, or take an earlier one's rights away from others; raises OSError.
+    """Make the folder of the state, readable by its owner only; raises OSError.
 
-    There is what single clients showed: their updates, histograms and models. The rest of the record is the umask's.
+    It holds data of single clients: updates, histograms and models. The umask decides about all other files.
     """
     folder = directory.state
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,12 +117,12 @@ def make_state(directory: RunDirectory) -> None:
     if mode & _OTHERS:
         try:
             folder.chmod(mode & ~_OTHERS)
-        except OSError as error:  # of another user, or on a disk that keeps no rights
+        except OSError as error:  # another user owns it, or the file system has no access rights
             logger.warning("%s can be read by others on this machine: %s", folder, error.strerror)
 
 
 def lock(file: IO[bytes], directory: RunDirectory) -> None:
-    """Take a file of the record until it is closed, however this process ends; ConfigError if another has it."""
+    """Lock a file of the record until this process closes it or ends; ConfigError if another process has the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -127,7 +131,7 @@ def lock(file: IO[bytes], directory: RunDirectory) -> None:
 
 
 def _never_began(directory: RunDirectory) -> bool:
-    """Whether a run was to be here and ended before its first round: waiting for nodes, say."""
+    """Whether a run ended here before its first round, for example while it waited for nodes."""
     try:
         events = read_lines(directory.events)
         empty = directory.history.stat().st_size == 0 and not any(directory.models.iterdir())
@@ -138,14 +142,42 @@ def _never_began(directory: RunDirectory) -> bool:
 
 
 def _clear(directory: RunDirectory) -> None:
-    """Empties a record whose run never began; ConfigError if another top server waits for nodes there."""
+    """Empties the events of a run that never began; ConfigError if another top server waits for nodes there."""
     with directory.events.open("r+b") as file:
         lock(file, directory)
         file.truncate()
 
 
+def is_worth_keeping(directory: RunDirectory) -> bool:
+    """Whether a person could need the directory: nodes were given work, or a log says more than an error message.
+
+    An error message quotes the last `lifecycle.TAIL_LINES` lines of a log; longer logs are kept.
+    """
+    if not _never_began(directory):
+        return True
+    if any(event.get("event") not in _BEFORE_WORK for event in read_lines(directory.events)):
+        return True
+    return any(len(log.read_bytes().splitlines()) > TAIL_LINES for log in directory.logs.glob("*.log"))
+
+
+def remove(directory: RunDirectory, folder_too: bool) -> None:
+    """Remove the files of a run, and the directory itself with `folder_too`, unless it has other files.
+
+    What cannot be removed stays.
+    """
+    for folder in (directory.models, directory.logs, directory.state):
+        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for file in (directory.config, directory.history, directory.events):
+            file.unlink(missing_ok=True)
+        if folder_too:
+            directory.path.rmdir()
+            if directory.path.parent == DEFAULT_PARENT:
+                DEFAULT_PARENT.rmdir()
+
+
 def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
-    """Raise ConfigError if a run is there already, or no directory can be."""
+    """Raise ConfigError if the directory holds a run, or cannot be made because of a file at its place."""
     try:
         if directory.path.exists() and not directory.path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -160,7 +192,7 @@ def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
 
 
 def claim(directory: RunDirectory, flag: str = "--run-dir") -> None:
-    """Make the directory; ConfigError if it cannot be."""
+    """Make the directory and try to write into it; ConfigError if one of them fails."""
     try:
         directory.path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory.path):
@@ -170,7 +202,7 @@ def claim(directory: RunDirectory, flag: str = "--run-dir") -> None:
 
 
 def unusable(directory: RunDirectory, flag: str, error: OSError) -> UserError:
-    """Why a directory cannot be used: a full disk is no mistake of the flag."""
+    """The error for a directory that cannot be used; a full disk is not an error of the flag."""
     if error.errno in _FULL:
         return not_written(f"{flag} {directory.path}", error)
     reason = error.strerror or str(error)
@@ -178,7 +210,7 @@ def unusable(directory: RunDirectory, flag: str, error: OSError) -> UserError:
 
 
 def _settings_text(config: RunConfig) -> str:
-    # Without run_dir: these settings are there to repeat the run, and a directory takes no second one.
+    # Without run_dir: these settings repeat the run, and a directory holds one run only.
     return f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
 
 

@@ -249,12 +249,13 @@ async def test_no_more_are_admitted_than_a_run_can_have(
     await admitted(members, hello("n1", fits or too_many))
 
 
-async def test_nobody_is_admitted_once_the_run_is_over() -> None:
-    members, _ = membership()
+async def test_nobody_is_admitted_once_the_run_is_over_and_no_event_says_so() -> None:
+    members, recorder = membership()
     await members.dismiss(FINISHED, 1)
     failure = await refused(members, hello())
     assert failure.code is FailureCode.RUN_OVER
     assert "join the next one" in failure.detail
+    assert recorder.events == []
 
 
 async def test_a_refused_node_sets_no_standard_for_others() -> None:

@@ -11,7 +11,15 @@ import pytest
 from fedgsp.errors import ConfigError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
-from top_server.record.directory import RunDirectory, check_free, claim, prepare, unusable
+from top_server.record.directory import (
+    RunDirectory,
+    check_free,
+    claim,
+    is_worth_keeping,
+    prepare,
+    remove,
+    unusable,
+)
 from top_server.record.journal import Journal
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -68,6 +76,48 @@ def test_no_run_takes_the_place_of_one_that_still_waits_for_nodes(tmp_path: Path
             prepare(RunConfig(run_dir=tmp_path, min_nodes=3))
     assert load(RunConfig, directory.config).min_nodes == 4
     assert "listening" in directory.events.read_text()
+
+
+def not_begun(path: Path) -> RunDirectory:
+    """What a start leaves whose nodes joined and were never given work."""
+    directory = prepare(RunConfig(run_dir=path))
+    begun(directory, "listening", "waiting_for_nodes", "node_joined", "node_refused", "node_left")
+    (directory.state / "node-0").mkdir(parents=True)
+    directory.logs.mkdir()
+    (directory.logs / "node-0.log").write_text("one\ntwo\nthree\nfour\nfive\n")
+    return directory
+
+
+def test_a_start_at_which_nothing_happened_is_removed_with_its_short_logs(tmp_path: Path) -> None:
+    directory = not_begun(tmp_path / "run")
+    assert not is_worth_keeping(directory)
+    remove(directory, folder_too=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", ["run_started", "local_run_started", "long log", "row", "model", "state"])
+def test_what_a_person_could_need_is_worth_keeping(tmp_path: Path, kept: str) -> None:
+    directory = not_begun(tmp_path)
+    match kept:
+        case "long log":
+            with (directory.logs / "node-0.log").open("a") as log:
+                log.write("six: not quoted by an error message\n")
+        case "row":
+            directory.history.write_text('{"round": 1}\n')
+        case "model":
+            (directory.models / "round-0001.safetensors").touch()
+        case "state":
+            (directory.state / "round-0000").mkdir()
+        case event:
+            begun(directory, event)
+    assert is_worth_keeping(directory)
+
+
+def test_other_files_survive_a_removal(tmp_path: Path) -> None:
+    directory = not_begun(tmp_path / "run")
+    (directory.path / "notes.txt").touch()
+    remove(directory, folder_too=True)
+    assert [path.name for path in directory.path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize("name", ["config.toml", "history.jsonl", "events.jsonl", "models"])
