@@ -1,4 +1,4 @@
-"""What a task's model may not be made of, since its weights could not travel."""
+"""Refuses models with tensors that cannot be sent: the first check of a task's model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedgsp.errors import TaskError
 
 
 def check_model(module: torch.nn.Module) -> None:
-    """Raises TaskError for tensors without a shape yet, parameters that share memory, and state that is no tensor."""
+    """Raises TaskError for a tensor without a shape, off the CPU or not dense, shared memory, and extra states."""
     for path, layer in module.named_modules():
+        described = f"the model's layer {path!r} ({type(layer).__name__})"
         if type(layer).get_extra_state is not torch.nn.Module.get_extra_state:
-            described = (
-                f"the model's layer {path!r} ({type(layer).__name__}) has an extra state, which does not travel"
-            )
-            raise TaskError(described, "keep it in a buffer")
+            raise TaskError(f"{described} has an extra state, which cannot be sent", "keep it in a buffer")
         own = itertools.chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
         if any(is_lazy(tensor) for _, tensor in own):
-            described = f"the model's layer {path!r} ({type(layer).__name__}) has no shape yet"
-            raise TaskError(described, "run one batch through the model in model(), or give the sizes")
-    # In the order of their places in memory, only neighbours can be the first to overlap.
+            remedy = "run one batch through the model in model(), or give the sizes"
+            raise TaskError(f"{described} has no shape yet", remedy)
+    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        _check_tensor(name, tensor)
+    # Sorted by address: if any two parameters overlap, two neighbours do.
     placed = sorted((*_place(parameter), name) for name, parameter in module.named_parameters() if parameter.numel())
     for (_, end, some), (begin, _, other) in itertools.pairwise(placed):
         if begin < end:
@@ -32,8 +32,23 @@ def check_model(module: torch.nn.Module) -> None:
             )
 
 
+def _check_tensor(name: str, tensor: torch.Tensor) -> None:
+    if tensor.is_meta:
+        remedy = (
+            "build the model without device='meta', or call model.to_empty(device='cpu') and initialise its weights"
+        )
+        raise TaskError(f"the model's tensor {name!r} is on device meta and has no values", remedy)
+    if tensor.device.type != "cpu":
+        remedy = "return the model on the CPU (model.cpu()): nodes train there"
+        raise TaskError(f"the model's tensor {name!r} is on device {tensor.device}", remedy)
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").lstrip("_")
+        remedy = "store it as a dense tensor (to_dense(), or to_padded_tensor() for a nested one)"
+        raise TaskError(f"the model's tensor {name!r} has the layout {layout}", remedy)
+
+
 def _place(parameter: torch.Tensor) -> tuple[int, int]:
-    """Its first byte in memory, and the one after its last."""
+    """Address of the parameter's first byte, and of the byte after its last one."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
     begin = parameter.data_ptr()
     return begin, begin + elements * parameter.element_size()

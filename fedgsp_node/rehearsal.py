@@ -1,4 +1,4 @@
-"""A rehearsal when a node starts: mistakes in a task are told before anybody has waited for a round."""
+"""A rehearsal when a node starts: it finds mistakes in a task before the first round."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SAMPLES = 2
 
 
 def rehearse(module: torch.nn.Module, task: Task, train: Split, test: Split) -> None:
-    """Takes a few samples of both parts through the model and the task's methods; raises TaskError for what fails.
+    """Calls the model and the task's methods with a few samples of both parts; raises TaskError if a call fails.
 
-    The model is in evaluation mode, and no gradient is taken.
+    The model is in evaluation mode, and no gradient is computed.
     """
     module.eval()
     for name, part in (("training", train), ("test", test)):
@@ -30,7 +30,7 @@ def rehearse(module: torch.nn.Module, task: Task, train: Split, test: Split) -> 
 
 
 def _rehearse(module: torch.nn.Module, task: Task, name: str, part: Split) -> None:
-    # Copies: what a model does to them in place must not reach the data.
+    # Copies: a model may change its input in place, which must not change the data.
     x, y = as_tensor(part.x[:_SAMPLES]).clone(), as_tensor(part.y[:_SAMPLES]).clone()
     learned_from = guarded(lambda: module(x.clone()), f"model() on samples of a {name} part")
     _check_loss(guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part"))
@@ -47,7 +47,7 @@ def _check_loss(loss: Any) -> None:
             f"the task's loss() returned {shown}", "return the mean over the batch, a tensor of one number"
         )
     if not loss.requires_grad:
-        raise TaskError("nothing can be learned from what the task's loss() returned", "compute it from `outputs`")
+        raise TaskError("the task's loss() returned a tensor without a gradient", "compute the loss from `outputs`")
 
 
 def _check_count(count: int, samples: int) -> None:
@@ -59,8 +59,8 @@ def _check_count(count: int, samples: int) -> None:
 
 
 def _try_histogram(task: Task, train: Split) -> None:
-    """A fault is told but not refused: what the run does with histograms, if anything, is not known here."""
+    """Logs a mistake as a warning only: the node does not know whether the run's scheme uses class histograms."""
     try:
         histogram(task.class_counts(train), task.num_classes)
     except (Exception, SystemExit) as error:
-        logger.warning("the task gives no class histograms, which FedGSP groups by: %s", where(error))
+        logger.warning("the task has no class histograms, which scheme fedgsp needs: %s", where(error))

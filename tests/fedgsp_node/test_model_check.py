@@ -1,6 +1,8 @@
-"""Models whose weights could not travel are refused when a node starts."""
+"""A node refuses models with weights that cannot be sent, when it starts."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -47,6 +49,66 @@ def test_a_state_that_is_no_tensor_is_refused_by_its_layer() -> None:
         check_model(nn.Sequential(nn.Linear(2, 2), Counting(2, 2)))
 
 
+class Holding(nn.Module):
+    """A layer with one more tensor, as a parameter or as a buffer."""
+
+    def __init__(self, extra: torch.Tensor, trains: bool = False) -> None:
+        super().__init__()
+        self.dense = nn.Linear(2, 2)
+        if trains:
+            self.extra = nn.Parameter(extra)
+        else:
+            self.register_buffer("extra", extra)
+
+
+def test_a_model_on_device_meta_is_refused_with_the_device_and_the_remedy() -> None:
+    with pytest.raises(
+        TaskError, match=r"'1\.weight' is on device meta and has no values; build the model without device='meta'"
+    ):
+        check_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, device="meta")))
+    with pytest.raises(TaskError, match="'extra' is on device meta"):
+        check_model(Holding(torch.zeros(3, device="meta")))
+    module = nn.Linear(4, 4, device="meta").to_empty(device="cpu")
+    check_model(module)
+
+
+@pytest.mark.filterwarnings("ignore:.*(sparse csr|nested tensors):UserWarning")
+@pytest.mark.parametrize("trains", [True, False], ids=["parameter", "buffer"])
+@pytest.mark.parametrize(
+    ("make", "layout"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "sparse_coo"),
+        (lambda: torch.eye(3).to_sparse_csr(), "sparse_csr"),
+        (lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "nested"),
+    ],
+)
+def test_a_tensor_that_is_not_dense_is_refused_with_its_layout(
+    make: Callable[[], torch.Tensor], layout: str, trains: bool
+) -> None:
+    with pytest.raises(TaskError, match=rf"'extra' has the layout {layout}; store it as a dense tensor"):
+        check_model(Holding(make(), trains))
+
+
+def task_of(make: Callable[[], nn.Module]) -> Blobs:
+    class Odd(Blobs):
+        def model(self) -> nn.Module:
+            return make()
+
+    return Odd()
+
+
+def test_complex_numbers_are_refused_with_the_dtypes_that_can_be_sent() -> None:
+    with pytest.raises(TaskError, match="'extra' has dtype complex64; use one of float16"):
+        Clients(task_of(lambda: Holding(torch.zeros(3, dtype=torch.complex64), trains=True)), None)
+
+
+def test_a_model_on_a_gpu_is_refused_by_its_device_or_because_there_is_none() -> None:
+    refused = r"'weight' is on device cuda:0; return the model on the CPU"
+    raised = r"the task's model\(\) raised .*(CUDA|NVIDIA).*test_model_check\.py"
+    with pytest.raises(TaskError, match=refused if torch.cuda.is_available() else raised):
+        Clients(task_of(lambda: nn.Linear(6, 3, device="cuda")), None)
+
+
 @pytest.mark.parametrize("make", MODELS)
 def test_usual_models_pass(make: type[nn.Module]) -> None:
     check_model(make())
@@ -54,9 +116,5 @@ def test_usual_models_pass(make: type[nn.Module]) -> None:
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_a_node_does_not_start_with_such_a_model() -> None:
-    class Lazy(Blobs):
-        def model(self) -> nn.Module:
-            return nn.LazyLinear(3)
-
     with pytest.raises(TaskError, match="has no shape yet"):
-        Clients(Lazy(), None)
+        Clients(task_of(lambda: nn.LazyLinear(3)), None)

@@ -36,7 +36,7 @@ def data_of(part: str, change: Any) -> Any:
     [
         ("loss", None, r"loss\(\) returned NoneType"),
         ("loss", torch.zeros(2), r"loss\(\) returned a tensor of shape \(2,\)"),
-        ("loss", torch.tensor(1.0), "nothing can be learned"),
+        ("loss", torch.tensor(1.0), "a tensor without a gradient"),
         ("correct", 0.5, r"correct\(\) returned 0.5, not how many"),
         ("correct", torch.ones(2, dtype=torch.bool), r"correct\(\) returned Tensor, not how many"),
         ("correct", 3, r"the task's correct\(\) counts 3 of 2 samples; override correct\(\)"),
@@ -109,7 +109,7 @@ def test_a_task_without_histograms_starts_with_a_warning(
 ) -> None:
     clients = Clients(task_with(class_counts=lambda train: returns), None)
     clients.rehearse()
-    assert f"no class histograms, which FedGSP groups by: {what}" in caplog.text
+    assert f"no class histograms, which scheme fedgsp needs: {what}" in caplog.text
     with pytest.raises(OrderError) as refused:
         clients.class_counts(0)
     assert refused.value.failure.detail.startswith(what)
