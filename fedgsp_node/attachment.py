@@ -24,11 +24,13 @@ from fedgsp.messages import (
     OrderKey,
     OrderProgress,
     Progress,
+    Trained,
 )
 from fedgsp.model_service import upload
 from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.order_error import OrderError
+from fedgsp_node.training_log import TrainingLog
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -41,10 +43,13 @@ REMEMBERED_REPORTS = 256
 class Attachment:
     """Orders run side by side; only the training slot makes them wait for each other."""
 
-    def __init__(self, channel: grpc.aio.Channel, attached: Attached, worker: Worker) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, attached: Attached, worker: Worker, trainings: TrainingLog | None = None
+    ) -> None:
         self._channel = channel
         self._attached = attached
         self._worker = worker
+        self._trainings = trainings or TrainingLog()
         self._reports: asyncio.Queue[order_pb2.NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
         self._reported: OrderedDict[OrderKey, order_pb2.NodeReport] = OrderedDict()
@@ -99,8 +104,12 @@ class Attachment:
 
     async def _carry_out(self, key: OrderKey, order: Order) -> None:
         try:
-            done = Done(key, await self._worker.carry_out(order, self._upload))
-            report = wire.encode(NodeReport(done))  # what cannot be said is this order's failure, not the stream's
+            result = await self._worker.carry_out(order, self._upload)
+            if isinstance(result, Trained):
+                self._trainings.add(key.round, key.group, order.client, result)
+            report = wire.encode(
+                NodeReport(Done(key, result))
+            )  # what cannot be said is this order's failure, not the stream's
         except (OrderError, WeightsError) as error:
             logger.warning("round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure)
             report = wire.encode(NodeReport(Failed(key, error.failure)))

@@ -34,12 +34,14 @@ from fedgsp.model_store import ModelStore
 from fedgsp.settings.node import NodeSettings
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
+from fedgsp.words import counted
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.personal import PersonalState
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
+from fedgsp_node.training_log import TrainingLog
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,10 @@ async def run(settings: NodeSettings) -> None:
             lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal)
         )
         await slot.run(lambda _: clients.rehearse())
+        samples = counted(sum(hosted.train_samples for hosted in clients.hosted), "training sample")
+        logger.info(
+            "task %s is ready with %s; dialling the top server at %s", settings.task, samples, settings.top_server
+        )
         async with (
             Channels(tls, settings.lost_after) as channels,
             _peer_server(settings, store, tls) as peer_address,
@@ -141,6 +147,7 @@ class _Node:
             options_to_share(settings.task, settings.task_option, clients.task),
             source_digest(clients.task),
         )
+        self._trainings = TrainingLog()
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""
 
@@ -154,7 +161,8 @@ class _Node:
                 leave: Leave | None = None
                 match await self._join():
                     case Leave(finished=True):
-                        logger.info("the run is finished")
+                        told = counted(self._trainings.total, "time")
+                        logger.info("node=%s left run %s: it is finished; trained %s", self._name, self._run_id, told)
                         return
                     case Leave(resumable=True) as leave:
                         joined, reason = True, f"{leave.reason}; the run may be resumed"
@@ -208,9 +216,8 @@ class _Node:
                             self._store.clear()
                             self._worker.open(run_id)
                         self._run_id = run_id
-                        logger.info(
-                            "node=%s joined run %s with %d clients", self._name, run_id, len(self._hello.clients)
-                        )
+                        hosted = counted(len(self._hello.clients), "client")
+                        logger.info("node=%s joined run %s with %s", self._name, run_id, hosted)
                     case AttachTo() as manager:
                         self._attach(manager)
                     case Failure(code) as refusal:
@@ -253,8 +260,10 @@ class _Node:
         over, tries = False, 0
         while not over and tries < REDIALS:
             begin = loop.time()
-            over, reason = await Attachment(self._channels.to(address), attached, self._worker).serve()
-            logger.info("manager=%s left: %s", manager, reason)
+            over, reason = await Attachment(
+                self._channels.to(address), attached, self._worker, self._trainings
+            ).serve()
+            logger.info("manager=%s: the connection ended: %s", manager, reason)
             await self._channels.drop(address)
             tries = 1 if loop.time() - begin > LONGEST_DIAL_S else tries + 1
             if not over:

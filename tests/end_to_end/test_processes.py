@@ -66,6 +66,8 @@ async def test_nodes_started_by_hand_give_the_same_bits_as_local_nodes(local: Pa
         ):
             for process in (run, first, second):
                 await finished(process)
+    for said in ("task digits is ready", "joined run", " trained on ", "left run"):
+        assert any(said in line for line in first.lines), said
     assert_same_bits(final(tmp_path), final(local))
 
 
