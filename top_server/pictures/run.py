@@ -1,4 +1,4 @@
-"""Draws a run: how well it served its clients, who trained with whom, and how far apart their data are.
+"""Draws a run: accuracy and loss by round, who trained with whom, distances between data, gains over training alone.
 
 Needs the `plots` extra.
 """
@@ -6,6 +6,7 @@ Needs the `plots` extra.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
+from fedgsp.words import share
 from top_server import local_run
 from top_server.pictures.distances import by_coalition, draw_distances, name_clients, read_distances
 from top_server.record.directory import RunDirectory
@@ -28,13 +30,21 @@ logger = logging.getLogger(__name__)
 
 Rows = list[dict[str, Any]]
 
-#: Colours that can be told apart; groups beyond share them.
-_COLOURS = 20
+#: Palettes of 20 colours each; further groups use the same colours again.
+_PALETTES = ("tab20", "tab20b", "tab20c")
+_COLOURS = 20 * len(_PALETTES)
+#: The bars of gains have lines between groups, if there are no more groups than this.
+_MOST_LINES = 20
+#: A matrix of more rounds or clients gets a row of the picture for itself; its height grows with its clients.
+_NARROW = 60
+_ROW_INCHES, _INCHES_PER_CLIENT, _TALLEST_INCHES = 4.2, 0.06, 9.0
+#: Groups that change in each round are drawn for the last rounds and for some clients: more would be noise.
+_MOST_ROUNDS, _MOST_CLIENTS = 100, 150
 _BETTER, _NOT_BETTER = "#2f9e44", "#e8590c"
 
 
 def draw(run_dir: Path, out: Path) -> None:
-    """Writes one picture of what `run_dir` holds; raises UserError if there is nothing to draw, or no matplotlib."""
+    """Writes one picture of the run in `run_dir`; raises UserError without a finished round or without matplotlib."""
     directory = RunDirectory(run_dir)
     rows = read_lines(directory.history)
     if any(not {"round", "accuracy", "loss"} <= row.keys() for row in rows):
@@ -49,14 +59,16 @@ def draw(run_dir: Path, out: Path) -> None:
     except ImportError:
         raise ConfigError("drawing needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
     mpl.use("Agg")
-    layout = panels(any("partition" in row for row in rows), distances is not None, bool(gains))
-    size = (5 * len(layout[0]), 4.2 * len(layout))
-    figure, axes = plt.subplot_mosaic(layout, figsize=size, layout="constrained")
+    groups = groups_by_round(directory, rows)
+    layout = panels(groups, distances is not None, bool(gains))
+    heights = [_height(row, groups) for row in layout]
+    size = (5 * len(layout[0]), sum(heights))
+    figure, axes = plt.subplot_mosaic(layout, figsize=size, layout="constrained", height_ratios=heights)
     partition = last_partition(rows)
     _accuracy(axes["accuracy"], rows)
     _loss(axes["loss"], rows)
-    if "groups" in axes:
-        _groups(axes["groups"], rows)
+    if groups is not None:
+        _groups(axes["groups"], groups)
     if distances is not None:
         image = draw_distances(axes["distances"], *distances, partition)
         axes["distances"].set_title("distances, and coalitions outlined")
@@ -72,17 +84,75 @@ def draw(run_dir: Path, out: Path) -> None:
         plt.close(figure)
 
 
-def panels(grouped: bool, distances: bool, gains: bool) -> list[HashableList[str]]:
-    """What is drawn where, row by row; gains, with a bar per client, take what is left of a row of their own."""
-    upper: HashableList[str] = ["accuracy", "loss", *(["groups"] if grouped else [])]
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Who trained with whom: client numbers, ascending, and an image of shape (clients, rounds).
+
+    A value is the number of the client's group in that round, NaN for a client without a group.
+    """
+
+    rounds: range
+    clients: list[int]
+    image: NDArray[np.float64]
+    #: How to read the colours.
+    title: str
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are too many clients or rounds for a narrow panel."""
+        return max(len(self.rounds), len(self.clients)) > _NARROW
+
+
+def panels(groups: Groups | None, distances: bool, gains: bool) -> list[HashableList[str]]:
+    """The panels, row by row: many groups have a row for themselves, gains the rest of a second row."""
+    upper: HashableList[str] = ["accuracy", "loss", *(["groups"] if groups is not None and not groups.wide else [])]
     matrix: HashableList[str] = ["distances"] if distances else []
-    if not gains:
-        return [upper + matrix]
-    return [upper, matrix + ["gains"] * (len(upper) - len(matrix))]
+    rows = [upper, matrix + ["gains"] * (len(upper) - len(matrix))] if gains else [upper + matrix]
+    return [*rows, ["groups"] * len(rows[0])] if groups is not None and groups.wide else rows
+
+
+def groups_by_round(directory: RunDirectory, rows: Rows) -> Groups | None:
+    """The partitions in the history, else the groups that trained according to the events; None without either.
+
+    The history has partitions if groups or clients have models of their own, or if all clients train. The colour of
+    such a group is that of its first member, so that a lasting group keeps its colour. Groups of other schemes are new
+    in each round: their colour is their number, and `_MOST_ROUNDS` and `_MOST_CLIENTS` limit what is drawn.
+    """
+    first, last = rows[0]["round"], rows[-1]["round"]
+    partitions = {row["round"]: row["partition"] for row in rows if row.get("partition")}
+    if partitions:
+        rounds = range(first, last + 1)
+        clients, image = group_image([partitions.get(number) for number in rounds], by_member=True)
+        return Groups(rounds, clients, image, "a group has the colour of its first member")
+    rounds = range(max(first, last - _MOST_ROUNDS + 1), last + 1)
+    teams = _teams(directory)
+    clients, image = group_image([teams.get(number) for number in rounds], by_member=False)
+    if not clients:
+        return None
+    shown = np.unique(np.linspace(0, len(clients) - 1, _MOST_CLIENTS).round().astype(int))
+    which = f"{share(len(shown), len(clients), 'client')}, {share(len(rounds), last - first + 1, 'round')}"
+    title = f"{which}: a colour is a group of its round, white did not train"
+    return Groups(rounds, [clients[row] for row in shown], image[shown], title)
+
+
+def _teams(directory: RunDirectory) -> dict[int, list[list[int]]]:
+    """The groups that trained in each round; the last try of a round counts."""
+    try:
+        events = read_lines(directory.events)
+    except DataError as error:
+        logger.warning("groups are not drawn: %s", error)
+        return {}
+    return {event["round"]: event["teams"] for event in events if event.get("event") == "round_started"}
+
+
+def _height(panels: HashableList[str], groups: Groups | None) -> float:
+    if groups is None or set(panels) != {"groups"}:
+        return _ROW_INCHES
+    return min(max(_ROW_INCHES, len(groups.clients) * _INCHES_PER_CLIENT), _TALLEST_INCHES)
 
 
 def recorded_alone(directory: RunDirectory) -> dict[int, float]:
-    """The accuracy that each client reached alone; empty if the run was compared with no such run, or it is gone."""
+    """The accuracy that each client reached alone; empty without a local run, or if the local run is gone."""
     if not directory.config.exists():
         return {}
     try:
@@ -94,7 +164,7 @@ def recorded_alone(directory: RunDirectory) -> dict[int, float]:
 
 
 def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
-    """What each client gained over training alone at the last evaluation; for those in both."""
+    """Gain of each client over training alone at the last evaluation; only of clients that are in both runs."""
     reached: dict[str, float] = next(
         (row["accuracy_per_client"] for row in reversed(rows) if row.get("accuracy_per_client")), {}
     )
@@ -102,19 +172,22 @@ def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
 
 
 def last_partition(rows: Rows) -> list[list[int]]:
-    """Who trained together at the end; empty if no row tells."""
+    """The groups of the last row that has any; empty if no row has."""
     found: list[list[int]] = next((row["partition"] for row in reversed(rows) if row.get("partition")), [])
     return found
 
 
-def partition_image(partitions: list[list[list[int]] | None]) -> tuple[list[int], NDArray[np.float64]]:
-    """The clients, ascending; shape (clients, rounds): the smallest member of each one's group, NaN if in none."""
-    clients = sorted({client for found in partitions for group in found or [] for client in group})
+def group_image(rounds: list[list[list[int]] | None], by_member: bool) -> tuple[list[int], NDArray[np.float64]]:
+    """The clients, ascending, and their groups in each round, shape (clients, rounds); NaN for clients in no group.
+
+    The value of a group is its smallest client with `by_member`, else its position in the round.
+    """
+    clients = sorted({client for found in rounds for group in found or [] for client in group})
     place = {client: row for row, client in enumerate(clients)}
-    image = np.full((max(1, len(clients)), len(partitions)), np.nan)
-    for column, found in enumerate(partitions):
-        for group in found or []:
-            image[[place[client] for client in group], column] = min(group)
+    image = np.full((max(1, len(clients)), len(rounds)), np.nan)
+    for column, found in enumerate(rounds):
+        for number, group in enumerate(found or []):
+            image[[place[client] for client in group], column] = min(group) if by_member else number
     return clients, image
 
 
@@ -138,16 +211,19 @@ def _loss(axes: Axes, rows: Rows) -> None:
     _by_round(axes, "loss")
 
 
-def _groups(axes: Axes, rows: Rows) -> None:
+def _groups(axes: Axes, groups: Groups) -> None:
+    import matplotlib as mpl
+    from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    first, last = rows[0]["round"], rows[-1]["round"]
-    clients, image = partition_image([row.get("partition") for row in rows])
-    names = dict(enumerate(map(str, clients)))
-    extent = (first - 0.5, last + 0.5, image.shape[0] - 0.5, -0.5)
+    names = dict(enumerate(map(str, groups.clients)))
+    extent = (groups.rounds[0] - 0.5, groups.rounds[-1] + 0.5, groups.image.shape[0] - 0.5, -0.5)
     axes.imshow(
-        image % _COLOURS,
-        cmap="tab20",
+        groups.image % _COLOURS,
+        # The palettes have light colours beside dark ones: the dark colours come first, as they differ more.
+        cmap=ListedColormap(
+            [mpl.colormaps[name](i) for name in _PALETTES for i in (*range(0, 20, 2), *range(1, 20, 2))]
+        ),
         aspect="auto",
         extent=extent,
         interpolation="nearest",
@@ -156,7 +232,7 @@ def _groups(axes: Axes, rows: Rows) -> None:
     )
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(lambda row, _: names.get(round(row), ""))
-    axes.set_title("a colour is a group, that of its first member")
+    axes.set_title(groups.title)
     _by_round(axes, "client")
 
 
@@ -172,7 +248,7 @@ def _gains(axes: Axes, gains: dict[int, float], partition: list[list[int]]) -> N
     heights = [100 * gains[client] for client in ordered]
     axes.bar(range(len(ordered)), heights, color=[_BETTER if height > 0 else _NOT_BETTER for height in heights])
     axes.axhline(0, color="black", linewidth=0.8)
-    for end in np.cumsum(sizes).tolist() if len(sizes) <= _COLOURS else ():
+    for end in np.cumsum(sizes).tolist() if len(sizes) <= _MOST_LINES else ():
         axes.axvline(end - 0.5, color="0.7", linewidth=0.8, zorder=0)
     name_clients(axes, "x", ordered)
     axes.set_xlim(-0.5, len(ordered) - 0.5)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server import local_run
 from top_server.pictures.distances import read_distances
-from top_server.pictures.run import draw, gains_over, last_partition, panels, partition_image
+from top_server.pictures.run import draw, gains_over, group_image, groups_by_round, last_partition, panels
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
 
 ROWS = [
     {"round": 1, "accuracy": 0.5, "loss": 1.0, "partition": [[0], [1]], "accuracy_per_client": {"0": 0.4, "1": 0.6}},
@@ -47,7 +50,7 @@ def compared(path: Path, alone: dict[str, float] | None, **changes: Any) -> Path
 
 
 def test_a_group_has_the_number_of_its_smallest_member() -> None:
-    clients, image = partition_image([[[0], [1, 7]], None, [[7, 0]]])
+    clients, image = group_image([[[0], [1, 7]], None, [[7, 0]]], by_member=True)
     assert clients == [0, 1, 7]
     np.testing.assert_array_equal(image, [[0, np.nan, 0], [1, np.nan, np.nan], [1, np.nan, 0]])
 
@@ -75,11 +78,72 @@ def test_without_matplotlib_the_remedy_is_told(tmp_path: Path, monkeypatch: pyte
         draw(run_directory(tmp_path, ROWS), tmp_path / "run.png")
 
 
-def test_what_is_there_is_what_is_drawn() -> None:
-    assert panels(False, False, False) == [["accuracy", "loss"]]
-    assert panels(True, True, True) == [["accuracy", "loss", "groups"], ["distances", "gains", "gains"]]
-    assert panels(True, True, False) == [["accuracy", "loss", "groups", "distances"]]
-    assert panels(True, False, True) == [["accuracy", "loss", "groups"], ["gains"] * 3]
+def one_model(path: Path, teams: Mapping[int, list[list[int]]]) -> Path:
+    """The directory of a run with one global model and these groups in each round."""
+    events = [{"event": "round_started", "round": number, "teams": groups} for number, groups in teams.items()]
+    (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return run_directory(path, [{"round": number, "accuracy": 0.5, "loss": 1.0} for number in teams])
+
+
+def groups_of(path: Path) -> Any:
+    return groups_by_round(RunDirectory(path), read_lines(path / "history.jsonl"))
+
+
+def test_of_one_global_model_the_groups_that_trained_are_drawn_by_their_number(tmp_path: Path) -> None:
+    one_model(tmp_path, {1: [[4, 0]], 2: [[2, 0], [4]]})
+    found = groups_of(tmp_path)
+    assert (found.clients, list(found.rounds)) == ([0, 2, 4], [1, 2])
+    np.testing.assert_array_equal(found.image, [[0, 0], [np.nan, 0], [0, 1]])
+    draw(tmp_path, tmp_path / "run.svg")
+    told = "3 clients, 2 rounds: a colour is a group of its round, white did not train"
+    assert told in told_by(tmp_path / "run.svg")
+
+
+def test_the_last_try_of_a_round_is_drawn_and_a_round_that_did_not_finish_is_not(tmp_path: Path) -> None:
+    one_model(tmp_path, {1: [[0, 1]], 2: [[2]]})
+    with (tmp_path / "events.jsonl").open("a") as events:
+        events.write('{"event": "round_started", "round": 2, "teams": [[1]]}\n')
+        events.write('{"event": "round_started", "round": 3, "teams": [[5]]}\n')
+    found = groups_of(tmp_path)
+    np.testing.assert_array_equal(found.image, [[0, np.nan], [0, 0]])
+    assert found.clients == [0, 1]
+
+
+def test_of_many_rounds_and_clients_the_last_rounds_and_some_clients_are_drawn(tmp_path: Path) -> None:
+    one_model(tmp_path, {number: [list(range(400)), list(range(400, 451))] for number in range(1, 201)})
+    found = groups_of(tmp_path)
+    assert found.rounds == range(101, 201)
+    assert (len(found.clients), found.clients[0], found.clients[-1]) == (150, 0, 450)
+    assert found.image.shape == (150, 100)
+    assert found.title.startswith("150 of 451 clients, 100 of 200 rounds: ")
+    draw(tmp_path, tmp_path / "run.png")
+
+
+def test_partitions_of_the_history_come_before_the_groups_of_the_events(tmp_path: Path) -> None:
+    one_model(tmp_path, {1: [[9]]})
+    assert groups_of(run_directory(tmp_path, ROWS)).clients == [0, 1, 2]
+
+
+@pytest.mark.parametrize("events", [None, "not JSON\n"], ids=["gone", "damaged"])
+def test_without_events_groups_are_left_out_with_a_warning(
+    tmp_path: Path, events: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_directory(tmp_path, [{"round": 1, "accuracy": 0.5, "loss": 1.0}])
+    if events is not None:
+        (tmp_path / "events.jsonl").write_text(events)
+    assert groups_of(tmp_path) is None
+    assert "groups are not drawn: " in caplog.text
+
+
+def test_what_is_there_is_what_is_drawn(tmp_path: Path) -> None:
+    few = groups_of(run_directory(tmp_path, ROWS))
+    assert panels(None, False, False) == [["accuracy", "loss"]]
+    assert panels(few, True, True) == [["accuracy", "loss", "groups"], ["distances", "gains", "gains"]]
+    assert panels(few, True, False) == [["accuracy", "loss", "groups", "distances"]]
+    assert panels(few, False, True) == [["accuracy", "loss", "groups"], ["gains"] * 3]
+    many = groups_of(run_directory(tmp_path, [{**ROWS[0], "partition": [list(range(100))]}]))
+    assert panels(many, False, False) == [["accuracy", "loss"], ["groups"] * 2]
+    assert panels(many, True, True) == [["accuracy", "loss"], ["distances", "gains"], ["groups"] * 2]
 
 
 def test_distances_and_gains_are_panels_of_their_own(tmp_path: Path) -> None:
