@@ -52,12 +52,12 @@ from top_server.schemes import SCHEMES, Scheme
 
 logger = logging.getLogger(__name__)
 
-#: How long nodes may take to leave when the run is over.
+#: Time for nodes to leave when the run is over.
 DISMISS_TIMEOUT_S = 10.0
 
 
 def credentials(config: RunConfig) -> Tls | None:
-    """What this process proves itself by; raises ConfigError if nobody could be convinced by it."""
+    """The certificate of this process; raises ConfigError if it does not cover the addresses that others dial."""
     tls = load(config.tls_files)
     if tls:
         host = loopback(split_address(config.listen)[0])
@@ -179,7 +179,7 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
 
 
 def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], begin: float) -> None:
-    """Tells the end of a run whose last row of the history this is; nobody needs to go on from its state."""
+    """Records the end of a run, given the last row of its history, and removes the state that --resume would need."""
     seconds = round(time.monotonic() - begin, 1)
     journal.record("run_finished", rounds=row["round"], accuracy=row["accuracy"], seconds=seconds)
     shutil.rmtree(directory.state, ignore_errors=True)
@@ -217,7 +217,7 @@ async def _play_alone(
 
 
 async def _not_here(model_id: str) -> None:
-    """This process promises no models: what it lacks will not come."""
+    """Nobody has to wait for a model that is not here: no model will come later."""
     raise WeightsError(FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
 
 
@@ -237,7 +237,7 @@ async def _wait_for_return(
 async def _doors(
     listen: str, config: RunConfig, membership: Membership, store: ModelStore, tls: Tls | None, again: bool
 ) -> AsyncIterator[str]:
-    """Where nodes join and models are fetched; yields the address."""
+    """Runs the server where nodes join and models are fetched; yields its address."""
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
@@ -247,7 +247,7 @@ async def _doors(
         server, address = await start_server(listen, [register], tls, config.lost_after)
     except ConfigError as error:
         if again:
-            raise ConfigError(error.what, "nodes look for the run there: end whoever has that port") from None
+            raise ConfigError(error.what, "nodes look for the run there: end the process that has that port") from None
         raise
     try:
         yield address

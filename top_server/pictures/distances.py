@@ -1,4 +1,4 @@
-"""Draws how far apart the clients' data are, with the coalitions found on it."""
+"""Draws the distances between the clients' data, and outlines the coalitions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-#: Names of clients that can be read along one side of a picture.
+#: Names of clients that are readable along one side of a picture.
 _MOST_NAMES = 30
 _FEW_NAMES = 12
-#: Letters and digits that names have room for beside one another.
+#: Characters that fit side by side in the names along one side.
 _MOST_LETTERS = 45
-#: Clients up to which outlines can be broad.
+#: Up to this number of clients outlines are broad.
 _FEW_CLIENTS = 60
 
 
 def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
-    """The clients and their distances (N, N) that a run recorded; None if it measured none. Raises DataError."""
+    """The clients and their distances (N, N) from the record of a run; None without such a file. Raises DataError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         clients = [int(client) for client in document["clients"]]
@@ -73,7 +73,7 @@ def draw_distances(
 
 
 def name_clients(axes: Axes, side: Literal["x", "y"], clients: Sequence[int]) -> None:
-    """Names the clients at 0, 1, ... along one side: all, or evenly as many as can be read."""
+    """Labels the positions 0, 1, ... along one side with client numbers, or some of them if there are many."""
     step = -(-len(clients) // _MOST_NAMES)
     names = [str(client) for client in clients[::step]]
     axis = axes.xaxis if side == "x" else axes.yaxis

@@ -1,4 +1,4 @@
-"""Lines on stdout that never hold up a run, whoever reads them, or does not."""
+"""Writes lines to stdout without ever blocking the run, also if the reader is slow or gone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What may wait for a reader; lines that come when it is full are left out.
+#: Bytes that may wait for a slow reader; further lines are dropped.
 MOST_WAITING_BYTES = 16 << 20
-#: How long the end of a run waits for the reader.
+#: How long the end of a run waits for a slow reader.
 LAST_WORDS_S = 5.0
 
 
 @contextlib.contextmanager
 def printing() -> Iterator[Printer]:
-    """A printer to stdout; at the end what still waits is written, unless that takes too long."""
+    """Yields a printer to stdout; at the end, waits at most `LAST_WORDS_S` until all lines are written."""
     printer = Printer(_descriptor(), getattr(sys.stdout, "encoding", None) or "utf-8")
     try:
         yield printer
@@ -32,7 +32,7 @@ def printing() -> Iterator[Printer]:
 
 
 def _descriptor() -> int | None:
-    if sys.stdout is None:  # closed by whoever started the process
+    if sys.stdout is None:  # closed by the parent process
         return None
     try:
         sys.stdout.flush()
@@ -42,21 +42,21 @@ def _descriptor() -> int | None:
 
 
 class Printer:
-    """Writes to a file from a thread of its own; one that cannot be written to is left alone from then on."""
+    """Writes to a file in a separate thread; after a failed write it writes no more."""
 
     def __init__(self, file: int | None, encoding: str = "utf-8") -> None:
         self._file, self._encoding = file, encoding
         self._waiting: deque[bytes] = deque()
-        self._bytes = 0  # of those that wait, and of the one that is being written
+        self._bytes = 0  # of all waiting texts and of the text that is being written
         self._left_out = 0
         self._closed = False
         self._changed = threading.Condition()
-        # A daemon, and none that uses sys.stdout: one that is stuck in a write would keep the process from ending.
+        # A daemon that does not use sys.stdout: a blocked write would otherwise keep the process from ending.
         self._thread = threading.Thread(target=self._write_all, name="stdout", daemon=True)
         self._thread.start()
 
     def put(self, text: str) -> None:
-        """Have a text written as soon as its turn comes."""
+        """Queue a text for writing; drop it if too much is waiting."""
         data = text.encode(self._encoding, "backslashreplace")
         with self._changed:
             if self._file is None:
@@ -73,7 +73,7 @@ class Printer:
             self._say("stdout is not read fast enough: lines are left out there; events.jsonl has all")
 
     def close(self, timeout_s: float | None = LAST_WORDS_S) -> None:
-        """Wait until all is written, but no longer than this."""
+        """Wait until all texts are written, but no longer than `timeout_s`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -110,7 +110,7 @@ class Printer:
             self._say(f"stdout cannot be written to any more: {error.strerror}; events.jsonl has all")
 
     def _say(self, what: str) -> None:
-        # On stderr, unless that ends where stdout does: what nobody reads would stop the run there.
+        # Not if stderr is the same pipe as stdout: if nobody reads it, the warning would block the run.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if self._file is None or not os.path.sameopenfile(self._file, sys.stderr.fileno()):
                 logger.warning(what)
