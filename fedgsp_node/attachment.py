@@ -24,6 +24,7 @@ from fedgsp.messages import (
     OrderKey,
     OrderProgress,
     Progress,
+    Train,
     Trained,
 )
 from fedgsp.model_service import upload
@@ -105,7 +106,7 @@ class Attachment:
     async def _carry_out(self, key: OrderKey, order: Order) -> None:
         try:
             result = await self._worker.carry_out(order, self._upload)
-            if isinstance(result, Trained):
+            if isinstance(result, Trained) and isinstance(order.work, Train):  # not a new model's first weights
                 self._trainings.add(key.round, key.group, order.client, result)
             report = wire.encode(
                 NodeReport(Done(key, result))
