@@ -111,7 +111,7 @@ _LINES: dict[str, str] = {
     "manager_lost": "group manager {manager} was lost: {reason}",
     "run_started": "run started: {scheme}, {rounds_counted}, {clients_counted}",
     "run_resumed": "run resumed: {scheme}, after round {round} of {rounds}, {clients_counted}",
-    "round_resumed": "round {round} continues after {hops_counted} of its first part",
+    "round_resumed": "round {round} continues with {hops_counted} from before the interruption",
     "clients_missing": "clients {clients} did not come back; the run continues without them",
     "state_damaged": "warning: {reason}; the run continues from the saved state before it and repeats later rounds",
     "initial_model_failed": "the initial model {model} could not be made: {reason}",
