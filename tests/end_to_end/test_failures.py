@@ -83,7 +83,7 @@ async def test_a_client_that_never_trained_has_no_model_and_counts_in_no_accurac
 
 async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Path) -> None:
     changes, hosts = faulty(tmp_path, raises="0")
-    hosts = [dataclasses.replace(hosts[0], clients=(0,))]
+    hosts = [dataclasses.replace(hosts[0], clients="0")]
     with pytest.raises(ExceptionGroup) as caught:
         await play(settings(**changes), hosts)  # type: ignore[arg-type]
     messages = " ".join(str(error) for error in caught.value.exceptions)
