@@ -12,6 +12,7 @@ import typer
 
 import fedgsp_node.cli
 import top_server.cli
+from scripts import settings_page
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS: dict[str, Any] = {
@@ -58,6 +59,10 @@ def flags() -> set[str]:
     return {flag for command in commands for option in command.params for flag in option.opts if flag[:2] == "--"}
 
 
-def test_the_readme_names_every_flag() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert sorted(flag for flag in flags() if not re.search(rf"{flag}(?![\w-])", readme)) == []
+def test_the_settings_page_names_every_flag() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert sorted(flag for flag in flags() if not re.search(rf"^\| `{flag}(?![\w-])", page, re.MULTILINE)) == []
+
+
+def test_the_settings_page_is_up_to_date() -> None:
+    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page()
