@@ -1,7 +1,4 @@
-"""Makes docs/settings.md from the settings of the programs; with --check, only says whether the page is up to date.
-
-`panels_of_runs` reads the settings of a run, `panel_of` the flags of a command. The code below them knows only `Row`.
-"""
+"""Makes docs/settings.md from the settings of the programs; with --check, only says whether the page is up to date."""
 
 from __future__ import annotations
 
@@ -17,15 +14,26 @@ import typer
 
 import fedgsp_node.cli
 import top_server.cli
-from top_server.config import FIELDS, TYPES, choices, flag
+from fedgsp.settings.checks import choices, flag
+from fedgsp.settings.fields import described
+from fedgsp.settings.grouping_service import GroupingServiceSettings
+from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
+from top_server.choosing import NAMES
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from fedgsp.settings.fields import Described
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "settings.md"
-#: More names than this stand in a list below the table, not in a cell of it.
+WIDTH = 120
+#: A cell of a table holds at most this many names. More names follow the table.
 MOST_IN_A_CELL = 6
+#: What stands for a value in the name of a flag, unless its description says otherwise.
+PLACEHOLDERS = {int: "N", float: "NUMBER", str: "NAME", Path: "PATH", dict: "KEY=VALUE"}
+BOUNDS = {"above": "above", "least": "at least", "most": "at most", "below": "below"}
 
 INTRODUCTION = """\
 # Settings
@@ -35,8 +43,8 @@ INTRODUCTION = """\
 This page lists every flag of `top-server` and `fedgsp-node`. `top-server --help` and `fedgsp-node start --help` print
 the same texts.
 
-A run reads its settings from flags and, with `--config FILE`, from a TOML file. Flags override the file. In the file a
-setting has the name of its flag with underscores: `--learning-rate 0.05` is `learning_rate = 0.05`. Options
+A program reads its settings from flags and, with `--config FILE`, from a TOML file. Flags override the file. In the
+file a setting has the name of its flag with underscores: `--learning-rate 0.05` is `learning_rate = 0.05`. Options
 (`--task-option KEY=VALUE`) are tables: `[task_option]`, then `KEY = VALUE`. `config.toml` in a run directory is such a
 file: `top-server --config RUN_DIR/config.toml` repeats that run in a new directory.
 
@@ -47,106 +55,67 @@ groupings, trainings, aggregations and merges; [tasks](tasks.md) has the options
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One flag: its placeholder, its default and its limits as text, and what it does."""
+    """One flag: how it is written, what it does, and its default and allowed values as text."""
 
     flag: str
-    value: str
-    default: str
-    limits: str
     help: str
-
-
-def panels_of_runs() -> dict[str, list[Row]]:
-    """The settings of a run, by panel."""
-    panels: dict[str, list[Row]] = {}
-    for name, field in FIELDS.items():
-        rules = field.metadata
-        row = Row(
-            flag=flag(name),
-            value="KEY=VALUE" if rules.get("options_of") else rules.get("metavar") or _placeholder(TYPES[name]),
-            default=_default(None if rules.get("options_of") else field.default),
-            limits=_names(choices(name)) or _limits(rules),
-            help=rules["help"],
-        )
-        panels.setdefault(rules["panel"], []).append(row)
-    return panels
-
-
-def panel_of(command: Any, but: frozenset[str] = frozenset({"--help"})) -> list[Row]:
-    """The flags and arguments of a command as typer made it, without the flags in `but`."""
-    rows = []
-    for option in command.params:
-        shown = option.opts[0] if option.opts[0].startswith("--") else option.opts[0].upper()
-        if shown in but:
-            continue
-        is_switch = not shown.startswith("--") or option.is_flag
-        default = None if is_switch else option.default
-        least, most = (getattr(option, bound, None) for bound in ("min", "max"))
-        metavar = option.metavar or ""
-        row = Row(
-            flag=shown,
-            value="" if is_switch else "NAME" if "|" in metavar else metavar or _placeholder(option.bare_type()),
-            default="required" if option.required else _default(default),
-            limits=_names(tuple(metavar.split("|"))) if "|" in metavar else _limits({"least": least, "most": most}),
-            help=option.help or "",
-        )
-        rows.append(row)
-    return rows
+    default: str = ""
+    values: str = ""
 
 
 def page() -> str:
     """The whole page."""
     leading: Any = typer.main.get_command(top_server.cli.app)
     node: Any = typer.main.get_command(fedgsp_node.cli.app)
-    of_runs = panels_of_runs()
-    in_tables = frozenset(row.flag for rows in of_runs.values() for row in rows) | {"--help"}
-    parts = [INTRODUCTION, "## `top-server`\n"]
-    for panel, rows in of_runs.items():
-        parts += [f"### {panel}\n", *_table(rows)]
-    parts += ["### Output and resuming\n", *_table(panel_of(leading, in_tables))]
-    for name, command in leading.commands.items():
-        parts += [f"## `top-server {name}`\n", f"{command.help}\n", *_table(panel_of(command))]
-    parts += ["## `fedgsp-node`\n", f"{node.help}\n", *_table(panel_of(node))]
-    for name, command in node.commands.items():
-        parts += [f"## `fedgsp-node {name}`\n", f"{command.help}\n", *_table(panel_of(command))]
+    parts = [INTRODUCTION]
+    parts += _section("top-server", leading, RunConfig, NAMES)
+    parts += _section("top-server picture", leading.commands["picture"])
+    parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)
+    parts += _section("fedgsp-node", node)
+    parts += _section("fedgsp-node start", node.commands["start"], NodeSettings)
     return "\n".join(parts)
+
+
+def _section(
+    name: str, command: Any, kind: type[Any] | None = None, names: Mapping[str, Any] | None = None
+) -> list[str]:
+    """A command: what it does, its settings by panel, and the flags that are no settings."""
+    panels: dict[str, list[Row]] = {}
+    settings = described(kind).values() if kind else ()
+    for one in settings:
+        panels.setdefault(one.metadata.get("panel") or "Settings", []).append(_row(one, choices(one, names or {})))
+    known = {flag(one.field) for one in settings} | {"--help"}
+    others = [_plain_row(option) for option in command.params if option.opts[0] not in known]
+    lines = [f"## `{name}`\n", f"{command.help}\n"]
+    for panel, rows in [*panels.items(), ("Other flags", others)]:
+        lines += [f"### {panel}: `{name}`\n" if panels else "", *_table(rows)] if rows else []
+    return [line for line in lines if line]
+
+
+def _row(one: Described, names: tuple[str, ...]) -> Row:
+    """A setting whose values are one of `names`, if there are any."""
+    bounds = [f"{word} {one.rules[rule]:,}" for rule, word in BOUNDS.items() if one.rules[rule] is not None]
+    default = "required" if one.default == "" else "" if one.default in (None, {}) else f"`{one.default}`"
+    written = f"{flag(one.field)} {one.metavar or PLACEHOLDERS[one.type]}"
+    return Row(written, one.help, default, ", ".join(f"`{name}`" for name in names) or ", ".join(bounds))
+
+
+def _plain_row(option: Any) -> Row:
+    """A flag or an argument that typer describes, such as --version."""
+    name = option.opts[0] if option.opts[0].startswith("--") else option.opts[0].upper()
+    return Row(f"{name} {option.metavar or ''}".strip(), option.help, "required" if option.required else "")
 
 
 def _table(rows: list[Row]) -> Iterator[str]:
     """A Markdown table of these rows; long lists of names follow it."""
-    long = [row for row in rows if row.limits.count(", ") >= MOST_IN_A_CELL]
+    long = [row for row in rows if row.values.count(", ") >= MOST_IN_A_CELL]
     lines = ["| Flag | Meaning | Default | Values |", "|---|---|---|---|"]
     for row in rows:
-        limits = "see below" if row in long else row.limits
-        what = f"{row.flag} {row.value}".strip()
-        lines.append(f"| `{what}` | {_cell(row.help)} | {row.default} | {limits} |")
+        meaning, values = row.help.replace("|", "\\|"), "see below" if row in long else row.values
+        lines.append(f"| `{row.flag}` | {meaning} | {row.default} | {values} |")
     yield "\n".join(lines) + "\n"
     for row in long:
-        yield textwrap.fill(f"Values of `{row.flag}`: {row.limits}.", 120, break_on_hyphens=False) + "\n"
-
-
-def _placeholder(annotated: Any) -> str:
-    """What stands for a value of this type, which may be a union with None."""
-    (plain,) = (kind for kind in typing.get_args(annotated) or (annotated,) if kind is not type(None))
-    names = {"int": "N", "float": "NUMBER", "str": "NAME", "Path": "PATH"}
-    return names[plain if isinstance(plain, str) else plain.__name__]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _names(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _default(value: object) -> str:
-    return "" if value is None else f"`{value}`"
-
-
-def _limits(rules: Mapping[str, Any]) -> str:
-    words = {"above": "above", "least": "at least", "most": "at most"}
-    return ", ".join(f"{word} {rules[rule]:,}" for rule, word in words.items() if rules.get(rule) is not None)
+        yield textwrap.fill(f"Values of `{row.flag}`: {row.values}.", WIDTH, break_on_hyphens=False) + "\n"
 
 
 def main() -> None:
