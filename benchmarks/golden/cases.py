@@ -21,8 +21,10 @@ COMMON: Options = {
     "keep-models": "all",
     "listen": "127.0.0.1:0",
 }
-#: Seven of many small clients with unlike labels, so that some groups have one member and others several.
-DIGITS: Options = {"clients": "24", "alpha": "0.2"}
+#: Clients with so unlike labels that some groups have one member and others several.
+DIGITS: Options = {"clients": CLIENTS, "alpha": "0.2"}
+#: Seven of many smaller clients, for the same reason.
+SMALL: Options = {**DIGITS, "clients": "24"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +64,13 @@ CONSTANT: Options = {**RELAY, "growth": "constant", "alpha": "2"}
 HCCT: Options = {"scheme": "hcct"}
 #: Large enough that clients form groups on few and unlike digits.
 ALPHA: Options = {"alpha": "70"}
+#: The same for the task from outside.
+OWN_ALPHA: Options = {"alpha": "300"}
 GLOBAL: Options = {"scheme": "global"}
 OWN: Options = {"task": "golden_task:GoldenTask"}
 RAISES = own_task(fault="raises")
+#: A model of more than 1 MiB, which local processes hand over by shared memory, with a layer of factored gradients.
+LARGE = own_task(width="4096")
 JUMPS = own_task(fault="jumps")
 FEDCOLLAB: Options = {"scheme": "fedcollab"}
 COALITIONS: Options = {"c": "5", "restarts": "10"}
@@ -85,17 +91,21 @@ OF_SCHEMES: dict[str, Case] = {
     "naive-gsp-icg": Case(settings={"scheme": "naive-gsp-icg", "beta": "3", "sampling-rate": "0.7"}),
     "fedavg": Case(settings={"scheme": "fedavg", "sampling-rate": "0.6"}),
     "hcct": Case(settings=HCCT, grouping=ALPHA),
-    "hcct-e": Case(settings={"scheme": "hcct-e"}, grouping=ALPHA),
+    "hcct-e": Case(settings={"scheme": "hcct-e"}, grouping={"alpha": "50"}),
     "hcct-p": Case(settings={"scheme": "hcct-p"}, grouping=ALPHA),
     "maxfl": Case(settings={"scheme": "maxfl"}, profile={"prior_epochs": "4"}),
     "maxfl-hcct": Case(settings={"scheme": "maxfl-hcct"}, profile={"prior_epochs": "10"}),
     "ifca": Case(settings={"scheme": "ifca"}, profile={"models": "3"}),
     "flsc": Case(settings={"scheme": "flsc"}, profile={"models": "4"}, merge={"soft": "2"}),
-    "fedcollab": Case(settings=FEDCOLLAB, profile=DISCRIMINATORS, grouping=COALITIONS),
-    "fedcluster": Case(settings={"scheme": "fedcluster"}, grouping={"eps1": "0.4", "eps2": "0.02", "min_round": "0"}),
+    "fedcollab": Case(settings=FEDCOLLAB, profile=DISCRIMINATORS, grouping=COALITIONS, task=SMALL),
+    "fedcluster": Case(
+        settings={"scheme": "fedcluster"}, grouping={"eps1": "0.4", "eps2": "0.02", "min_round": "0"}, task=SMALL
+    ),
     # At lower rates no client comes nearer to another model than to the model it started from.
-    "fesem": Case(settings={"scheme": "fesem", "learning-rate": "1"}, profile={"models": "3"}),
-    "kmeans": Case(settings={"scheme": "kmeans"}, profile={"prior_epochs": "2"}, grouping={"clusters": "3"}),
+    "fesem": Case(settings={"scheme": "fesem", "learning-rate": "1"}, profile={"models": "3"}, task=SMALL),
+    "kmeans": Case(
+        settings={"scheme": "kmeans"}, profile={"prior_epochs": "2"}, grouping={"clusters": "3"}, task=SMALL
+    ),
 }
 
 #: Settings that no scheme uses by default.
@@ -105,13 +115,20 @@ OTHERS: dict[str, Case] = {
         f"relay {mode}": Case(settings={**RELAY, "relay": mode, "rounds": "4"})
         for mode in ("auto", "direct", "manager")
     },
-    **{f"hand-over {mode}, relay": Case(settings={**RELAY, "hand-over": mode}) for mode in ("auto", "network")},
     **{
-        f"hand-over {mode}, parallel": Case(settings={**HCCT, "hand-over": mode}, grouping=ALPHA)
+        f"hand-over {mode}, relay": Case(settings={**RELAY, **OWN, "hand-over": mode}, task=LARGE)
+        for mode in ("auto", "network")
+    },
+    **{
+        f"hand-over {mode}, parallel": Case(
+            settings={**HCCT, **OWN, "hand-over": mode}, grouping=OWN_ALPHA, task=LARGE
+        )
         for mode in ("auto", "network")
     },
     "relay manager, parallel": Case(settings={**HCCT, "relay": "manager"}, grouping=ALPHA),
+    "large model, relay manager": Case(settings={**RELAY, **OWN, "relay": "manager"}, task=LARGE),
     "bfloat16, relay": Case(settings={**RELAY, "wire-dtype": "bfloat16"}),
+    "bfloat16, large model": Case(settings={**RELAY, **OWN, "wire-dtype": "bfloat16"}, task=LARGE),
     "bfloat16, parallel": Case(settings={**HCCT, "wire-dtype": "bfloat16"}, grouping=ALPHA),
     # Groups
     "growth log": Case(settings={**RELAY, "growth": "log", "alpha": "2"}),
@@ -125,9 +142,9 @@ OTHERS: dict[str, Case] = {
         settings={"scheme": "independent", "grouping": "fixed"}, grouping={"groups": "0,1/2,3,4/5,6"}
     ),
     "hcct relay": Case(settings={**HCCT, "program": "relay"}, grouping=ALPHA),
-    "hcct sketch": Case(settings=HCCT, profile={"similarity": "sketch", "sketch_bytes": "1024"}, grouping=ALPHA),
+    "hcct sketch": Case(settings=HCCT, profile={"similarity": "sketch", "sketch_bytes": "32"}, grouping=ALPHA),
     "hcct layer, release": Case(
-        settings=HCCT, profile={"similarity": "layer", "layer_score": "release"}, grouping=ALPHA
+        settings=HCCT, profile={"similarity": "layer", "layer_score": "release"}, grouping={"alpha": "50"}
     ),
     "hcct first epoch all": Case(settings=HCCT, grouping={**ALPHA, "first_epoch": "all"}),
     "hcct three groups": Case(settings=HCCT, grouping={**ALPHA, "groups": "3"}),
@@ -136,8 +153,11 @@ OTHERS: dict[str, Case] = {
         settings=FEDCOLLAB,
         profile={**DISCRIMINATORS, "distance": "shared", "feature_scale": "1", "local_steps": "2"},
         grouping=COALITIONS,
+        task=SMALL,
     ),
-    "fedcollab relay": Case(settings={**FEDCOLLAB, "program": "relay"}, profile=DISCRIMINATORS, grouping=COALITIONS),
+    "fedcollab relay": Case(
+        settings={**FEDCOLLAB, "program": "relay"}, profile=DISCRIMINATORS, grouping=COALITIONS, task=SMALL
+    ),
     # Means
     "aggregation median": Case(settings={**GLOBAL, "aggregation": "median"}),
     "aggregation trimmed-mean": Case(settings={**GLOBAL, "aggregation": "trimmed-mean"}, aggregation={"trim": "0.3"}),
@@ -159,10 +179,10 @@ OTHERS: dict[str, Case] = {
     ),
     "local run": Case(settings={**HCCT, "local-run": "alone"}, grouping=ALPHA),
     # Faults: a task that raises, an update that is too long, a top server that is killed
-    "task from outside, hcct-p": Case(settings={"scheme": "hcct-p", **OWN}, grouping=ALPHA, task=own_task()),
+    "task from outside, hcct-p": Case(settings={"scheme": "hcct-p", **OWN}, grouping={"alpha": "100"}, task=own_task()),
     "task raises, relay": Case(settings={**RELAY, **OWN}, task=RAISES, skipped=1),
     "task raises, parallel": Case(settings={**GLOBAL, **OWN}, task=RAISES, skipped=1),
-    "task raises, hcct": Case(settings={**HCCT, **OWN}, grouping=ALPHA, task=RAISES, skipped=1),
+    "task raises, hcct": Case(settings={**HCCT, **OWN}, grouping=OWN_ALPHA, task=RAISES, skipped=1),
     "update norm limit, relay": Case(settings={**CONSTANT, **OWN, "update-norm-limit": "4"}, task=JUMPS, skipped=1),
     "update norm limit, parallel": Case(settings={**GLOBAL, **OWN, "update-norm-limit": "4"}, task=JUMPS, skipped=1),
     "resumed, relay": Case(settings=RELAY, killed_after=1),

@@ -18,15 +18,18 @@ class GoldenTask(Task):
     """Digits, dealt so that each client has few of most classes; all data depend on `clients` alone.
 
     `client` is the client with the fault, `round` the round in which it happens, and `fault` what happens there:
-    "none", "raises" (the model raises an exception) or "jumps" (the update becomes very long).
+    "none", "raises" (the model raises an exception) or "jumps" (the update becomes very long). `width` is the number
+    of hidden units.
     """
 
     num_classes = 10
     head = ("last.",)
 
-    def __init__(self, clients: int = 7, client: int = 3, round: int = 2, fault: str = "none") -> None:
+    def __init__(
+        self, clients: int = 7, client: int = 3, round: int = 2, fault: str = "none", width: int = 24
+    ) -> None:
         self.num_clients = clients
-        self._fault, self._place = fault, (round, client)
+        self._fault, self._place, self._width = fault, (round, client), width
         found = load_digits()
         self._x = (found.data / 16).astype(np.float32)
         self._y = found.target.astype(np.int64)
@@ -35,7 +38,7 @@ class GoldenTask(Task):
         self._owner = np.where(anywhere, np.arange(len(self._y)) // 10, self._y) % clients
 
     def model(self) -> torch.nn.Module:
-        return _Model(self._fault, training_seed(0, *self._place))
+        return _Model(self._width, self._fault, training_seed(0, *self._place))
 
     def data(self, client: int) -> ClientData:
         rows = np.flatnonzero(self._owner == client)
@@ -49,12 +52,12 @@ def training_seed(seed: int, number: int, client: int) -> int:
 
 
 class _Model(torch.nn.Module):
-    def __init__(self, fault: str, seed: int) -> None:
+    def __init__(self, width: int, fault: str, seed: int) -> None:
         super().__init__()
-        self.first = torch.nn.Linear(64, 24)
-        self.norm = torch.nn.BatchNorm1d(24)
+        self.first = torch.nn.Linear(64, width)
+        self.norm = torch.nn.BatchNorm1d(width)
         self.dropout = torch.nn.Dropout(0.2)
-        self.last = torch.nn.Linear(24, 10)
+        self.last = torch.nn.Linear(width, 10)
         self._fault, self._seed = fault, seed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
