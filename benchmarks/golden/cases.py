@@ -143,8 +143,8 @@ OTHERS: dict[str, Case] = {
     ),
     "hcct relay": Case(settings={**HCCT, "program": "relay"}, grouping=ALPHA),
     "hcct sketch": Case(settings=HCCT, profile={"similarity": "sketch", "sketch_bytes": "32"}, grouping=ALPHA),
-    "hcct layer, release": Case(
-        settings=HCCT, profile={"similarity": "layer", "layer_score": "release"}, grouping={"alpha": "50"}
+    "hcct layer, magnitude": Case(
+        settings=HCCT, profile={"similarity": "layer", "layer_score": "magnitude"}, grouping={"alpha": "50"}
     ),
     "hcct first epoch all": Case(settings=HCCT, grouping={**ALPHA, "first_epoch": "all"}),
     "hcct three groups": Case(settings=HCCT, grouping={**ALPHA, "groups": "3"}),
@@ -179,7 +179,9 @@ OTHERS: dict[str, Case] = {
     ),
     "local run": Case(settings={**HCCT, "local-run": "alone"}, grouping=ALPHA),
     # Faults: a task that raises, an update that is too long, a top server that is killed
-    "task from outside, hcct-p": Case(settings={"scheme": "hcct-p", **OWN}, grouping={"alpha": "100"}, task=own_task()),
+    "task from outside, hcct-p": Case(
+        settings={"scheme": "hcct-p", **OWN}, grouping={"alpha": "100"}, task=own_task()
+    ),
     "task raises, relay": Case(settings={**RELAY, **OWN}, task=RAISES, skipped=1),
     "task raises, parallel": Case(settings={**GLOBAL, **OWN}, task=RAISES, skipped=1),
     "task raises, hcct": Case(settings={**HCCT, **OWN}, grouping=OWN_ALPHA, task=RAISES, skipped=1),
