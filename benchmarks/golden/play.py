@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import tempfile
@@ -41,7 +42,7 @@ def play_all(
 
 
 def play(checkout: Checkout, case: Case) -> dict[str, Any]:
-    """The record of one case: `runs` by directory, or `failed`, a text; and how many `seconds` it took."""
+    """The record of one `case`: `runs` by directory, or `failed`, a text; and how many `seconds` it took."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="golden-") as name:
         folder = Path(name)
@@ -52,7 +53,7 @@ def play(checkout: Checkout, case: Case) -> dict[str, Any]:
             found: dict[str, Any] = {"runs": runs}
         except FailedError as error:
             found = {"failed": str(error)}
-    return {**found, "seconds": round(time.monotonic() - begin, 1)}
+    return {"case": dataclasses.asdict(case), **found, "seconds": round(time.monotonic() - begin, 1)}
 
 
 def _run(checkout: Checkout, case: Case, folder: Path) -> None:

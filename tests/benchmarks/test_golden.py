@@ -38,7 +38,7 @@ def saved(path: Path, tensors: dict[str, Any], **metadata: str) -> str:
 def result(**models: str) -> dict[str, Any]:
     versions = dict.fromkeys(("commit", "subject", "machine", "python", "torch", "numpy"), "some")
     runs = {"run": {"models": models, "history": [dict(ROW), {**ROW, "round": 2}]}}
-    return {"checkout": versions, "cases": {"one": {"runs": runs, "seconds": 1.0}}}
+    return {"checkout": versions, "cases": {"one": {"case": {"rounds": "2"}, "runs": runs, "seconds": 1.0}}}
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:
@@ -102,7 +102,10 @@ def test_every_kind_of_difference_is_found() -> None:
     alone["cases"]["one"]["runs"]["alone"] = alone["cases"]["one"]["runs"]["run"]
     assert differences(one, alone) == ("alone/ only in B",)
     assert differences(one, {**one, "cases": {}}) == ("only in A",)
-    failed = {**one, "cases": {"one": {"failed": "exit code 3", "seconds": 1.0}}}
+    unlike = copy.deepcopy(one)
+    unlike["cases"]["one"]["case"]["rounds"] = "3"
+    assert differences(one, unlike) == ("A and B were played with unlike settings",)
+    failed = {**one, "cases": {"one": {"case": {}, "failed": "exit code 3", "seconds": 1.0}}}
     assert differences(failed, failed) == ("A failed: exit code 3", "B failed: exit code 3")
     assert "exit code 3" in markdown(failed, failed, compare(failed, failed))
 
