@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedgsp import forks
+from fedgsp import forks, run_module
 from fedgsp.errors import PeerError
 from fedgsp.memory import keep_freed
 
@@ -151,5 +151,5 @@ def leave(code: int) -> NoReturn:
 
 
 def python_module(name: str) -> list[str]:
-    """The command that runs one of our modules with this interpreter."""
-    return [sys.executable, "-m", name]
+    """The command that runs one of our modules with this interpreter, whatever the working directory holds."""
+    return [sys.executable, "-P", run_module.__file__, name]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.errors import PeerError, RunError, TaskError
+from fedgsp.lifecycle import python_module
 from fedgsp.settings.node import parse_clients
 from fedgsp.settings.run import RunConfig
 from top_server.nodes.local import blocks, commands, running
@@ -44,7 +45,8 @@ def test_clients_are_dealt_evenly_in_order(data: st.DataObject) -> None:
 def test_each_node_is_told_its_clients_and_the_task() -> None:
     config = RunConfig(local_nodes=2, clients=5, threads=3, task="mnist", task_option={"a": "b=c", "d": ""})
     first, second = commands(config, "0.0.0.0:7000")
-    assert first[:4] == [sys.executable, "-m", "fedgsp_node", "start"]
+    program = python_module("fedgsp_node")
+    assert first[: len(program) + 1] == [*program, "start"]
 
     def value(command: list[str], flag: str) -> str:
         return command[command.index(flag) + 1]
