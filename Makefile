@@ -13,7 +13,7 @@ CHAOS_FLAGS ?=
 PEERS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench chaos protos clean
+.PHONY: help install demo test check docs bench chaos protos dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -55,6 +55,11 @@ chaos: $(INSTALLED)  ## hit 100 runs while they work, and hold what they come to
 
 protos: $(INSTALLED)  ## make fedgsp/v1 and fedgsp/messages anew from protos/
 	$(BIN)/python scripts/protos.py
+
+dist: $(INSTALLED)  ## build the sdist, and the wheel from it, into dist/
+	rm -rf dist
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")'
+	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --no-index --wheel-dir dist dist/*.tar.gz
 
 clean:  ## remove the environment and everything made by tools; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
