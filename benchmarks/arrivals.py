@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sweep import begun, beside, check
-
+from benchmarks.sweep import begun, beside, check
 from fedgsp.errors import RunError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig

@@ -1,4 +1,4 @@
-"""How long FedCollab's solver takes, and what it finds: `python benchmarks/coalitions.py`.
+"""How long FedCollab's solver takes, and what it finds: `python -m benchmarks.coalitions`.
 
 Beside it the plain algorithm, which moves one client at a time, never merges, and computes the two coalitions that a
 move touches anew. It gets `--patience` seconds per case and may then have made fewer restarts. Clients are of some

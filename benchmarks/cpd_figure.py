@@ -1,6 +1,6 @@
 """How far apart clients, random groups and ICG groups are (FedGSP, Fig. 3a), on real writers.
 
-`FEDGSP_DATA=DIR python benchmarks/cpd_figure.py OUT.png` with DIR/femnist.npz. Prints medians, draws distributions.
+`FEDGSP_DATA=DIR python -m benchmarks.cpd_figure OUT.png` with DIR/femnist.npz. Prints medians, draws distributions.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from femnist_writers import WRITERS, class_counts
 
+from benchmarks.femnist_writers import WRITERS, class_counts
 from fedgsp.seeds import stream
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping.cpd import cpd_pairs

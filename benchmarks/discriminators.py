@@ -1,4 +1,4 @@
-"""What an exchange of client discriminators costs a client: `python benchmarks/discriminators.py`.
+"""What an exchange of client discriminators costs a client: `python -m benchmarks.discriminators`.
 
 Seconds on one thread of one SGD step of all networks of a client, and of one judgement on a validation part: as one
 stack, and in a loop over plain modules with autograd and torch's own SGD. Least of the repeats.

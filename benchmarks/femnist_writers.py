@@ -1,6 +1,6 @@
 """A FEMNIST file of fewer writers, drawn as a plain script would draw them; and what writers have, for other scripts.
 
-`python benchmarks/femnist_writers.py DATA/femnist.npz OUT.npz [--writers 368] [--seed 0]` keeps the writers that
+`python -m benchmarks.femnist_writers DATA/femnist.npz OUT.npz [--writers 368] [--seed 0]` keeps the writers that
 numpy's RandomState(seed).permutation puts first, in the order of the file.
 """
 

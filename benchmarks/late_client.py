@@ -17,9 +17,9 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from arrivals import play
-from sweep import beside, filled, merged, read_experiment
 
+from benchmarks.arrivals import play
+from benchmarks.sweep import beside, filled, merged, read_experiment
 from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.options import options
 from top_server.record.history import read_lines

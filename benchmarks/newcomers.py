@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from arrivals import Coming, play
 
+from benchmarks.arrivals import Coming, play
 from fedgsp.errors import UserError
 from top_server.record.history import read_lines
 

@@ -1,4 +1,4 @@
-"""How long HCCT's partition takes, and how much memory: `python benchmarks/partition.py`.
+"""How long HCCT's partition takes, and how much memory: `python -m benchmarks.partition`.
 
 Ours needs the Gram matrix alone; the plain algorithm of the paper computes every benefit from the updates. Each case
 has a process of its own, whose peak memory counts everything, the interpreter and the matrix too. The clients are of
@@ -13,7 +13,6 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -31,8 +30,7 @@ def measure(clients: int, plain: bool) -> dict[str, float]:
     updates += 0.5 * rng.standard_normal(updates.shape, np.float32)
     sizes, alphas = rng.integers(50, 500, clients), np.full(clients, ALPHA)
     if plain:
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-        from support import plain_hcct
+        from tests.support import plain_hcct
 
         start = time.perf_counter()
         groups = plain_hcct.partition(updates.astype(np.float64), sizes.astype(np.float64), alphas)
@@ -46,7 +44,7 @@ def measure(clients: int, plain: bool) -> dict[str, float]:
 
 
 def in_a_process(clients: int, *flags: str, timeout_s: float | None = None) -> dict[str, float] | None:
-    command = [sys.executable, __file__, "--measure", str(clients), *flags]
+    command = [sys.executable, "-m", "benchmarks.partition", "--measure", str(clients), *flags]
     try:
         ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:

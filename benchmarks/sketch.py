@@ -1,4 +1,4 @@
-"""What each view of an update costs, and how far cosines of sketches are off: `python benchmarks/sketch.py`.
+"""What each view of an update costs, and how far cosines of sketches are off: `python -m benchmarks.sketch`.
 
 Errors are those of the cosines of two vectors with a heavy-tailed (log-normal) spread of scales, under one seed per
 repeat: their root mean square and the largest, next to the standard deviation that docs/decisions, 0007, derives.

@@ -24,10 +24,9 @@ import tomllib
 from pathlib import Path, PurePath
 from typing import Any
 
-import sweep_picture
-import sweep_tables
 import tomli_w
 
+from benchmarks import sweep_picture, sweep_tables
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.options import options
 from fedgsp.settings.checks import flag

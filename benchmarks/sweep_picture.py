@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sweep_tables import summaries, whole
 
+from benchmarks.sweep_tables import summaries, whole
 from fedgsp.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 from benchmarks.chaos.events import Event
 from benchmarks.chaos.plan import Plan
 from fedgsp.local_training import training_options
 from fedgsp.task import Task
 from fedgsp_node.tasks import load_task
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-from support.reference import Reference, State, stream, weighted_mean
-from support.reference_coalitions import CoalitionReference
-from support.reference_groups import GroupReference
+from tests.support.reference import Reference, State, stream, weighted_mean
+from tests.support.reference_coalitions import CoalitionReference
+from tests.support.reference_groups import GroupReference
 
 TRAINING = ("relay", "parallel")
 

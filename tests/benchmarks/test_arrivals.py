@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import arrivals
-import late_client
-import newcomers
 import pytest
 import tomli_w
-from support.finished_runs import finished, history
 
+from benchmarks import arrivals, late_client, newcomers
 from fedgsp.errors import RunError
+from tests.support.finished_runs import finished, history
 
 SETTINGS: dict[str, Any] = {
     "scheme": "global",

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sweep
+
+from benchmarks import sweep
 
 EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "experiments"
 

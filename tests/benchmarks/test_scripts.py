@@ -12,6 +12,7 @@ RESULTS = ROOT / "docs" / "results"
 def test_every_script_and_every_figure_is_in_the_table_of_what_makes_the_results() -> None:
     page = (RESULTS / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"[\w-]+\.\w+", page))
+    named |= {f"{module}.py" for module in re.findall(r"python -m benchmarks\.(\w+)", page)}
     for begin, middle, end in re.findall(r"([\w-]*){([\w,]+)}(\.\w+)", page):  # hcct-{fmnist,digits}.png
         named |= {f"{begin}{name}{end}" for name in middle.split(",")}
     scripts = [path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import sweep_picture
 
+from benchmarks import sweep_picture
 from fedgsp.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sweep_tables
-from support.finished_runs import finished
+
+from benchmarks import sweep_tables
+from tests.support.finished_runs import finished
 
 SETTINGS = {"scheme": "hcct", "task": "digits"}
 HEAD = 2  # lines

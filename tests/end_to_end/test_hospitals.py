@@ -6,17 +6,18 @@ import hashlib
 import json
 import re
 import shutil
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.cluster import Finished, play, settings
-from support.reference import assert_same_bits
 
 from fedgsp.settings.node import NodeSettings
+from tests.support.cluster import Finished, play, settings
+from tests.support.reference import assert_same_bits
+from tests.support.user_modules import started_in
 from top_server.record.checkpoint import load
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +26,9 @@ TASK = "heart_disease:Hospitals"
 
 
 @pytest.fixture(autouse=True)
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
+def examples() -> Iterator[None]:
+    with started_in(ROOT / "examples"):
+        yield
 
 
 @pytest.fixture

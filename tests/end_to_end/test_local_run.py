@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Finished, play
-from support.gated_task import gated_settings, host, oracle
-from support.managers_here import managers_here
-from support.reference_groups import assert_equals
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.files import dump, load
 from fedgsp.settings.run import RunConfig
+from tests.support.cluster import Finished, play
+from tests.support.gated_task import gated_settings, host, oracle
+from tests.support.managers_here import managers_here
+from tests.support.reference_groups import assert_equals
 from top_server import cli, local_run
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -163,7 +163,7 @@ def refused(config: RunConfig, path: Path, *flags: str) -> ConfigError:
         (["--rounds", "4"], "--rounds 3, this run needs 4"),
         (["--learning-rate", "0.25"], "--learning-rate 0.5, this run needs 0.25"),
         (["--wire-dtype", "bfloat16"], "--wire-dtype exact, this run needs bfloat16"),
-        (["--task", "digits"], "--task support.gated_task:GatedBlobs, this run needs digits"),
+        (["--task", "digits"], "--task tests.support.gated_task:GatedBlobs, this run needs digits"),
         (["--task-option", "clients=5"], "--task-option {'clients': '6'}, this run needs {'clients': '5'}"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.processes import running
 
 from fedgsp.lifecycle import python_module
+from tests.support.processes import running
 
 pytestmark = pytest.mark.e2e
 

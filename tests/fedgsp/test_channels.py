@@ -10,11 +10,11 @@ import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.serving import nobody, serving
-from support.wall import wall
 
 from fedgsp.channels import Channels, describe, is_near, is_wildcard, refuse, resolve, split_address, start_server
 from fedgsp.errors import ConfigError
+from tests.support.serving import nobody, serving
+from tests.support.wall import wall
 
 
 def _has_ipv6() -> bool:

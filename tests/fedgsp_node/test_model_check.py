@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.blobs_task import Blobs
-from support.local_work import MODELS
 from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp_node.clients import Clients
 from fedgsp_node.model_check import check_model
+from tests.support.blobs_task import Blobs
+from tests.support.local_work import MODELS
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")

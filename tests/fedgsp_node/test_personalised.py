@@ -9,9 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
-from support.toy_task import SAMPLES, TARGETS, Toy
-from support.working import HERE, Node, node, why_not
 from torch import nn
 
 from fedgsp import ClientData, Split
@@ -25,6 +22,9 @@ from fedgsp_node.personal import PERSONAL_MODEL
 from fedgsp_node.torch_weights import bind
 from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
+from tests.support.toy_task import SAMPLES, TARGETS, Toy
+from tests.support.working import HERE, Node, node, why_not
 
 ROUND = 4
 ADAPTING = [name for name, algorithm in ALGORITHMS.items() if algorithm.adapt is not None]

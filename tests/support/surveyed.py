@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.hellos import hello
-from support.scripted import TENSORS
-from support.staged import Stage, stage
 
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
 from fedgsp.weights import Weights
+from tests.support.hellos import hello
+from tests.support.scripted import TENSORS
+from tests.support.staged import Stage, stage
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.nodes.membership import Node
 from top_server.run import Run

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from support.staged import stage
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.checks import check
 from fedgsp.settings.run import RunConfig
+from tests.support.staged import stage
 from top_server.choosing import NAMES, choose, options
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, Grouping, GroupingRequest, Plan

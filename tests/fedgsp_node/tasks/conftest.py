@@ -4,11 +4,13 @@ import gzip
 import itertools
 import json
 import os
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.support.user_modules import started_in
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +22,11 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
-def examples(monkeypatch):
-    """The folder of the examples, which the test starts in; what it imports from there is forgotten."""
+def examples() -> Iterator[Path]:
+    """The folder of the examples, in which the test runs."""
     folder = Path(__file__).parents[3] / "examples"
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield folder
-    for path in folder.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+    with started_in(folder):
+        yield folder
 
 
 @pytest.fixture

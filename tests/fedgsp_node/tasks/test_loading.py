@@ -4,6 +4,7 @@ import py_compile
 import sys
 import textwrap
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from fedgsp.errors import DataError, TaskError
 from fedgsp.options import shortened
 from fedgsp_node.tasks import BUILT_IN, load_task, options_to_share, source_digest
 from fedgsp_node.tasks.digits import Digits
+from tests.support.user_modules import started_in
+
+Write = Callable[..., Path]
 
 GOOD = """
     from __future__ import annotations
@@ -35,22 +39,17 @@ GOOD = """
 
 
 @pytest.fixture
-def user_module(tmp_path, monkeypatch):
+def user_module(tmp_path: Path) -> Iterator[Write]:
     """Writes a module into the current directory, which the test starts in; returns its path."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
 
-    def write(name, source, after=""):
+    def write(name: str, source: str, after: str = "") -> Path:
         path = tmp_path / f"{name}.py"
         path.write_text(textwrap.dedent(source) + textwrap.dedent(after))
         importlib.invalidate_caches()
         return path
 
-    yield write
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
-            del sys.modules[name]
+    with started_in(tmp_path):
+        yield write
 
 
 def line_of(path, text):
@@ -157,11 +156,11 @@ def test_the_digest_of_a_built_in_task_is_that_of_its_own_file():
     assert source_digest(load_task("digits", {})) == sha256(sys.modules[Digits.__module__].__file__)
 
 
-def test_a_task_without_a_source_file_has_no_digest(user_module, tmp_path):
+def test_a_task_without_a_source_file_has_no_digest(user_module, tmp_path, monkeypatch):
     source = user_module("bare_task", GOOD)
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
         archive.write(source, "packed_task.py")
-    sys.path.append(str(tmp_path / "packed.zip"))
+    monkeypatch.syspath_prepend(tmp_path / "packed.zip")
     py_compile.compile(str(source), str(tmp_path / "compiled_task.pyc"))
     for name in ("packed_task", "compiled_task"):
         assert source_digest(load_task(f"{name}:Good", {})) == b""

@@ -9,9 +9,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support import plain_training
-from support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
-from support.toy_task import TARGETS, Toy
 from torch import nn
 
 from fedgsp.local_training import TRAININGS, training_options
@@ -21,6 +18,9 @@ from fedgsp_node.training import ALGORITHMS, factored
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
+from tests.support import plain_training
+from tests.support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
+from tests.support.toy_task import TARGETS, Toy
 
 torch.set_num_threads(1)
 

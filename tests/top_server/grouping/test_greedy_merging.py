@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import plain_hcct
 
+from tests.support import plain_hcct
 from top_server.grouping import greedy_merging
 from top_server.grouping.greedy_merging import partition, place, utility
 

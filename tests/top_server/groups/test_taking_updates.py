@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from support.recorder import Recorder
 
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.weights import Weights
+from tests.support.recorder import Recorder
 from top_server.profiles.updates import Updates
 from top_server.reveals.gram import UpdateSpool
 from top_server.run import Run

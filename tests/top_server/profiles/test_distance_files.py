@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.measured import matrix, measuring, same, truth
 
 from fedgsp.errors import ConfigError, RunError
+from tests.support.measured import matrix, measuring, same, truth
 from top_server.profiles.distances import Distances, read_file
 
 GOOD: dict[str, Any] = {"clients": [0, 1], "distances": [[0, 0.5], [0.5, 0]]}

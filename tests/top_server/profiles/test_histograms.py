@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-from support.recorder import Recorder
-from support.surveyed import surveyed
 
 from fedgsp.messages import MOST_SAMPLES, Described, MemberDone
+from tests.support.recorder import Recorder
+from tests.support.surveyed import surveyed
 from top_server.profiles.histograms import Histograms
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recorder import Recorder
-from support.scripted import model
-from support.staged import Stage, stage
 
 from fedgsp.messages import TensorSpec
 from fedgsp.model_store import ModelStore
+from tests.support.recorder import Recorder
+from tests.support.scripted import model
+from tests.support.staged import Stage, stage
 from top_server.models import Models, client_slot
 from top_server.nodes.membership import Membership
 from top_server.profiles.updates import UpdateProfile
