@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +67,7 @@ def main() -> None:
             print(row, flush=True)
 
 
-def told_cosine(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> float:
+def told_cosine(first: NDArray[Any], second: NDArray[Any]) -> float:
     differ = np.unpackbits(first[LENGTH_BYTES:] ^ second[LENGTH_BYTES:]).mean()
     return math.cos(math.pi * differ)
 

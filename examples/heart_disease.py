@@ -7,6 +7,7 @@ the data of the hospitals that it hosts: `--clients 1` reads `processed.hungaria
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -77,7 +78,7 @@ def scaled(own: ClientData) -> ClientData:
     return ClientData(prepared(train), prepared(own.test))
 
 
-def without_zero_chol(x: NDArray[np.floating]) -> NDArray[np.floating]:
+def without_zero_chol(x: NDArray[Any]) -> NDArray[Any]:
     """Two hospitals write 0 where cholesterol was not measured."""
     x = x.copy()
     x[x[:, CHOL] == 0, CHOL] = np.nan

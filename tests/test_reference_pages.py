@@ -28,7 +28,7 @@ def recorded() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record":
                 for part in ast.walk(node.args[0]):
-                    if isinstance(part, ast.Constant):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
                         found[part.value].update(keyword.arg for keyword in node.keywords if keyword.arg)
     return found
 

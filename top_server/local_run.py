@@ -21,7 +21,7 @@ from fedgsp.settings.peers import CONNECTIONS
 from fedgsp.settings.run import PROCESSES, RunConfig
 from top_server.record.directory import RunDirectory, check_free, claim, lock, unusable
 from top_server.record.history import read_lines
-from top_server.record.journal import Journal
+from top_server.record.journal import Recorder
 from top_server.schemes import SCHEMES
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ def _value(config: RunConfig, name: str) -> Any:
 
 
 def tell_left_out(
-    config: RunConfig, hosted: Mapping[int, HostedClient], alone: Mapping[int, float], journal: Journal
+    config: RunConfig, hosted: Mapping[int, HostedClient], alone: Mapping[int, float], recorder: Recorder
 ) -> None:
     """Records whose gains will not be told; raises ConfigError if that is everybody's.
 
@@ -143,7 +143,7 @@ def tell_left_out(
         (alone.keys() - here, "the local run has them, this run does not"),
     ):
         if left_out:
-            journal.record("gains_not_told", clients=sorted(left_out), reason=reason)
+            recorder.record("gains_not_told", clients=sorted(left_out), reason=reason)
 
 
 def gained(reached: Mapping[int, float], alone: Mapping[int, float]) -> dict[int, float]:

@@ -73,8 +73,15 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
     reference = Reference(task, clients, plan.rounds, seed=plan.seed)
     personal: dict[int, State] = {}  # filled by the reference
     if plan.scheme == "ditto":
-        how = {"training": "ditto", "numbers": training_options("ditto", {}), "personal": personal}
-        reference = CoalitionReference(task, clients, plan.rounds, seed=plan.seed, **how)
+        reference = CoalitionReference(
+            task,
+            clients,
+            plan.rounds,
+            seed=plan.seed,
+            training="ditto",
+            numbers=training_options("ditto", {}),
+            personal=personal,
+        )
     model = reference.initial()
     for number in range(1, plan.rounds + 1):
         states, sizes = [], []

@@ -27,7 +27,7 @@ def draw(runs: Path, target: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 0.45 * len(names) + 1.4), layout="constrained")
     for place, name in enumerate(names):
         for told, shift in (("detected", 0.13), ("recovered", -0.13)):
-            seconds = [hit[told] for hit in rows[name] if hit[told] is not None]
+            seconds = [second for hit in rows[name] if (second := hit[told]) is not None]
             label = told if place == 0 else None
             axes.plot(seconds, [place + shift] * len(seconds), "o", ms=4, alpha=0.6, color=COLOURS[told], label=label)
     axes.axvline(DETECTION_S, color=COLOURS["detected"], lw=0.8, ls="--")

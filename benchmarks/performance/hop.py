@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import numpy as np
@@ -38,7 +39,7 @@ from fedgsp_node.fetching import Fetcher
 PROCESSES = 7
 CHUNK_BYTES = 2 * 1024 * 1024
 SIZES = {"26 MB": LEAF_CNN, "250 MB": LARGE}
-Kind = Callable[[int, int, Tls | None], Awaitable[None]]
+Kind = Callable[[int, int, Tls | None], Coroutine[Any, Any, None]]
 
 
 async def _line() -> str:
@@ -88,7 +89,7 @@ async def bare(index: int, parameters: int, tls: Tls | None) -> None:
     def promise(name: bytes) -> asyncio.Future[memoryview]:
         return promised.setdefault(name, asyncio.get_running_loop().create_future())
 
-    async def fetch(name: bytes, _: object):
+    async def fetch(name: bytes, _: object) -> AsyncIterator[bytes]:
         view = await promise(name)
         del promised[name]
         for offset in range(0, len(view), CHUNK_BYTES):

@@ -64,6 +64,7 @@ def plain_sgd(
         loss.backward()
         if towards is not None:
             for parameter, anchor in zip(module.parameters(), towards, strict=True):
+                assert parameter.grad is not None
                 parameter.grad.add_(parameter.detach() - anchor, alpha=strength)
         optimiser.step()
         loss.item()
@@ -103,6 +104,7 @@ def plain_pfedme(module: nn.Module, batches: Batches, options: Options) -> None:
             loss = nn.functional.cross_entropy(module(x), y)
             loss.backward()
             for parameter, anchor in zip(module.parameters(), shared, strict=True):
+                assert parameter.grad is not None
                 parameter.grad.add_(parameter.detach() - anchor, alpha=options["lambda"])
             optimiser.step()
             loss.item()

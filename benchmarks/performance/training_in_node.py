@@ -10,10 +10,14 @@ import asyncio
 import multiprocessing
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.performance.rows import Row, main
+
+if TYPE_CHECKING:
+    import torch
 
 COUNT, BATCH, RATE = 640, 64, 0.01
 
@@ -81,7 +85,7 @@ def _plain() -> float:
     return epoch()
 
 
-def _model():  # type: ignore[no-untyped-def]  # torch is loaded after memory is set up
+def _model() -> torch.nn.Module:  # torch is loaded after memory is set up
     from torch import nn
 
     from fedgsp_node.tasks.cifar10 import MODELS

@@ -10,12 +10,16 @@ import ctypes
 import itertools
 import multiprocessing
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.performance import memory
 from benchmarks.performance.rows import Row, main
 from fedgsp import ClientData, Split, Task
+
+if TYPE_CHECKING:
+    import torch
 
 BATCH = 5
 ALGORITHMS = ("sgd", "fedprox")
@@ -26,7 +30,7 @@ class Dense(Task):
 
     num_classes, num_clients = 62, 1
 
-    def model(self) -> object:
+    def model(self) -> torch.nn.Module:
         from torch import nn
 
         widths = (784, 6144, 7168, 1800, 62)
@@ -42,7 +46,7 @@ class Dense(Task):
 class Convolutions(Dense):
     """As many in 27 convolutions."""
 
-    def model(self) -> object:
+    def model(self) -> torch.nn.Module:
         from torch import nn
 
         inner = [layer for _ in range(26) for layer in (nn.Conv2d(512, 512, 3, padding=1), nn.ReLU())]
@@ -56,7 +60,6 @@ def _train(kind: str, algorithm: str) -> tuple[float, float]:
     """Bytes above idle at the most, and of the model."""
     import torch
 
-    from fedgsp.local_training import training_options
     from fedgsp.messages import TrainingSettings
     from fedgsp.weights import Weights
     from fedgsp_node.clients import Clients
@@ -64,7 +67,7 @@ def _train(kind: str, algorithm: str) -> tuple[float, float]:
 
     torch.set_num_threads(1)
     clients = Clients(TASKS[kind](), None)
-    settings = TrainingSettings(algorithm, 1, BATCH, 0.01, seed=0, options=training_options(algorithm, {}))
+    settings = TrainingSettings(algorithm, 1, BATCH, 0.01, seed=0)
 
     def turn() -> Weights:
         received = Weights.empty(clients.tensors)

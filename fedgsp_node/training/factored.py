@@ -39,7 +39,7 @@ class Factors:
             self._under_way = torch._C._current_graph_task_id()
 
         # Without a graph there is nothing to hook on: torch says so in its own words.
-        hook = loss.register_hook(begin) if loss.requires_grad else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+        hook = loss.register_hook(begin) if loss.requires_grad else contextlib.nullcontext()
         try:
             with hook:
                 torch.autograd.backward(loss, inputs=parameters)

@@ -109,7 +109,7 @@ class Descent:
                     self._apply(place)
 
         hooks = [
-            parameter.register_post_accumulate_grad_hook(apply)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(apply)
             for parameter in self.parameters
             if large(parameter) and id(parameter) in alone
         ]

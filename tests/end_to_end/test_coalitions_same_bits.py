@@ -25,15 +25,15 @@ from tests.support.reference_discriminators import Discriminators
 from tests.support.reference_groups import Played, assert_equals
 
 SEVEN = range(7)
-LAYOUTS = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}
+LAYOUTS: dict[str, list[Sequence[int]]] = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}
 #: The first seven of many small and unlike clients: 8 to 128 samples.
-TASK = {"clients": "24", "alpha": "0.2"}
+TASK: dict[str, Any] = {"clients": "24", "alpha": "0.2"}
 COMMON: dict[str, Any] = {"rounds": 3, "learning_rate_decay": 0.9, "batch_size": 40}
 
 #: 0 and 1, and 2 to 4, are alike, and 6 is like nobody.
 DISTANCES = np.full((7, 7), 0.9)
-for together in ([0, 1], [2, 3, 4, 5]):
-    DISTANCES[np.ix_(together, together)] = 0.02
+for alike in ([0, 1], [2, 3, 4, 5]):
+    DISTANCES[np.ix_(alike, alike)] = 0.02
 np.fill_diagonal(DISTANCES, 0.0)
 SOLVER = {"c": "4", "restarts": "10"}
 
@@ -195,7 +195,7 @@ LEARNING = {
     "discriminator_rate": "0.2",
     "discriminator_batch": "8",
 }
-KINDS = {
+KINDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "pairwise": ({}, {}),
     "shared": ({"distance": "shared", "feature_scale": "1", "local_steps": "2"}, {"scale": 1.0, "steps": 2}),
 }

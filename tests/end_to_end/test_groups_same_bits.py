@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
 SEVEN = range(7)
-LAYOUTS = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}
+LAYOUTS: dict[str, list[Sequence[int]]] = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}
 #: Sizes and label mixes so unlike that some clients stay alone and others do not.
-TASK = {"clients": "7", "alpha": "0.2"}
+TASK: dict[str, Any] = {"clients": "7", "alpha": "0.2"}
 ALPHA = {"alpha": "70"}
 
 Oracle = Callable[[GroupReference], list[Played]]

@@ -123,12 +123,13 @@ async def test_clients_of_one_run_only_are_left_out_with_a_warning(tmp_path: Pat
 
 
 async def test_a_client_that_was_silent_as_the_local_run_ended_is_left_out(tmp_path: Path, alone: Path) -> None:
-    summary = {"last": {"round": 3, "per_client": dict.fromkeys("12345", 0.25)}}
+    per_client = dict.fromkeys("12345", 0.25)
+    summary = {"last": {"round": 3, "per_client": per_client}}
     RunDirectory(alone).summary.write_text(json.dumps(summary), encoding="utf-8")
     run = await played(configured(tmp_path, "run", alone))
     assert [event["clients"] for event in run.of_kind("gains_not_told")] == [[0]]
     for row in run.rows:
-        expected = by_definition(row["accuracy_per_client"], summary["last"]["per_client"])
+        expected = by_definition(row["accuracy_per_client"], per_client)
         assert (row["ipr"], row["rsd"]) == pytest.approx(expected, abs=1e-12)
 
 

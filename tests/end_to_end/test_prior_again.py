@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fedgsp_node.worker import Uploader, Worker
 from tests.support.cluster import play
 from tests.support.gated_task import gated_settings, host
 from tests.support.managers_here import managers_here
+from top_server.evidence import Evidence
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
 
@@ -35,7 +37,7 @@ async def told(tmp_path: Path, scheme: str, failing: int | None) -> Mapping[str,
 
     gather = profile.gather
 
-    async def noted(self: object, number: int) -> object:
+    async def noted(self: Any, number: int) -> Evidence:
         evidence = await gather(self, number)
         kept[number] = evidence.matrices
         return evidence

@@ -20,7 +20,7 @@ from top_server.record.checkpoint import load
 CLIENTS, ROUNDS = 6, 3
 #: Too many to be measured in the suite's time.
 QUICK = {"exchanges": "3"}
-SCHEMES = {
+SCHEMES: dict[str, dict[str, Any]] = {
     "hcct-p": {},
     "fedgsp": {"beta": 2, "sampling_rate": 1.0},
     "fedavg": {},

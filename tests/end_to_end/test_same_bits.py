@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedgsp import windows
+from fedgsp.model_service import upload
 from fedgsp_node import attachment
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import nodes, play, settings
 from tests.support.reference import Reference, State, assert_same_bits
 
 EIGHT = range(8)
-LAYOUTS = {
+LAYOUTS: dict[str, list[Sequence[int]]] = {
     "one node": [EIGHT],
     "two nodes": [range(4), range(4, 8)],
     "a node per client": [[client] for client in EIGHT],
@@ -23,7 +25,7 @@ LAYOUTS = {
 }
 
 
-def reference(**changes: object) -> Reference:
+def reference(**changes: Any) -> Reference:
     task = load_task("digits", {"clients": "8"})
     return Reference(task, EIGHT, **{"rounds": 2, "beta": 2, "sampling_rate": 1.0, **changes})
 
@@ -51,16 +53,21 @@ async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
 async def test_models_through_memory_have_the_same_bits_as_through_sockets(
     tmp_path: Path, expected: list[State], relay: str, hand_over: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lent, receivers = [], set()
-    made, sent = windows.lend, attachment.upload
+    lent: list[Any] = []
+    receivers: set[str] = set()
+    made, sent = windows.lend, upload
 
-    async def upload(*arguments: Any) -> None:
+    def lend() -> Any:
+        lent.append(made())
+        return lent[-1]
+
+    async def noted(*arguments: Any) -> None:
         receivers.add(arguments[-1])
         await sent(*arguments)
 
     monkeypatch.setattr(windows, "LEAST_BYTES", 1)  # here and not in the managers, which so send through sockets
-    monkeypatch.setattr(windows, "lend", lambda: lent.append(made()) or lent[-1])
-    monkeypatch.setattr(attachment, "upload", upload)
+    monkeypatch.setattr(windows, "lend", lend)
+    monkeypatch.setattr(attachment, "upload", noted)
     hosts = [dataclasses.replace(node, hand_over=hand_over) for node in nodes(*LAYOUTS["mixed up"])]
     try:
         run = await play(settings(tmp_path / "run", relay=relay, hand_over=hand_over), hosts)

@@ -29,8 +29,8 @@ async def test_nodes_with_different_copies_of_a_module_train_together_and_the_lo
         server = await stack.enter_async_context(top_server(tmp_path, *task, *flags))
         address = (await server.event("listening"))["address"]
         for client, name in enumerate(("old", "new")):
-            flags = (*task, "--clients", str(client))
-            await stack.enter_async_context(node(tmp_path / name, address, *flags, name=name))
+            hosted = (*task, "--clients", str(client))
+            await stack.enter_async_context(node(tmp_path / name, address, *hosted, name=name))
             await server.event("node_joined", node=name, differs_from="old" if client else None)
         assert await server.ended() == 0, server.errors
     assert "node 'new' has another version of the task" in server.errors

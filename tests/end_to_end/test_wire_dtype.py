@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,10 @@ from tests.support.reference import Reference, State, assert_same_bits
 from tests.support.reference_groups import GroupReference, assert_equals
 
 TASK = {"clients": "8"}
-LAYOUTS = {"two nodes": [range(4), range(4, 8)], "mixed up": [[7, 0, 3], [1, 2], [4, 5, 6]]}
+LAYOUTS: dict[str, list[Sequence[int]]] = {
+    "two nodes": [range(4), range(4, 8)],
+    "mixed up": [[7, 0, 3], [1, 2], [4, 5, 6]],
+}
 
 
 @functools.cache
@@ -36,8 +41,8 @@ async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
 
 
 async def test_updates_and_heads_stay_exact_and_all_else_is_rounded(tmp_path: Path) -> None:
-    task = {"clients": "7", "alpha": "0.2"}
-    rates = {"rounds": 2, "learning_rate": 0.05, "batch_size": 40, "wire_dtype": "bfloat16"}
+    task: dict[str, Any] = {"clients": "7", "alpha": "0.2"}
+    rates: dict[str, Any] = {"rounds": 2, "learning_rate": 0.05, "batch_size": 40, "wire_dtype": "bfloat16"}
     oracle = GroupReference(load_task("digits", task), range(7), options={"alpha": "70"}, **rates)
     changes = {"grouping_option": {"alpha": "70"}, "task_option": task, "keep_models": "last", "min_clients": 7}
     run = await play(settings(tmp_path / "run", scheme="hcct-p", **changes, **rates), nodes(range(7), **task))

@@ -29,7 +29,7 @@ def _has_ipv6() -> bool:
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 
 
-class Echo(grpc.GenericRpcHandler):
+class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no annotations
     """Answers every call with its own bytes, or as told."""
 
     def __init__(self, answer: Callable[[bytes, Any], Any] | None = None) -> None:

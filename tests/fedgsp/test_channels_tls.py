@@ -19,7 +19,7 @@ from tests.support.serving import serving
 ELSEWHERE = ["198.51.100.1", "elsewhere.example.org"]
 
 
-class Echo(grpc.GenericRpcHandler):
+class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no annotations
     def service(self, _: Any) -> Any:
         async def echo(request: bytes, _: Any) -> bytes:
             return request

@@ -52,4 +52,5 @@ def test_any_bytes_are_what_protobuf_says_they_are(message: bytes) -> None:
         case "in_window":
             assert found == chunks.InWindow(expected.in_window)
         case _:
-            assert found == expected.data
+            assert isinstance(found, memoryview)
+            assert bytes(found) == expected.data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def test_only_float32_is_rounded_and_only_once(tensors: tuple[TensorSpec, ...], 
     weights = rounded(before.copy())
     assert weights.bfloat16
     for spec in tensors:
-        was, found = before.arrays[spec.name], weights.arrays[spec.name]
+        was: Any = before.arrays[spec.name]
+        found: Any = weights.arrays[spec.name]
         if spec.dtype == "float32":
             assert not np.any(found.view(np.uint32) & 0xFFFF)
             assert np.all(np.abs(found - was) <= np.abs(was) * 2.0**-8)
@@ -104,7 +106,7 @@ def test_a_stream_becomes_the_same_buffer_wherever_it_is_cut_between_values(
     for parts in (chunks, cut(stream, places, 2 if bfloat16 else 1)):
         buffer = room(weights.buffer.nbytes)
         decoder = Decoder(buffer, tensors, bfloat16)
-        assert b"".join(decoder.put(memoryview(part)) for part in parts) == weights.buffer.tobytes()
+        assert b"".join(bytes(decoder.put(memoryview(part))) for part in parts) == weights.buffer.tobytes()
         assert buffer.tobytes() == weights.buffer.tobytes()
 
 

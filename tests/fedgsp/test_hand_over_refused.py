@@ -93,6 +93,9 @@ class Takes(model_pb2_grpc.ModelServiceServicer):
     def __init__(self, answers: list[bytes], then: str) -> None:
         self.answers, self.then = answers, then
 
+    def Fetch(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        raise AssertionError("nothing is fetched here")
+
     async def Upload(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         for answer in self.answers:
             yield answer

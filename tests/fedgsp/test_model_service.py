@@ -237,7 +237,7 @@ async def test_a_chunk_larger_than_a_message_may_be_is_refused() -> None:
     assert failure.detail.startswith("RESOURCE_EXHAUSTED")
 
 
-class Noise(grpc.GenericRpcHandler):
+class Noise(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no annotations
     """Answers every call with these bytes as messages."""
 
     def __init__(self, messages: list[bytes]) -> None:

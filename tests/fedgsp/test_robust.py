@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ TENSORS = (
     TensorSpec("d", "float64", ()),
 )
 FLOATS = ("w", "h", "d")
-KINDS = {"median": Median, "trimmed-mean": lambda: TrimmedMean(0.3)}
+KINDS: dict[str, Callable[[], Median | TrimmedMean]] = {"median": Median, "trimmed-mean": lambda: TrimmedMean(0.3)}
 EVERY = pytest.mark.parametrize("kind", KINDS)
 
 _seeds = st.integers(0, 2**32)

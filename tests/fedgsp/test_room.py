@@ -18,7 +18,7 @@ def nothing_spare() -> None:
 def test_room_has_its_size_begins_on_a_cache_line_and_can_be_written(size: int) -> None:
     made = room(size)
     made[:] = 7
-    assert (len(made), made.dtype) == (size, np.uint8)
+    assert (len(made), made.dtype) == (size, np.dtype(np.uint8))
     assert made.ctypes.data % 64 == 0 or not size
 
 

@@ -57,9 +57,9 @@ def test_a_derived_seed_fits_what_libraries_take(seed: int, keys: list[int]) -> 
 
 
 def test_global_numpy_state_is_left_alone() -> None:
-    before = np.random.get_state()[1].tolist()
+    before = np.random.get_state(legacy=False)["state"]["key"].tolist()
     stream(0, "sampling").integers(10)
-    assert np.random.get_state()[1].tolist() == before
+    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == before
 
 
 def test_a_negative_seed_is_refused_by_name() -> None:

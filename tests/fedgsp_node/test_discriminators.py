@@ -225,7 +225,8 @@ def test_a_network_of_a_pair_is_right_below_zero_for_the_smaller_client() -> Non
     samples, others = some_samples(700), (5, 0, 3)
     weights = different(3, 1, samples)
     outputs = logits(weights, samples.x, samples.y)[:, :, 0]
-    weights.arrays["output.bias"] -= np.array([[outputs[p].quantile(0.2 + 0.2 * p)] for p in range(3)], np.float32)
+    bias: Any = weights.arrays["output.bias"]
+    bias -= np.array([[outputs[p].quantile(0.2 + 0.2 * p)] for p in range(3)], np.float32)
     _, rows = rows_of(samples, 2)
     above = [int((Plain(weights, p)(samples.x[rows], samples.y[rows]) >= 0).sum()) for p in range(3)]
     assert above == pytest.approx([544, 408, 272], abs=40)
@@ -303,7 +304,10 @@ def distances(parts: Sequence[Samples], settings: DiscriminatorSettings, exchang
             trained = [weights.copy() for _ in members]
             for own, me in zip(trained, members, strict=True):
                 step(own, parts[me], me, lists[me], settings, exchange, Control())
-            means = {name: np.mean([own.arrays[name] for own in trained], axis=0) for name in weights.arrays}
+            means = {
+                name: np.mean([np.asarray(own.arrays[name], np.float32) for own in trained], axis=0)
+                for name in weights.arrays
+            }
             weights = Weights.of(means, weights.tensors)
         for me in members:
             right = judge(weights, parts[me], me, lists[me], settings, Control())

@@ -26,8 +26,9 @@ def test_a_lazy_layer_is_refused_by_name_until_it_has_seen_a_batch(make: type[nn
 
 
 def test_parameters_that_share_memory_are_refused_by_name() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    module[2].weight = nn.Parameter(module[0].weight.detach().t())
+    first, _, last = layers = [nn.Linear(4, 4) for _ in range(3)]
+    last.weight = nn.Parameter(first.weight.detach().t())
+    module = nn.Sequential(*layers)
     with pytest.raises(TaskError, match=r"'0\.weight' and '2\.weight' share memory"):
         check_model(module)
     module[2].weight = module[0].weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_a_task_with_a_loss_of_its_own_may_have_any_numbers(dtype: str, shape: t
 
 def test_a_loss_that_is_given_to_the_task_itself_is_one_of_its_own() -> None:
     task = Labelled(ZEROS.astype(np.float64))
-    task.loss = torch.nn.functional.mse_loss  # type: ignore[method-assign]
+    task.loss = torch.nn.functional.mse_loss  # type: ignore[method-assign,assignment]
     assert Parts(task, [1]).of(1).train.y.dtype == np.float64
 
 
@@ -165,7 +166,7 @@ def test_arrays_of_this_machines_byte_order_are_not_copied() -> None:
 
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_numbers_longer_than_torch_has_are_refused_with_the_remedy(name: str) -> None:
-    given = {"x": ROWS, "y": ZEROS}
+    given: dict[str, Any] = {"x": ROWS, "y": ZEROS}
     given[name] = given[name].astype(np.longdouble)
     what = rf"the task's data\(1\) returned {name} of dtype longdouble; return {name}\.astype\(np\.float32\)"
     with pytest.raises(TaskError, match=what):

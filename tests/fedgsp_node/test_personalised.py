@@ -323,7 +323,7 @@ async def test_comparing_alone_evaluates_nothing() -> None:
         async with asyncio.timeout(10):
             result = await n.do(order, 1)
         expected = sum(
-            float(np.sum((array.astype(np.float64) - other.arrays[name]) ** 2))
+            float(np.sum((array.astype(np.float64) - other.arrays[name].astype(np.float64)) ** 2))
             for name, array in start.arrays.items()
             if array.dtype.kind == "f"
         )

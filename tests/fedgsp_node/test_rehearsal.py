@@ -54,7 +54,7 @@ def test_what_no_round_could_use_is_refused(method: str, returns: Any, what: str
 
 @pytest.mark.parametrize("method", ["loss", "correct", "metrics"])
 def test_what_raises_is_named_with_its_line(method: str) -> None:
-    def broken(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+    def broken(outputs: Any, targets: torch.Tensor) -> Any:
         return outputs.no_such_thing
 
     with pytest.raises(TaskError, match=rf"{method}\(\).* raised AttributeError.*test_rehearsal.py:\d+"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -48,7 +50,7 @@ def test_weights_are_a_copy_and_binding_them_restores_the_module() -> None:
 
 
 def test_a_module_bound_for_a_while_goes_back_to_what_it_was_bound_to_even_after_an_error() -> None:
-    module = Blobs().model()
+    module: Any = Blobs().model()
     own, other = weights_of(module), weights_of(Blobs().model())
     bind(module, own)
     before = own.copy()
@@ -69,7 +71,7 @@ def test_a_module_bound_for_a_while_goes_back_to_what_it_was_bound_to_even_after
 
 
 def test_what_a_bound_module_changes_the_buffer_shows() -> None:
-    module = Blobs().model()
+    module: Any = Blobs().model()
     weights = weights_of(module)
     bind(module, weights)
     with torch.no_grad():
@@ -89,7 +91,7 @@ def test_a_shared_parameter_stays_shared() -> None:
 
 
 def test_binding_other_weights_leaves_the_first_as_they_were() -> None:
-    module = Blobs().model()
+    module: Any = Blobs().model()
     first = weights_of(module)
     before = first.buffer.copy()
     bind(module, first)

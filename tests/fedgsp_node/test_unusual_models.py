@@ -161,7 +161,9 @@ def test_they_are_trained_as_by_a_plain_loop(kind: Callable[[int], nn.Module]) -
     start = clients.initial_weights(3)
     trained = clients.train(2, start, SETTINGS, 1, Control()).after
     for name, expected in plainly(task, start, 2, 2).items():
-        np.testing.assert_allclose(trained.arrays[name], expected.numpy(), rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            np.asarray(trained.arrays[name], np.float64), expected.numpy(), rtol=1e-5, atol=1e-6, err_msg=name
+        )
     assert (trained.arrays["last.weight"] != start.arrays["last.weight"]).any()
 
 
@@ -220,7 +222,9 @@ def test_what_is_not_in_the_state_does_not_pass_from_client_to_client(in_place: 
     trained = [clients.train(2, start, SETTINGS, 1, Control()).after for clients in (busy, fresh)]
     assert np.array_equal(trained[0].buffer, trained[1].buffer)
     for name, expected in plainly(task, start, 2, 2).items():
-        np.testing.assert_allclose(trained[0].arrays[name], expected.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            np.asarray(trained[0].arrays[name], np.float64), expected.numpy(), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_a_tensor_that_changes_its_shape_is_told() -> None:

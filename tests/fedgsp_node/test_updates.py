@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +82,8 @@ def test_the_exact_view_is_the_difference_over_the_learning_rate_in_the_order_of
     update = reveal("exact", start, after, 0.5, 0)
     assert update.tensors == (TensorSpec("update", "float32", (PARAMETERS,)),)
     names = [spec.name for spec in SPECS if spec.trainable]
-    expected = np.concatenate([(start.arrays[name] - after.arrays[name]).reshape(-1) / 0.5 for name in names])
+    before: Mapping[str, Any] = start.arrays
+    expected = np.concatenate([(before[name] - after.arrays[name]).reshape(-1) / 0.5 for name in names])
     assert update.arrays["update"].tolist() == expected.tolist()
 
 
@@ -213,7 +216,8 @@ def test_the_worst_of_all_pairs_stays_within_the_bound_for_many_clients() -> Non
 def test_batch_norm_buffers_are_in_no_view() -> None:
     start = random_weights(1)
     after = start.copy()
-    after.arrays["norm.running_mean"][...] += 100
-    after.arrays["norm.batches"][...] += 100
+    arrays: Mapping[str, Any] = after.arrays
+    arrays["norm.running_mean"][...] += 100
+    arrays["norm.batches"][...] += 100
     for view in ("exact", "sketch:16"):
         assert not reveal(view, start, after, 0.1, 0).arrays["update"].any()

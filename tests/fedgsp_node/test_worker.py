@@ -123,7 +123,7 @@ async def test_a_cancelled_training_stops_at_the_next_batch_and_breaks_its_promi
         with pytest.raises(asyncio.CancelledError):
             await running
         assert n.slot.mark == 1  # of two batches
-        assert (await why_not(n.store.get("end"))).code is FailureCode.CANCELLED  # type: ignore[arg-type]
+        assert (await why_not(n.store.get("end"))).code is FailureCode.CANCELLED
 
 
 async def test_an_order_cancelled_while_it_waits_breaks_its_promise() -> None:
@@ -133,7 +133,7 @@ async def test_an_order_cancelled_while_it_waits_breaks_its_promise() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert (await why_not(n.store.get("end"))).code is FailureCode.CANCELLED  # type: ignore[arg-type]
+        assert (await why_not(n.store.get("end"))).code is FailureCode.CANCELLED
 
 
 # --- everything else

@@ -105,7 +105,7 @@ async def test_a_head_that_cannot_be_kept_fails_the_order(tmp_path: Path) -> Non
         (tmp_path / "state").rmdir()
         failure = await why_not(n.do(personal(bare(n), "a")))
         assert "make room on that disk" in failure.detail
-        assert (await why_not(n.store.get("a"))) == failure  # type: ignore[arg-type]
+        assert (await why_not(n.store.get("a"))) == failure
 
 
 # --- what a client shows of its update
@@ -140,7 +140,7 @@ async def test_a_view_that_does_not_exist_fails_the_order_and_breaks_its_promise
         failure = await why_not(n.do(Train(Start("start", HERE), "end", SETTINGS, Reveal("layer:nine"))))
         assert failure.code is FailureCode.BAD_ORDER
         assert "no layer 'nine'" in failure.detail
-        assert await why_not(n.store.get("end")) == failure  # type: ignore[arg-type]
+        assert await why_not(n.store.get("end")) == failure
 
 
 # --- models of clients that train alone

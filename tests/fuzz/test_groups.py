@@ -162,7 +162,7 @@ def _told_of(asked: bytes, event: Any) -> list[str]:
     if not isinstance(result, Trained):
         return []
     request = group_pb2.RunGroupRequest.FromString(asked)
-    collects = request.program == "collect" or request.results == Results.COLLECTED
+    collects = request.program == "collect" or int(request.results) == Results.COLLECTED
     return [ref.id for ref in (result.ref if collects else None, result.update) if ref is not None]
 
 

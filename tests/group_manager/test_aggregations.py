@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_fednova_rounds_to_single_precision_once() -> None:
     aggregation.fold(other, 3.0, 9.0)
     w, a, b = (weights.arrays["w"].astype(np.float64) for weights in (start, one, other))
     exact = w + 7 * (1 / 4 * (a - w) / 1 + 3 / 4 * (b - w) / 9)
-    found = aggregation.result(start).arrays["w"]
+    found: Any = aggregation.result(start).arrays["w"]
     assert found.dtype == np.float32
     # of two that are equally near, either
     assert (np.abs(found - exact) <= 0.5001 * np.spacing(found)).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def judged(*correct: int, samples: int = 100) -> Discriminated:
     return Discriminated(None, correct, samples)
 
 
-def paired(*clients: int, **changes: object) -> Networks:
+def paired(*clients: int, **changes: Any) -> Networks:
     return networks(clients or (0, 1, 2), plan(**changes))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -29,7 +31,7 @@ def test_a_shuffled_order_is_a_permutation_and_repeats_itself(seed: int, round_n
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"round_number": 2}, {"group": 1}])
-def test_every_seed_round_and_group_has_an_order_of_its_own(changes: dict[str, int]) -> None:
+def test_every_seed_round_and_group_has_an_order_of_its_own(changes: dict[str, Any]) -> None:
     assert clients(**changes) != clients()
 
 

@@ -26,7 +26,7 @@ class FaultyDigits(Digits):
         return data
 
     def model(self) -> torch.nn.Module:
-        return torch.nn.Sequential(_Watch(), *super().model())
+        return torch.nn.Sequential(_Watch(), *super().model().children())
 
 
 class _Watch(torch.nn.Module):

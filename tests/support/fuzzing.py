@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -86,8 +87,8 @@ def _field(field: Any, words: Sequence[str], depth: int) -> st.SearchStrategy[An
 def protos(kind: type[M], words: Sequence[str] = (), depth: int = 3) -> st.SearchStrategy[M]:
     """Any messages of a kind, some of them with submessages down to a depth; strings are often one of `words`."""
     fields = [field for field in kind.DESCRIPTOR.fields if depth or field.message_type is None]
-    optional = {field.name: st.deferred(lambda field=field: _field(field, words, depth)) for field in fields}
-    return st.fixed_dictionaries({}, optional=optional).map(lambda chosen: kind(**chosen))  # type: ignore[arg-type]
+    optional = {field.name: st.deferred(partial(_field, field, words, depth)) for field in fields}
+    return st.fixed_dictionaries({}, optional=optional).map(lambda chosen: kind(**chosen))
 
 
 @st.composite
@@ -103,13 +104,14 @@ def near(draw: st.DrawFn, good: M, words: Sequence[str] = ()) -> M:
 def _change(draw: st.DrawFn, message: Message, words: Sequence[str]) -> None:
     if not message.DESCRIPTOR.fields:
         return
-    field = draw(st.sampled_from(list(message.DESCRIPTOR.fields)))
+    field: Any = draw(st.sampled_from([*message.DESCRIPTOR.fields]))
     is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
     inner: list[Message] = []
     if field.message_type is not None and not is_map:
         inner = list(getattr(message, field.name)) if field.is_repeated else []
         inner = [getattr(message, field.name)] if not field.is_repeated and message.HasField(field.name) else inner
-    if inner and draw(st.integers(0, 3)):
+    deeper: int = draw(st.integers(0, 3)) if inner else 0
+    if deeper:
         _change(draw, draw(st.sampled_from(inner)), words)
         return
     if inner and field.is_repeated and draw(st.booleans()):

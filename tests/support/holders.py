@@ -55,6 +55,9 @@ class Says(model_pb2_grpc.ModelServiceServicer):
         self.said = asyncio.Event()
         self.cancelled = asyncio.Event()
 
+    def Upload(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        raise AssertionError("nothing is uploaded here")
+
     async def Fetch(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         await anext(requests)  # a call that ends before it is asked breaks the asking
         for chunk in self.chunks:

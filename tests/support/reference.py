@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,7 +137,7 @@ class Reference:
         return [groups[i] for i in sorted(chosen)]
 
 
-def weighted_mean(states: list[State], weights: list[int]) -> State:
+def weighted_mean(states: list[State], weights: Sequence[float]) -> State:
     """Mean of float tensors in float64, in the order given; integers of the first."""
     mean = {}
     for name, first in states[0].items():

@@ -132,7 +132,7 @@ class CoalitionReference(GroupReference):
         states, steps = [state for state, _ in learnt], [count for _, count in learnt]
         shares = [weight / count for weight, count in zip(weights, steps, strict=True)]
         exact = [{name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in s.items()} for s in states]
-        result = weighted_mean(exact, shares)  # type: ignore[arg-type]
+        result = weighted_mean(exact, shares)
         total = sum(weights)
         reach = sum(n * tau for n, tau in zip(weights, steps, strict=True)) * sum(shares) / total**2
         for name, _ in self.task.model().named_parameters():

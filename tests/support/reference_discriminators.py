@@ -22,6 +22,8 @@ HIDDEN = 200
 
 Pair = tuple[int, int]
 Batch = tuple[torch.Tensor, torch.Tensor]
+#: Client -> its target, and its batches to learn from and to judge.
+Members = dict[int, tuple[float, tuple[Batch, Batch]]]
 
 
 class Network(nn.Module):
@@ -69,9 +71,7 @@ class Discriminators:
             network = self._network(1)
             members = {one: (0.0, parts[one]), other: (1.0, parts[other])}
 
-            def loss(
-                network: nn.Module, client: int, batch: Batch, members: dict[int, tuple] = members
-            ) -> torch.Tensor:  # type: ignore[type-arg]
+            def loss(network: nn.Module, client: int, batch: Batch, members: Members = members) -> torch.Tensor:
                 logits = network(*batch)[:, 0]
                 return nn.functional.binary_cross_entropy_with_logits(
                     logits, torch.full_like(logits, members[client][0])

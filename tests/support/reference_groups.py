@@ -325,11 +325,12 @@ def _split(state: State, head: list[str]) -> tuple[State, State]:
 
 def _most_varied_layer(updates: list[State]) -> list[str]:
     """Of the dense and convolutional layers the one with the largest sum of variances over that of squared means."""
-    scores = {}
+    scores: dict[tuple[str, ...], float] = {}
     for name in updates[0]:
         layer, _, kind = name.rpartition(".")
         if kind == "weight" and updates[0][name].ndim > 1:
             names = [part for part in (f"{layer}.weight", f"{layer}.bias") if part in updates[0]]
             rows = np.stack([np.concatenate([update[part].ravel() for part in names]) for update in updates])
             scores[tuple(names)] = rows.var(axis=0).sum() / ((rows.mean(axis=0) ** 2).sum() + 1e-12)
-    return list(max(scores, key=scores.__getitem__))
+    best, _ = max(scores.items(), key=lambda scored: scored[1])
+    return list(best)

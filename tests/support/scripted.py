@@ -138,7 +138,10 @@ class ScriptedNode:
             else:
                 task = asyncio.create_task(self._answer(session, order.key, order))
                 self._running[order.key] = task
-                task.add_done_callback(lambda _, key=order.key: self._running.pop(key, None))
+                task.add_done_callback(partial(self._forget, order.key))
+
+    def _forget(self, key: OrderKey, _: object) -> None:
+        self._running.pop(key, None)
 
     async def _answer(self, session: Session, key: OrderKey, order: Order) -> None:
         report = partial(self._scene.members.report, session)
@@ -178,7 +181,9 @@ class ScriptedNode:
             case "vanish":
                 node.lose_models()
 
-    async def _carry_out(self, session: Session, key: OrderKey, order: Order) -> tuple[Result | None, Weights | None]:
+    async def _carry_out(
+        self, session: Session, key: OrderKey, order: Order
+    ) -> tuple[Result | Recalled | None, Weights | None]:
         client, scene = order.client, self._scene
         match order.work:
             case Train(Start() as start, produces, _, reveal, retain, _, bring):

@@ -90,7 +90,7 @@ class Stage:
     ) -> GroupOutcome:
         """`skipped` says of clients that their start could not be had, and why."""
         left_out = tuple(MemberSkipped(c, Failure(FailureCode.NO_SUCH_MODEL, d)) for c, d in (skipped or {}).items())
-        clients = tuple(sorted({one.client for one in (*done, *left_out)}))
+        clients = tuple(sorted({one.client for one in done} | {one.client for one in left_out}))
         task = GroupTask(number, program, clients, own_starts=own_starts or {})
         return GroupOutcome(task, self.manager, result, done, left_out)
 

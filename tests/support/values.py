@@ -8,14 +8,21 @@ import types
 import typing
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeGuard
 
 from hypothesis import strategies as st
 
 from fedgsp import messages
 
+
+def is_value(kind: object) -> TypeGuard[type]:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
 #: All kinds of values, by name.
-KINDS: dict[str, type] = {name: kind for name, kind in vars(messages).items() if dataclasses.is_dataclass(kind)}
+KINDS: dict[str, type] = {
+    name: kind for name, kind in vars(messages).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
 #: Fields that are 32 bits wide on the wire.
 _NARROW = {"round", "group", "position", "attempt", "protocol", "num_classes", "local_epochs", "batch_size"} | {
     "steps",

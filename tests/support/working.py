@@ -76,4 +76,4 @@ def training(start: str, produces: str) -> Train:
 async def why_not(doing: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> Failure:
     with pytest.raises((OrderError, WeightsError)) as error:
         await doing
-    return error.value.failure  # type: ignore[no-any-return,attr-defined]
+    return error.value.failure  # type: ignore[attr-defined]

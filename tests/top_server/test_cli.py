@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedgsp
+from fedgsp import logs
 from fedgsp.errors import ConfigError, RunError, TaskError
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
@@ -82,7 +83,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_a_certificate_for_another_host_is_refused_before_a_directory_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli.logs, "configure", lambda _: None)  # it would outlast this test
+    monkeypatch.setattr(logs, "configure", lambda _: None)  # it would outlast this test
     files = Authority(tmp_path).issue(hosts=["top.example.org"])
     flags = ["--tls-ca", str(files.ca), "--tls-cert", str(files.cert), "--tls-key", str(files.key)]
     for host, dialled in (("0.0.0.0", "127.0.0.1"), ("[::]", "::1"), ("localhost", "localhost")):

@@ -45,7 +45,7 @@ def test_parts_that_need_others_are_refused(settings: dict[str, Any], what: str)
     ],
 )
 def test_a_choice_that_the_scheme_does_not_go_with_is_to_be_left_out(
-    scheme: str, choice: str, value: str, what: str
+    scheme: str, choice: str, value: Any, what: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         choose(RunConfig(scheme=scheme, **{choice: value}))
@@ -117,8 +117,9 @@ def test_who_makes_as_many_groups_as_are_wanted_may_be_told_how_many(grouping: s
 @pytest.mark.parametrize("name", ["beta", "growth"])
 @pytest.mark.parametrize("grouping", [None, "singletons", "fixed"])
 def test_who_makes_other_groups_is_not_told_how_many(grouping: str | None, name: str) -> None:
+    given: dict[str, Any] = {name: {"beta": 2, "growth": "log"}[name]}
     with pytest.raises(ConfigError, match=f"--{name} says nothing in scheme global, which grows no groups"):
-        choose(RunConfig(scheme="global", grouping=grouping, **{name: {"beta": 2, "growth": "log"}[name]}))
+        choose(RunConfig(scheme="global", grouping=grouping, **given))
 
 
 def test_a_learning_rate_that_vanishes_is_refused() -> None:

@@ -65,9 +65,10 @@ def test_every_setting_says_what_it_is_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FIELDS if choices(FIELDS[name], NAMES)])
 def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
+    value: Any
     for value in choices(FIELDS[name], NAMES):
         check(dataclasses.replace(RunConfig(), **{name: value}), NAMES)
-    almost = choices(FIELDS[name], NAMES)[0] + "x"
+    almost: Any = choices(FIELDS[name], NAMES)[0] + "x"
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} cannot be '{almost}'; did you mean") as error:
         check(dataclasses.replace(RunConfig(), **{name: almost}), NAMES)
     assert all(known in error.value.remedy for known in choices(FIELDS[name], NAMES))
@@ -108,7 +109,7 @@ def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
         ("grouping", "grpc://nowhere", "host:port"),
     ],
 )
-def test_a_value_out_of_range_is_refused_with_its_flag_and_a_remedy(name: str, value: object, remedy: str) -> None:
+def test_a_value_out_of_range_is_refused_with_its_flag_and_a_remedy(name: str, value: Any, remedy: str) -> None:
     with pytest.raises(ConfigError) as error:
         check(dataclasses.replace(RunConfig(), **{name: value}), NAMES)
     assert f"--{name.replace('_', '-')}" in error.value.what

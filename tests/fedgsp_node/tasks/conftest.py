@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.support.user_modules import started_in
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where decoded files are kept, not the user's own directory."""
     folder = tmp_path_factory.getbasetemp() / "cache"
     monkeypatch.setenv("FEDGSP_CACHE", str(folder))
@@ -30,7 +31,7 @@ def examples() -> Iterator[Path]:
 
 
 @pytest.fixture
-def real_data():
+def real_data() -> Path:
     """The folder of real data files, named by FEDGSP_DATA."""
     folder = os.environ.get("FEDGSP_DATA")
     if not folder:
@@ -38,12 +39,12 @@ def real_data():
     return Path(folder)
 
 
-def idx_bytes(array):
+def idx_bytes(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
 @pytest.fixture
-def grey_arrays():
+def grey_arrays() -> dict[str, Any]:
     rng = np.random.default_rng(7)
     return {
         "x_train": rng.integers(0, 256, (200, 28, 28), dtype=np.uint8),
@@ -54,7 +55,7 @@ def grey_arrays():
 
 
 @pytest.fixture
-def idx_folder(tmp_path, grey_arrays):
+def idx_folder(tmp_path: Path, grey_arrays: dict[str, Any]) -> Path:
     """`grey_arrays` as the four files that MNIST is published in."""
     folder = tmp_path / "idx"
     folder.mkdir()
@@ -66,14 +67,14 @@ def idx_folder(tmp_path, grey_arrays):
 
 
 @pytest.fixture
-def grey_npz(tmp_path, grey_arrays):
+def grey_npz(tmp_path: Path, grey_arrays: dict[str, Any]) -> Path:
     path = tmp_path / "grey.npz"
     np.savez_compressed(path, **grey_arrays)
     return path
 
 
 @pytest.fixture
-def femnist_arrays():
+def femnist_arrays() -> dict[str, Any]:
     """Five writers, the n-th with 4 + 2n training and n + 1 test samples."""
     rng = np.random.default_rng(8)
     arrays = {}
@@ -86,14 +87,14 @@ def femnist_arrays():
 
 
 @pytest.fixture
-def femnist_npz(tmp_path, femnist_arrays):
+def femnist_npz(tmp_path: Path, femnist_arrays: dict[str, Any]) -> Path:
     path = tmp_path / "femnist.npz"
     np.savez_compressed(path, **femnist_arrays)
     return path
 
 
 @pytest.fixture
-def leaf_folder(tmp_path, femnist_arrays):
+def leaf_folder(tmp_path: Path, femnist_arrays: dict[str, Any]) -> Path:
     """`femnist_arrays` as LEAF writes them, writers 0-2 and 3-4 in different files."""
     for part in ("train", "test"):
         folder = tmp_path / "leaf" / part
@@ -111,7 +112,7 @@ def leaf_folder(tmp_path, femnist_arrays):
 
 
 @pytest.fixture
-def cifar_arrays():
+def cifar_arrays() -> dict[str, Any]:
     rng = np.random.default_rng(9)
     return {
         "x_train": rng.integers(0, 256, (500, 32, 32, 3), dtype=np.uint8),
@@ -122,14 +123,14 @@ def cifar_arrays():
 
 
 @pytest.fixture
-def cifar_npz(tmp_path, cifar_arrays):
+def cifar_npz(tmp_path: Path, cifar_arrays: dict[str, Any]) -> Path:
     path = tmp_path / "cifar.npz"
     np.savez(path, **cifar_arrays)
     return path
 
 
 @pytest.fixture
-def cifar_folder(tmp_path, cifar_arrays):
+def cifar_folder(tmp_path: Path, cifar_arrays: dict[str, Any]) -> Path:
     """`cifar_arrays` as the files of the binary version, the training batches unlike in size."""
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()

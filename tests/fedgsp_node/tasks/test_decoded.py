@@ -1,8 +1,12 @@
+from __future__ import annotations
+
 import logging
 import mmap
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ from fedgsp_node.tasks.grey_images import GreyImages
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "kept"
     monkeypatch.setenv("FEDGSP_CACHE", str(folder))
     monkeypatch.setattr(module, "SMALL", 10)
@@ -22,7 +26,7 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path: Path) -> Path:
     path = tmp_path / "source.bin"
     path.write_bytes(bytes(range(100)))
     return path
@@ -31,26 +35,26 @@ def source(tmp_path):
 class Decoding:
     """Counts how often it is asked to decode."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.count = 0
 
-    def __call__(self):
+    def __call__(self) -> dict[str, Any]:
         self.count += 1
         return {"x": np.frombuffer(self.path.read_bytes(), np.uint8).reshape(-1, 2), "y": np.arange(3)}
 
 
-def mapped(array):
+def mapped(array: np.ndarray | mmap.mmap | None) -> bool:
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, mmap.mmap)
 
 
-def entries(place):
+def entries(place: Path) -> list[str]:
     return sorted(path.name for path in place.glob("*/*"))
 
 
-def test_a_file_is_decoded_once_and_mapped_by_all(place, source):
+def test_a_file_is_decoded_once_and_mapped_by_all(place: Path, source: Path) -> None:
     decode = Decoding(source)
     first, again = (decoded("some", [source], decode) for _ in range(2))
     assert decode.count == 1
@@ -61,7 +65,7 @@ def test_a_file_is_decoded_once_and_mapped_by_all(place, source):
         assert held["y"].tolist() == [0, 1, 2]
 
 
-def test_another_decoding_of_the_same_file_has_an_entry_of_its_own(place, source):
+def test_another_decoding_of_the_same_file_has_an_entry_of_its_own(place: Path, source: Path) -> None:
     decode = Decoding(source)
     for kind in ("some", "other", "some"):
         decoded(kind, [source], decode)
@@ -69,7 +73,9 @@ def test_another_decoding_of_the_same_file_has_an_entry_of_its_own(place, source
 
 
 @pytest.mark.parametrize("what", ["contents", "version"])
-def test_an_entry_of_earlier_contents_is_replaced_and_those_who_map_it_keep_it(place, source, monkeypatch, what):
+def test_an_entry_of_earlier_contents_is_replaced_and_those_who_map_it_keep_it(
+    place: Path, source: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     decode = Decoding(source)
     before = decoded("some", [source], decode)
     if what == "version":
@@ -84,7 +90,7 @@ def test_an_entry_of_earlier_contents_is_replaced_and_those_who_map_it_keep_it(p
     assert after["x"].tobytes() == source.read_bytes()
 
 
-def test_a_damaged_entry_is_decoded_again(place, source):
+def test_a_damaged_entry_is_decoded_again(place: Path, source: Path) -> None:
     decode = Decoding(source)
     decoded("some", [source], decode)
     (path,) = place.glob("*/*/x.npy")
@@ -93,7 +99,7 @@ def test_a_damaged_entry_is_decoded_again(place, source):
     assert decode.count == 2
 
 
-def test_what_a_killed_process_left_is_cleared_away(place, source):
+def test_what_a_killed_process_left_is_cleared_away(place: Path, source: Path) -> None:
     decode = Decoding(source)
     decoded("some", [source], decode)
     (own,) = place.iterdir()
@@ -103,7 +109,9 @@ def test_what_a_killed_process_left_is_cleared_away(place, source):
     assert len(entries(place)) == 1
 
 
-def test_a_directory_that_cannot_be_used_is_said_and_done_without(tmp_path, place, source, monkeypatch, caplog):
+def test_a_directory_that_cannot_be_used_is_said_and_done_without(
+    tmp_path: Path, place: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("FEDGSP_CACHE", str(tmp_path / "file"))
     with caplog.at_level(logging.WARNING):
@@ -112,7 +120,9 @@ def test_a_directory_that_cannot_be_used_is_said_and_done_without(tmp_path, plac
     assert "FEDGSP_CACHE names another directory" in caplog.text
 
 
-def test_one_waits_for_another_no_longer_than_it_may(place, source, monkeypatch, caplog):
+def test_one_waits_for_another_no_longer_than_it_may(
+    place: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     decoded("some", [source], Decoding(source))
     (own,) = place.iterdir()
     os.utime(source, ns=(0, 5))
@@ -124,7 +134,7 @@ def test_one_waits_for_another_no_longer_than_it_may(place, source, monkeypatch,
     assert "another process has been decoding" in caplog.text
 
 
-def test_small_files_are_decoded_by_every_process(place, source, monkeypatch):
+def test_small_files_are_decoded_by_every_process(place: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SMALL", 101)
     decode = Decoding(source)
     for _ in range(2):
@@ -133,8 +143,8 @@ def test_small_files_are_decoded_by_every_process(place, source, monkeypatch):
     assert not place.exists()
 
 
-def test_what_is_wrong_with_a_file_is_told_and_nothing_kept(place, source):
-    def refuse():
+def test_what_is_wrong_with_a_file_is_told_and_nothing_kept(place: Path, source: Path) -> None:
+    def refuse() -> dict[str, Any]:
         raise DataError("it is wrong", "mend it")
 
     for path in (source, source.with_name("absent")):
@@ -144,14 +154,16 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_kept(place, source):
 
 
 @pytest.mark.parametrize(("variable", "ends"), [("FEDGSP_CACHE", ""), ("XDG_CACHE_HOME", "fedgsp")])
-def test_the_directory_is_the_one_named(tmp_path, monkeypatch, variable, ends):
+def test_the_directory_is_the_one_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, ends: str
+) -> None:
     for name in ("FEDGSP_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     assert module._directory() == tmp_path / ends
 
 
-def test_processes_that_begin_together_decode_once(tmp_path, place, source):
+def test_processes_that_begin_together_decode_once(tmp_path: Path, place: Path, source: Path) -> None:
     program = """
 import sys, numpy as np, pathlib
 from fedgsp_node.tasks import decoded as module
@@ -168,13 +180,14 @@ assert module.decoded("some", [source], decode)["x"].tobytes() == bytes(range(10
     command = [sys.executable, "-c", program, str(source), str(log)]
     children = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
     for child in children:
+        assert child.stdin is not None
         child.stdin.write(b"go\n")
         child.stdin.close()
     assert [child.wait(30) for child in children] == [0, 0, 0]
     assert log.read_text() == "decoded "
 
 
-def test_rows_are_copies_whether_mapped_or_not(place, source):
+def test_rows_are_copies_whether_mapped_or_not(place: Path, source: Path) -> None:
     rows = np.array([3, 0, 49])
     for array in (decoded("some", [source], Decoding(source))["x"], Decoding(source)()["x"]):
         for _ in range(2):
@@ -184,7 +197,9 @@ def test_rows_are_copies_whether_mapped_or_not(place, source):
 
 
 @pytest.mark.parametrize("partition", ["iid", "concept_shift"])
-def test_clients_have_the_same_bits_from_mapped_files(place, grey_npz, monkeypatch, partition):
+def test_clients_have_the_same_bits_from_mapped_files(
+    place: Path, grey_npz: Path, monkeypatch: pytest.MonkeyPatch, partition: str
+) -> None:
     decay = 1.0 if partition == "concept_shift" else None
     mapped_task = GreyImages(grey_npz, 4, partition, decay=decay)
     assert len(entries(place)) == 2
@@ -197,7 +212,7 @@ def test_clients_have_the_same_bits_from_mapped_files(place, grey_npz, monkeypat
 
 
 @pytest.mark.parametrize("damage", ["empty", "gone", "no names"])
-def test_an_entry_that_lacks_something_is_decoded_again(place, source, damage):
+def test_an_entry_that_lacks_something_is_decoded_again(place: Path, source: Path, damage: str) -> None:
     decode = Decoding(source)
     decoded("some", [source], decode)
     (array,) = place.glob("*/*/x.npy")

@@ -1,4 +1,8 @@
+from __future__ import annotations
+
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,6 +10,7 @@ import torch
 
 from fedgsp.errors import DataError, TaskError
 from fedgsp.messages import TrainingSettings
+from fedgsp.task import ClientData, Task
 from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import digit_domains, load_task
 from fedgsp_node.tasks.digit_domains import DigitDomains
@@ -13,7 +18,7 @@ from fedgsp_node.training.control import Control
 
 
 @pytest.fixture
-def digit_arrays():
+def digit_arrays() -> dict[str, Any]:
     rng = np.random.default_rng(10)
     return {
         "x_train": rng.integers(0, 256, (120, 16, 16), dtype=np.uint8),
@@ -24,7 +29,7 @@ def digit_arrays():
 
 
 @pytest.fixture
-def digit_folder(tmp_path, digit_arrays):
+def digit_folder(tmp_path: Path, digit_arrays: dict[str, Any]) -> Path:
     """Three sources: 16 x 16 grey, 28 x 28 grey, 32 x 32 in colour."""
     folder = tmp_path / "sources"
     folder.mkdir()
@@ -38,15 +43,15 @@ def digit_folder(tmp_path, digit_arrays):
     return folder
 
 
-def parts(task):
+def parts(task: Task) -> list[ClientData]:
     return [task.data(client) for client in range(task.num_clients)]
 
 
-def pixels(x):
+def pixels(x: np.ndarray) -> np.ndarray:
     return np.rint((x + 1) * 127.5).astype(np.uint8)
 
 
-def test_nothing_need_be_downloaded_for_three_domains_of_two_clients():
+def test_nothing_need_be_downloaded_for_three_domains_of_two_clients() -> None:
     task = load_task("digit_domains", {})
     held = parts(task)
     assert [(len(own.train), len(own.test)) for own in held] == [(185, 359)] * 4 + [(185, 500)] * 2
@@ -60,7 +65,7 @@ def test_nothing_need_be_downloaded_for_three_domains_of_two_clients():
             assert set(part.y) == set(range(10))
 
 
-def test_every_file_of_a_folder_is_a_domain_before_those_of_our_own(digit_folder):
+def test_every_file_of_a_folder_is_a_domain_before_those_of_our_own(digit_folder: Path) -> None:
     task = DigitDomains(str(digit_folder), clients_per_domain=1, samples=30, test_samples=20)
     named = DigitDomains(
         ",".join(str(digit_folder / f"{name}.npz") for name in ("street", "small")),
@@ -77,7 +82,7 @@ def test_every_file_of_a_folder_is_a_domain_before_those_of_our_own(digit_folder
         assert np.array_equal(one.test.y, two.test.y)
 
 
-def test_clients_of_a_domain_share_its_test_part_but_no_training_sample(digit_folder):
+def test_clients_of_a_domain_share_its_test_part_but_no_training_sample(digit_folder: Path) -> None:
     held = parts(DigitDomains(str(digit_folder), "plain", clients_per_domain=4, samples=30, test_samples=None))
     images = {image.tobytes() for own in held for image in own.train.x}
     assert len(images) == 120
@@ -86,17 +91,16 @@ def test_clients_of_a_domain_share_its_test_part_but_no_training_sample(digit_fo
     assert not images & {image.tobytes() for image in held[0].test.x}
 
 
-def test_validation_never_shows_a_test_sample_or_one_that_is_trained_on(tmp_path, digit_arrays):
+def test_validation_never_shows_a_test_sample_or_one_that_is_trained_on(
+    tmp_path: Path, digit_arrays: dict[str, Any]
+) -> None:
     for key in ("x_train", "x_test"):  # every image says by its first pixels which it is
         numbers = np.arange(len(digit_arrays[key])) + (200 if key == "x_test" else 0)
         digit_arrays[key][:, 0, 0] = numbers
-    np.savez(
-        tmp_path / "own.npz",
-        **{
-            key: np.repeat(np.repeat(x, 2, 1), 2, 2)[:, :28, :28] if "x" in key else x
-            for key, x in digit_arrays.items()
-        },
-    )
+    larger: dict[str, Any] = {
+        key: np.repeat(np.repeat(x, 2, 1), 2, 2)[:, :28, :28] if "x" in key else x for key, x in digit_arrays.items()
+    }
+    np.savez(tmp_path / "own.npz", **larger)
     held = parts(DigitDomains(str(tmp_path / "own.npz"), domains="own", samples=30, validation=True))
     trained = {int(n) for own in held for n in pixels(own.train.x)[:, 0, 0, 0]}
     validated = {int(n) for n in pixels(held[0].test.x)[:, 0, 0, 0]}
@@ -108,7 +112,9 @@ def test_validation_never_shows_a_test_sample_or_one_that_is_trained_on(tmp_path
         DigitDomains(str(tmp_path / "own.npz"), domains="own", samples=60, validation=True)
 
 
-def test_what_one_domain_is_validated_on_no_other_domain_of_its_base_trains_on(tmp_path, digit_arrays, monkeypatch):
+def test_what_one_domain_is_validated_on_no_other_domain_of_its_base_trains_on(
+    tmp_path: Path, digit_arrays: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(digit_domains, "blended", lambda images, rng: images)
     digit_arrays["x_train"][:, 0, 0] = np.arange(len(digit_arrays["x_train"]))
     np.savez(tmp_path / "own.npz", **digit_arrays)
@@ -119,7 +125,7 @@ def test_what_one_domain_is_validated_on_no_other_domain_of_its_base_trains_on(t
     assert not trained & validated
 
 
-def test_images_keep_their_pixels_and_labels(digit_folder):
+def test_images_keep_their_pixels_and_labels(digit_folder: Path) -> None:
     with np.load(digit_folder / "plain.npz", allow_pickle=False) as file:
         labels = {
             image.tobytes(): label
@@ -132,7 +138,9 @@ def test_images_keep_their_pixels_and_labels(digit_folder):
         assert [labels[image[0].tobytes()] for image in pixels(part.x)] == part.y.tolist()
 
 
-def test_images_of_other_sides_are_resized_and_colours_stay_in_their_planes(tmp_path, digit_arrays):
+def test_images_of_other_sides_are_resized_and_colours_stay_in_their_planes(
+    tmp_path: Path, digit_arrays: dict[str, Any]
+) -> None:
     flat = np.broadcast_to(np.array([10, 120, 250], np.uint8), (120, 32, 32, 3))
     ramp = np.broadcast_to(np.arange(0, 256, 16, dtype=np.uint8), (120, 16, 16))
     for name, images in (("flat", flat), ("ramp", ramp)):
@@ -144,7 +152,7 @@ def test_images_of_other_sides_are_resized_and_colours_stay_in_their_planes(tmp_
     assert np.abs(row - np.clip((np.arange(28) + 0.5) * 16 / 28 - 0.5, 0, 15) * 16).max() <= 1
 
 
-def test_scikit_learns_digits_hold_out_the_same_fifth_whatever_the_seed():
+def test_scikit_learns_digits_hold_out_the_same_fifth_whatever_the_seed() -> None:
     held = [
         DigitDomains(domains="digits", clients_per_domain=1, samples=1438, test_samples=None, seed=seed).data(0)
         for seed in (0, 1)
@@ -155,7 +163,9 @@ def test_scikit_learns_digits_hold_out_the_same_fifth_whatever_the_seed():
     assert np.abs(np.bincount(held[0].test.y) * 4 - np.bincount(held[0].train.y)).max() <= 8
 
 
-def test_blended_digits_are_differences_to_patches_of_photographs(tmp_path, digit_arrays):
+def test_blended_digits_are_differences_to_patches_of_photographs(
+    tmp_path: Path, digit_arrays: dict[str, Any]
+) -> None:
     # black digits leave the patches as they are, white ones invert them
     images = np.zeros((120, 28, 28), np.uint8)
     images[digit_arrays["y_train"] >= 5] = 255
@@ -163,7 +173,7 @@ def test_blended_digits_are_differences_to_patches_of_photographs(tmp_path, digi
     train = DigitDomains(str(tmp_path), "blended", blend="base", samples=60).data(0).train
     from sklearn.datasets import load_sample_images
 
-    windows = {}
+    windows: dict[bytes, Any] = {}
     for photograph in load_sample_images().images:
         corners = np.lib.stride_tricks.sliding_window_view(photograph, (28, 28), axis=(0, 1))
         for top in range(corners.shape[0]):
@@ -175,7 +185,9 @@ def test_blended_digits_are_differences_to_patches_of_photographs(tmp_path, digi
         assert any(np.array_equal(patch, window) for window in windows.get(start, []))
 
 
-def test_blended_training_and_test_digits_come_from_either_part_of_the_base(tmp_path, digit_arrays):
+def test_blended_training_and_test_digits_come_from_either_part_of_the_base(
+    tmp_path: Path, digit_arrays: dict[str, Any]
+) -> None:
     images = {"x_train": np.zeros((120, 28, 28), np.uint8), "x_test": np.full((50, 28, 28), 255, np.uint8)}
     np.savez(tmp_path / "base.npz", **(digit_arrays | images))
     own = DigitDomains(str(tmp_path), "blended", blend="base", samples=60).data(0)
@@ -184,17 +196,17 @@ def test_blended_training_and_test_digits_come_from_either_part_of_the_base(tmp_
     assert plain[0] > plain[1]
 
 
-def test_rendered_digits_are_balanced_and_unlike_each_other():
+def test_rendered_digits_are_balanced_and_unlike_each_other() -> None:
     own = DigitDomains(domains="rendered", samples=200, clients_per_domain=1, test_samples=100).data(0)
     assert np.bincount(own.train.y).tolist() == [20] * 10
     assert np.bincount(own.test.y).tolist() == [10] * 10
     assert len({image.tobytes() for image in np.concatenate([own.train.x, own.test.x])}) == 300
 
 
-def test_rendered_digits_show_their_labels():
+def test_rendered_digits_show_their_labels() -> None:
     own = DigitDomains(domains="rendered", samples=1500, clients_per_domain=1, test_samples=200).data(0)
 
-    def ink(x):
+    def ink(x: Any) -> Any:
         """Distance in colour from the corners, which are paper, each image scaled to length one."""
         paper = np.median(np.concatenate([x[:, :, :3, :3], x[:, :, -3:, -3:]], axis=2).reshape(len(x), 3, -1), axis=2)
         covered = np.abs(x - paper[:, :, None, None]).sum(axis=1)
@@ -205,8 +217,8 @@ def test_rendered_digits_show_their_labels():
     assert (own.train.y[nearest] == own.test.y).mean() > 0.6
 
 
-def test_every_domain_follows_its_seed(digit_folder):
-    options = {"data": str(digit_folder), "samples": 20, "test_samples": 10, "clients_per_domain": 1}
+def test_every_domain_follows_its_seed(digit_folder: Path) -> None:
+    options: dict[str, Any] = {"data": str(digit_folder), "samples": 20, "test_samples": 10, "clients_per_domain": 1}
     first, same, other = (parts(DigitDomains(**options, seed=seed)) for seed in (1, 1, 2))
     for one, two, three in zip(first, same, other, strict=True):
         assert np.array_equal(one.train.x, two.train.x)
@@ -215,29 +227,29 @@ def test_every_domain_follows_its_seed(digit_folder):
 
 
 @pytest.mark.parametrize(("drop_last", "steps"), [(True, 10), (False, 15)])
-def test_185_samples_are_ten_steps_of_64_in_five_epochs(drop_last, steps):
+def test_185_samples_are_ten_steps_of_64_in_five_epochs(drop_last: bool, steps: int) -> None:
     clients = Clients(DigitDomains(domains="digits", width=0.02, drop_last=drop_last), [0])
     how = TrainingSettings("sgd", 5, 64, 0.1, seed=0)
     assert clients.train(0, clients.initial_weights(0), how, 1, Control()).steps == steps
 
 
-def test_the_model_has_14219210_parameters_and_5637_buffer_entries():
+def test_the_model_has_14219210_parameters_and_5637_buffer_entries() -> None:
     model = DigitDomains(domains="digits").model()
     assert sum(weights.numel() for weights in model.parameters()) == 14_219_210
     assert sum(buffer.numel() for buffer in model.buffers()) == 5_637
-    layers = [sum(weights.numel() for weights in layer.parameters()) for layer in model]
+    layers = [sum(weights.numel() for weights in layer.parameters()) for layer in model.children()]
     assert [count for count in layers if count] == [
         4_864, 128, 102_464, 128, 204_928, 256, 12_847_104, 4_096, 1_049_088, 1_024, 5_130,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [1, 0.25, 0.001])
-def test_a_model_of_any_width_takes_the_data(width):
+def test_a_model_of_any_width_takes_the_data(width: float) -> None:
     task = DigitDomains(domains="digits", width=width)
     assert task.model()(torch.from_numpy(task.data(0).train.x[:4])).shape == (4, 10)
 
 
-def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters():
+def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters() -> None:
     model = DigitDomains(domains="digits", width=0.25).model()
     assert sum(weights.numel() for weights in model.parameters()) == 892_154
 
@@ -260,7 +272,7 @@ def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters():
         ({"width": "nan"}, "width is nan"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options, what):
+def test_options_that_cannot_work_are_refused(options: dict[str, str], what: str) -> None:
     with pytest.raises(TaskError, match=what):
         load_task("digit_domains", options)
 
@@ -276,7 +288,9 @@ def test_options_that_cannot_work_are_refused(options, what):
         ("y_test", np.full(50, 10), "label 10, outside 0 .. 9"),
     ],
 )
-def test_arrays_that_are_not_digits_are_refused(tmp_path, digit_arrays, key, value, what):
+def test_arrays_that_are_not_digits_are_refused(
+    tmp_path: Path, digit_arrays: dict[str, Any], key: str, value: Any, what: str
+) -> None:
     path = tmp_path / "wrong.npz"
     np.savez(path, **(digit_arrays | {key: value}))
     with pytest.raises(DataError, match=what) as caught:
@@ -285,7 +299,9 @@ def test_arrays_that_are_not_digits_are_refused(tmp_path, digit_arrays, key, val
     assert caught.value.remedy
 
 
-def test_files_that_are_not_there_cut_or_called_alike_are_refused(tmp_path, digit_folder, digit_arrays):
+def test_files_that_are_not_there_cut_or_called_alike_are_refused(
+    tmp_path: Path, digit_folder: Path, digit_arrays: dict[str, Any]
+) -> None:
     with pytest.raises(DataError, match="nowhere does not exist; give folders or"):
         DigitDomains(str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
@@ -303,7 +319,9 @@ def test_files_that_are_not_there_cut_or_called_alike_are_refused(tmp_path, digi
 
 
 @pytest.mark.parametrize(("domain", "package"), [("blended", "pillow"), ("rendered", "matplotlib")])
-def test_a_missing_package_is_named_with_its_remedy(monkeypatch, domain, package):
+def test_a_missing_package_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, domain: str, package: str
+) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert DigitDomains(domains="digits").num_clients == 2
@@ -311,12 +329,12 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch, domain, package
         DigitDomains(domains=domain)
 
 
-def test_real_mnist_and_usps_are_domains(real_data):
+def test_real_mnist_and_usps_are_domains(real_data: Path) -> None:
     task = DigitDomains(str(real_data), "mnist,usps,blended", blend="mnist", test_samples=None)
     held = parts(task)
     assert [len(own.train) for own in held] == [185] * 6
     assert [len(own.test) for own in held] == [10_000] * 2 + [2007] * 2 + [10_000] * 2
     # ink on black paper, grey in colour's three planes, and photographs behind the blended ones
-    assert np.median(held[0].train.x) == -1
+    assert np.median(np.asarray(held[0].train.x, np.float32)) == -1
     assert (held[2].train.x[:, 0] == held[2].train.x[:, 2]).all()
     assert (held[4].train.x[:, 0] != held[4].train.x[:, 2]).mean() > 0.5

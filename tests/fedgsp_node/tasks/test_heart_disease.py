@@ -1,10 +1,16 @@
+from __future__ import annotations
+
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedgsp.errors import DataError
+from fedgsp.task import ClientData, Task
 from fedgsp_node.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("examples")
@@ -13,11 +19,11 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 CHOL, CA = 4, 11
 
 
-def load(data, **options):
+def load(data: Path, **options: str) -> Task:
     return load_task("heart_disease:Hospitals", {"data": str(data), **options})
 
 
-def rows_of(hospital):
+def rows_of(hospital: str) -> np.ndarray:
     """40 patients; `ca` is always missing outside cleveland, cholesterol is 0 throughout switzerland."""
     rng = np.random.default_rng(HOSPITALS.index(hospital))
     x = rng.normal(100, 20, (40, 13)).round(1)
@@ -29,7 +35,7 @@ def rows_of(hospital):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     for hospital in HOSPITALS:
         lines = [",".join("?" if np.isnan(value) else str(value) for value in row) for row in rows_of(hospital)]
         (tmp_path / f"processed.{hospital}.data").write_text("\n".join(lines) + "\n")
@@ -37,9 +43,9 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def arrays():
+def arrays() -> dict[str, Any]:
     rows = np.concatenate([rows_of(hospital) for hospital in HOSPITALS])
-    held = {}
+    held: dict[str, Any] = {}
     for part, chosen in (("train", np.arange(160) % 4 > 0), ("test", np.arange(160) % 4 == 0)):
         held[f"x_{part}"] = rows[chosen, :13].astype(np.float32)
         held[f"y_{part}"] = (rows[chosen, 13] > 0).astype(np.uint8)
@@ -47,12 +53,12 @@ def arrays():
     return held
 
 
-def save(path, arrays):
+def save(path: Path, arrays: dict[str, Any]) -> Path:
     np.savez(path, **arrays)
     return path
 
 
-def test_four_hospitals_hold_out_a_fifth_of_healthy_and_of_ill_patients(folder):
+def test_four_hospitals_hold_out_a_fifth_of_healthy_and_of_ill_patients(folder: Path) -> None:
     task = load(folder)
     held = [task.data(client) for client in range(task.num_clients)]
     assert [(len(own.train), len(own.test)) for own in held] == [(32, 8)] * 4
@@ -60,14 +66,14 @@ def test_four_hospitals_hold_out_a_fifth_of_healthy_and_of_ill_patients(folder):
     assert all(own.train.y.sum() == 26 for own in held)
 
 
-def test_the_npz_is_dealt_by_hospital(tmp_path, arrays):
+def test_the_npz_is_dealt_by_hospital(tmp_path: Path, arrays: dict[str, Any]) -> None:
     task = load(save(tmp_path / "heart.npz", arrays))
     held = [task.data(client) for client in range(4)]
     assert [(len(own.train), len(own.test)) for own in held] == [(30, 10)] * 4
     assert np.array_equal(held[2].train.y, arrays["y_train"][arrays["hospital_train"] == 2])
 
 
-def test_a_hospital_scales_by_its_own_training_part_only(tmp_path, arrays):
+def test_a_hospital_scales_by_its_own_training_part_only(tmp_path: Path, arrays: dict[str, Any]) -> None:
     path = tmp_path / "heart.npz"
     before = load(save(path, arrays)).data(0)
     for part in ("train", "test"):
@@ -80,7 +86,7 @@ def test_a_hospital_scales_by_its_own_training_part_only(tmp_path, arrays):
     assert np.array_equal(load(save(path, arrays)).data(0).train.x, before.train.x)
 
 
-def test_what_is_missing_is_the_mean_and_is_said_so(folder):
+def test_what_is_missing_is_the_mean_and_is_said_so(folder: Path) -> None:
     task = load(folder)
     for client, chol, ca in ((0, 0, 0), (1, 0, 1), (2, 1, 1)):
         for part in (task.data(client).train, task.data(client).test):
@@ -94,7 +100,7 @@ def test_what_is_missing_is_the_mean_and_is_said_so(folder):
 
 
 @pytest.mark.parametrize(("hidden", "parameters"), [("16", 322), ("0", 36)])
-def test_the_model_takes_the_data(folder, hidden, parameters):
+def test_the_model_takes_the_data(folder: Path, hidden: str, parameters: int) -> None:
     task = load(folder, hidden=hidden)
     model, train = task.model(), task.data(1).train
     assert sum(weights.numel() for weights in model.parameters()) == parameters
@@ -103,7 +109,7 @@ def test_the_model_takes_the_data(folder, hidden, parameters):
     assert task.loss(outputs, torch.from_numpy(train.y)).isfinite()
 
 
-def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(folder):
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(folder: Path) -> None:
     outputs = torch.tensor([[0.0, 1.0], [0.0, 3.0], [5.0, 7.0], [0.0, 4.0]])
     # ill: 3 and 2, healthy: 1 and 4; of the four pairs two are in order
     assert load(folder).metrics(outputs, torch.tensor([0, 1, 1, 0])) == {"auc": 0.5}
@@ -122,8 +128,8 @@ def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(folder):
     ],
 )
 def test_files_that_are_missing_cut_or_of_another_kind_are_refused_for_their_hospital_alone(
-    folder, hospital, edit, what
-):
+    folder: Path, hospital: str, edit: Callable[[Path], object], what: str
+) -> None:
     edit(folder / f"processed.{hospital}.data")
     task, client = load(folder), HOSPITALS.index(hospital)
     with pytest.raises(DataError, match=rf"processed\.{hospital}\.data .*{what}") as caught:
@@ -132,7 +138,7 @@ def test_files_that_are_missing_cut_or_of_another_kind_are_refused_for_their_hos
     assert len(task.data((client + 1) % 4).train) == 32
 
 
-def same(one, other):
+def same(one: ClientData, other: ClientData) -> bool:
     return all(
         np.array_equal(getattr(getattr(one, part), axis), getattr(getattr(other, part), axis))
         for part in ("train", "test")
@@ -140,7 +146,7 @@ def same(one, other):
     )
 
 
-def test_a_hospital_needs_no_other_hospitals_file(folder, tmp_path):
+def test_a_hospital_needs_no_other_hospitals_file(folder: Path, tmp_path: Path) -> None:
     everybody = load(folder)
     for client, hospital in enumerate(HOSPITALS):
         own = tmp_path / "own" / hospital
@@ -154,9 +160,9 @@ def test_a_hospital_needs_no_other_hospitals_file(folder, tmp_path):
             task.data(other)
 
 
-def test_an_npz_may_hold_some_of_the_hospitals(tmp_path, arrays):
+def test_an_npz_may_hold_some_of_the_hospitals(tmp_path: Path, arrays: dict[str, Any]) -> None:
     everybody = load(save(tmp_path / "all.npz", arrays))
-    some = {}
+    some: dict[str, Any] = {}
     for part in ("train", "test"):
         chosen = np.isin(arrays[f"hospital_{part}"], (1, 3))
         some |= {name: array[chosen] for name, array in arrays.items() if name.endswith(part)}
@@ -167,7 +173,7 @@ def test_an_npz_may_hold_some_of_the_hospitals(tmp_path, arrays):
         task.data(2)
 
 
-def test_a_file_is_read_once(folder):
+def test_a_file_is_read_once(folder: Path) -> None:
     task = load(folder)
     first = task.data(0)
     (folder / "processed.cleveland.data").unlink()
@@ -185,12 +191,14 @@ def test_a_file_is_read_once(folder):
         ("hospital_train", np.full(120, 4)),
     ],
 )
-def test_arrays_of_another_shape_or_range_are_refused(tmp_path, arrays, key, value):
+def test_arrays_of_another_shape_or_range_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], key: str, value: Any
+) -> None:
     with pytest.raises(DataError, match=r"heart\.npz.*_(train|test)"):
         load(save(tmp_path / "heart.npz", arrays | {key: value})).data(0)
 
 
-def test_an_npz_that_is_missing_cut_or_partial_is_refused(tmp_path, arrays):
+def test_an_npz_that_is_missing_cut_or_partial_is_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"nowhere\.npz cannot be used"):
         load(tmp_path / "nowhere.npz").data(0)
     path = save(tmp_path / "cut.npz", arrays)
@@ -202,7 +210,7 @@ def test_an_npz_that_is_missing_cut_or_partial_is_refused(tmp_path, arrays):
         load(save(tmp_path / "partial.npz", arrays)).data(0)
 
 
-def test_the_real_files_and_the_real_npz_hold_the_same_patients(real_data):
+def test_the_real_files_and_the_real_npz_hold_the_same_patients(real_data: Path) -> None:
     published, packed = (load(real_data / name) for name in ("formats/heart_disease", "heart_disease.npz"))
     for client, patients in enumerate((303, 294, 123, 200)):
         one, two = published.data(client), packed.data(client)

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ EVERY = pytest.mark.parametrize("name", sorted({*PARTITIONS} - {"three_clients"}
 
 
 @EVERY
-def test_every_partition_is_disjoint_and_leaves_no_client_empty(name):
+def test_every_partition_is_disjoint_and_leaves_no_client_empty(name: str) -> None:
     parts = PARTITIONS[name](LABELS, 12, stream(0, "partition"))
     rows = np.concatenate(parts)
     assert len(parts) == 12
@@ -33,7 +35,7 @@ def test_every_partition_is_disjoint_and_leaves_no_client_empty(name):
 
 
 @EVERY
-def test_every_partition_follows_its_seed(name):
+def test_every_partition_follows_its_seed(name: str) -> None:
     first, same, other = (PARTITIONS[name](LABELS, 12, stream(seed, "partition")) for seed in (3, 3, 4))
     assert all(np.array_equal(one, two) for one, two in zip(first, same, strict=True))
     assert any(not np.array_equal(one, two) for one, two in zip(first, other, strict=True))
@@ -41,36 +43,36 @@ def test_every_partition_follows_its_seed(name):
 
 @EVERY
 @pytest.mark.parametrize("clients", [0, -1, 601])
-def test_a_number_of_clients_that_cannot_be_served_is_refused(name, clients):
+def test_a_number_of_clients_that_cannot_be_served_is_refused(name: str, clients: int) -> None:
     with pytest.raises(TaskError, match=r"set clients to 1 \.\. 600"):
         PARTITIONS[name](LABELS, clients, stream(0, "partition"))
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "iid", "shards"])
-def test_partitions_without_rounding_use_every_sample(name):
+def test_partitions_without_rounding_use_every_sample(name: str) -> None:
     parts = PARTITIONS[name](LABELS, 7, stream(0, "partition"))
     assert sorted(np.concatenate(parts)) == list(range(600))
 
 
-def test_iid_sizes_differ_by_one_at_most():
+def test_iid_sizes_differ_by_one_at_most() -> None:
     sizes = [len(part) for part in iid(LABELS, 7, stream(0, "partition"))]
     assert max(sizes) - min(sizes) == 1
 
 
-def test_shards_give_each_client_few_labels_and_equal_sizes():
+def test_shards_give_each_client_few_labels_and_equal_sizes() -> None:
     parts = shards(LABELS, 10, stream(0, "partition"), shards_per_client=2)
     assert [len(part) for part in parts] == [60] * 10
     assert all(len(np.unique(LABELS[part])) <= 2 for part in parts)
 
 
 @pytest.mark.parametrize("count", [0, 61])
-def test_a_number_of_shards_that_cannot_be_cut_is_refused(count):
+def test_a_number_of_shards_that_cannot_be_cut_is_refused(count: int) -> None:
     with pytest.raises(TaskError, match=r"set shards_per_client to 1 \.\. 60"):
         shards(LABELS, 10, stream(0, "partition"), shards_per_client=count)
 
 
-def test_a_smaller_alpha_makes_label_mixes_less_alike():
-    def purity(alpha):
+def test_a_smaller_alpha_makes_label_mixes_less_alike() -> None:
+    def purity(alpha: float) -> float:
         parts = dirichlet(LABELS, 10, stream(0, "partition"), alpha=alpha)
         return np.mean([np.bincount(LABELS[part]).max() / len(part) for part in parts])
 
@@ -79,24 +81,26 @@ def test_a_smaller_alpha_makes_label_mixes_less_alike():
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 60), st.floats(1e-3, 1e3), st.integers(1, 10), st.integers(0, 2**32))
-def test_dirichlet_gives_every_client_its_least_size_and_loses_nothing(clients, alpha, min_size, seed):
+def test_dirichlet_gives_every_client_its_least_size_and_loses_nothing(
+    clients: int, alpha: float, min_size: int, seed: int
+) -> None:
     parts = dirichlet(LABELS, clients, stream(seed, "partition"), alpha=alpha, min_size=min_size)
     assert min(len(part) for part in parts) >= min_size
     assert sorted(np.concatenate(parts)) == list(range(600))
 
 
 @pytest.mark.parametrize("alpha", [0, -1, float("nan"), float("inf")])
-def test_an_alpha_that_is_not_positive_is_refused(alpha):
+def test_an_alpha_that_is_not_positive_is_refused(alpha: float) -> None:
     with pytest.raises(TaskError, match="give a positive number"):
         dirichlet(LABELS, 10, stream(0, "partition"), alpha=alpha)
 
 
-def test_a_least_size_that_cannot_be_met_is_refused():
+def test_a_least_size_that_cannot_be_met_is_refused() -> None:
     with pytest.raises(TaskError, match=r"set min_size to 1 \.\. 60"):
         dirichlet(LABELS, 10, stream(0, "partition"), min_size=61)
 
 
-def test_half_normal_sizes_follow_the_draws():
+def test_half_normal_sizes_follow_the_draws() -> None:
     parts = half_normal(LABELS, 20, stream(0, "partition"))
     draws = np.abs(stream(0, "partition").standard_normal(20))
     assert [len(part) for part in parts] == np.maximum(1, np.floor(600 * draws / draws.sum())).tolist()
@@ -104,21 +108,21 @@ def test_half_normal_sizes_follow_the_draws():
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 600), st.integers(0, 2**32))
-def test_half_normal_serves_every_client_however_many(clients, seed):
+def test_half_normal_serves_every_client_however_many(clients: int, seed: int) -> None:
     sizes = [len(part) for part in half_normal(LABELS, clients, stream(seed, "partition"))]
     assert len(sizes) == clients
     assert min(sizes) >= 1
     assert sum(sizes) <= 600
 
 
-def test_half_normal_shards_are_single_label():
+def test_half_normal_shards_are_single_label() -> None:
     parts = half_normal_shards(LABELS, 10, stream(0, "partition"), shards=100)
     assert all(len(part) % 6 == 0 for part in parts)
     assert all((np.bincount(LABELS[part]) % 6 == 0).all() for part in parts)
     assert len({len(part) for part in parts}) > 3
 
 
-def test_about_95_of_100_shards_are_dealt_to_ten_clients():
+def test_about_95_of_100_shards_are_dealt_to_ten_clients() -> None:
     # 95.6 on average as specified: 4,781 samples of CIFAR-10 each, a fifth of which is 956
     labels = np.repeat(np.arange(10), 10)
     dealt = [
@@ -128,12 +132,12 @@ def test_about_95_of_100_shards_are_dealt_to_ten_clients():
 
 
 @pytest.mark.parametrize("count", [9, 601])
-def test_a_number_of_half_normal_shards_that_cannot_be_cut_is_refused(count):
+def test_a_number_of_half_normal_shards_that_cannot_be_cut_is_refused(count: int) -> None:
     with pytest.raises(TaskError, match=r"set shards to 10 \.\. 600"):
         half_normal_shards(LABELS, 10, stream(0, "partition"), shards=count)
 
 
-def test_three_clients_share_half_of_the_classes_20_to_80_and_hold_the_others_alone():
+def test_three_clients_share_half_of_the_classes_20_to_80_and_hold_the_others_alone() -> None:
     small, large, others = three_clients(LABELS, 3, stream(0, "partition"))
     assert np.bincount(LABELS[small], minlength=10).tolist() == [12] * 5 + [0] * 5
     assert np.bincount(LABELS[large], minlength=10).tolist() == [48] * 5 + [0] * 5
@@ -141,47 +145,47 @@ def test_three_clients_share_half_of_the_classes_20_to_80_and_hold_the_others_al
     assert sorted(np.concatenate([small, large, others])) == list(range(600))
 
 
-def test_three_clients_follow_their_seed():
+def test_three_clients_follow_their_seed() -> None:
     first, same, other = (three_clients(LABELS, 3, stream(seed, "partition"))[0] for seed in (3, 3, 4))
     assert np.array_equal(first, same)
     assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("clients", [2, 4])
-def test_three_clients_are_three(clients):
+def test_three_clients_are_three(clients: int) -> None:
     with pytest.raises(TaskError, match=f"cannot deal to {clients} clients; set clients to 3"):
         three_clients(LABELS, clients, stream(0, "partition"))
 
 
 @pytest.mark.parametrize("labels", [[], [0] * 50, [0, 0, 1, 1]])
-def test_samples_too_few_for_three_clients_are_refused(labels):
+def test_samples_too_few_for_three_clients_are_refused(labels: list[int]) -> None:
     with pytest.raises(TaskError, match="too few for three_clients"):
         three_clients(np.array(labels), 3, stream(0, "partition"))
 
 
-def test_a_partition_is_found_by_name_and_keeps_its_defaults():
+def test_a_partition_is_found_by_name_and_keeps_its_defaults() -> None:
     named = partition_indices("dirichlet", LABELS, 5, stream(0, "partition"), {"alpha": None, "min_size": 3})
     direct = dirichlet(LABELS, 5, stream(0, "partition"), min_size=3)
     assert all(np.array_equal(one, two) for one, two in zip(named, direct, strict=True))
 
 
-def test_an_unknown_partition_is_refused_with_the_known_ones():
+def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
     with pytest.raises(TaskError, match=r"no partition 'shard'.*half_normal_shards, iid, label_shift, shards"):
         partition_indices("shard", LABELS, 5, stream(0, "partition"), {})
 
 
-def test_a_number_the_partition_does_not_take_is_refused():
+def test_a_number_the_partition_does_not_take_is_refused() -> None:
     with pytest.raises(TaskError, match="'shards' has no alpha; it takes shards_per_client; leave alpha out"):
         partition_indices("shards", LABELS, 5, stream(0, "partition"), {"alpha": 0.5})
 
 
-def test_the_held_out_part_keeps_the_label_mix():
+def test_the_held_out_part_keeps_the_label_mix() -> None:
     kept, held = hold_out(LABELS, 0.25, stream(0, "test-part"))
     assert np.bincount(LABELS[held]).tolist() == [15] * 10
     assert np.bincount(LABELS[kept]).tolist() == [45] * 10
 
 
-def test_every_sample_is_equally_likely_to_be_held_out():
+def test_every_sample_is_equally_likely_to_be_held_out() -> None:
     labels = np.array([0] * 10 + [1] * 9 + [2])
     times = np.zeros(20)
     for seed in range(2000):
@@ -192,7 +196,7 @@ def test_every_sample_is_equally_likely_to_be_held_out():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.floats(0.01, 0.99), st.integers(0, 2**32))
-def test_holding_out_works_for_any_labels(labels, share, seed):
+def test_holding_out_works_for_any_labels(labels: list[int], share: float, seed: int) -> None:
     kept, held = hold_out(np.array(labels), share, stream(seed, "test-part"))
     assert sorted([*kept, *held]) == list(range(len(labels)))
     assert len(kept) >= 1
@@ -200,6 +204,6 @@ def test_holding_out_works_for_any_labels(labels, share, seed):
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
-def test_a_share_that_leaves_one_part_empty_is_refused(share):
+def test_a_share_that_leaves_one_part_empty_is_refused(share: float) -> None:
     with pytest.raises(TaskError, match="between 0 and 1"):
         hold_out(LABELS, share, stream(0, "test-part"))

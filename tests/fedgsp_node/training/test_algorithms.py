@@ -57,7 +57,9 @@ def work_of(
 def assert_is(found: Weights, expected: nn.Module) -> None:
     state = expected.state_dict()
     for name, array in found.arrays.items():
-        np.testing.assert_allclose(array, state[name].numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            np.asarray(array, np.float64), state[name].numpy(), rtol=1e-9, atol=1e-12, err_msg=name
+        )
 
 
 def test_nodes_and_the_top_server_know_the_same_algorithms() -> None:

@@ -181,7 +181,7 @@ def test_only_large_trainable_layers_leave_factors() -> None:
     layers[3].weight.requires_grad_(False)
     module = nn.Sequential(*layers)
     with factored_gradients(module) as factors:
-        factors.backward(module(torch.randn(6, WIDE)).sum(), [layer.weight for layer in layers[:3]])
+        factors.backward(module(torch.randn(6, WIDE)).sum(), [layer.get_parameter("weight") for layer in layers[:3]])
         ((weight, grad, inputs),) = factors.kept
     assert weight is layers[0].weight
     assert (grad.shape, inputs.shape) == ((6, WIDE), (6, WIDE))
@@ -226,7 +226,7 @@ class _Inner(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         x = x.detach().requires_grad_()
-        return self.how(self.net, x) if self.how else self.net(x), x, self.net[2].weight
+        return self.how(self.net, x) if self.how else self.net(x), x, self.net[2].get_parameter("weight")
 
 
 class _LossOf(_MeanSquare):
@@ -383,7 +383,7 @@ def test_a_weight_that_changes_before_the_backward_pass_is_refused_as_torch_does
 @pytest.mark.usefixtures("_large_is_small")
 def test_a_layer_with_a_forward_of_its_own_keeps_it() -> None:
     layer = nn.Linear(WIDE, WIDE)
-    own = layer.forward = lambda x: x  # type: ignore[method-assign]
+    own = layer.forward = lambda x: x  # type: ignore[method-assign,assignment]
     with factored_gradients(layer):
         assert layer.forward is own
     assert layer.forward is own

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,11 +241,11 @@ async def test_what_is_refused_does_not_stay_until_the_end() -> None:
 
 @pytest.mark.parametrize("far", [0, 1, 2, 5])
 async def test_the_first_updates_are_judged_as_soon_as_there_are_three(far: int) -> None:
-    rule = lambda client, w: w + (100 if client == far else 1 + client / 10)  # noqa: E731
+    rule: Callable[[int, Any], Any] = lambda client, w: w + (100 if client == far else 1 + client / 10)  # noqa: E731
     async with scene(rule=rule) as play:
         outcome = await play.run(TWO_NODES, "parallel", most_update_ratio=5.0)
         others = [client for client in range(6) if client != far]
-        total = sum((client + 1) * np.float64(rule(client, START)) for client in others)
+        total = sum(float((client + 1) * np.float64(rule(client, START))) for client in others)
         assert await play.result(outcome) == total / sum(client + 1 for client in others)
         assert {client: why and why.code for client, why in play.skipped.items()} == {far: FailureCode.LONG_UPDATE}
         assert play.done == others

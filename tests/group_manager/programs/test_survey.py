@@ -122,7 +122,9 @@ async def test_members_are_told_the_part_of_their_data_and_the_runs_seed(program
         await play.run(TWO_NODES, program, training=TrainingSettings("sgd", 1, 5, 0.01, 77))
         asked = [order.work for order in orders(play) if isinstance(order.work, Evaluate)]
         # a client without a head of its own yet makes one from the seed
-        assert [(work.training_part, work.settings.seed) for work in asked] == [(training_part, 77)] * 3
+        assert [(work.training_part, work.settings and work.settings.seed) for work in asked] == [
+            (training_part, 77)
+        ] * 3
 
 
 async def test_members_are_evaluated_on_their_own_models_where_they_have_some() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_an_unknown_option_is_refused_by_name(name: str) -> None:
 
 @every_grouping
 def test_what_it_needs_is_there_to_be_chosen(name: str) -> None:
-    known = {"profile": PROFILES, "merge": MERGES}
+    known: dict[str, Mapping[str, object]] = {"profile": PROFILES, "merge": MERGES}
     for column, value in GROUPINGS[name].needs.items():
         assert value in known[column]
 

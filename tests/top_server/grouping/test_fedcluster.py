@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -195,6 +195,6 @@ def test_entries_that_are_no_inner_products_are_refused(gram: list[tuple[float, 
 
 @pytest.mark.parametrize(("name", "value"), [("eps1", "-1"), ("eps2", "x"), ("min_round", "-1"), ("gamma_max", "nan")])
 @pytest.mark.parametrize("round_number", [1, 22])
-def test_a_bad_value_is_refused_in_any_round(name: str, value: str, round_number: int) -> None:
+def test_a_bad_value_is_refused_in_any_round(name: str, value: Any, round_number: int) -> None:
     with pytest.raises(ConfigError, match=f"option {name} is '{value}'"):
         fedcluster(request(FOUR, round_number=round_number, **{name: value}))

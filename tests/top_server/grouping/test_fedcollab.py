@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -167,6 +169,6 @@ def test_infinite_distances_are_refused() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("c", "-1"), ("restarts", "0"), ("ignore", "everything")])
 @pytest.mark.parametrize("settled", [(), ((10, 11, 12, 13),)])
-def test_a_bad_value_is_refused_in_any_round(name: str, value: str, settled: tuple[tuple[int, ...], ...]) -> None:
+def test_a_bad_value_is_refused_in_any_round(name: str, value: Any, settled: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ConfigError, match=f"option {name} is '{value}'"):
         fedcollab(request(PAIRS, settled=settled, **{name: value}))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, eq=False)
 class Clients:
     updates: Floats
-    sizes: Floats
+    sizes: Any
     alphas: Floats
 
     @property

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -69,8 +69,9 @@ def test_a_number_of_groups_can_be_forced() -> None:
 
 @pytest.mark.parametrize("name", ["alpha_of_x", "alpha_of_-1", "alpha_of_01", "alpha_of_ID", "alpha_of_", "beta_of_1"])
 def test_what_names_no_client_is_no_option(name: str) -> None:
+    options: dict[str, Any] = {name: "1"}
     with pytest.raises(ConfigError, match=r"has no option '(alpha|beta)\..*[Ii]t accepts alpha, alpha\.ID, groups"):
-        hcct(request(PAIRS, **{name: "1"}))
+        hcct(request(PAIRS, **options))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_what_names_no_client_is_no_option(name: str) -> None:
     [("alpha", "-1"), ("alpha", "inf"), ("alpha_of_11", "much"), ("groups", "0"), ("first_epoch", "none")],
 )
 @pytest.mark.parametrize("round_number", [1, 2])
-def test_a_bad_value_is_refused_in_any_round(name: str, value: str, round_number: int) -> None:
+def test_a_bad_value_is_refused_in_any_round(name: str, value: Any, round_number: int) -> None:
     with pytest.raises(ConfigError, match=f"option {name.replace('_of_', '.')} is '{value}'"):
         hcct(request(PAIRS if round_number == 2 else None, round_number=round_number, **{name: value}))
 

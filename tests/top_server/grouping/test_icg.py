@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -190,6 +190,6 @@ def test_icg_without_histograms_is_refused() -> None:
     ("option", "value"),
     [("mode", "most"), ("start", "zero"), ("iterations", "0"), ("normalise", "2"), ("refine", "maybe")],
 )
-def test_a_bad_option_is_refused(option: str, value: str) -> None:
+def test_a_bad_option_is_refused(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"grouping icg: option {option}"):
         icg(request_for(skewed(4, 3, 0), 2, **{option: value}))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -161,6 +161,6 @@ def test_entries_that_are_no_inner_products_are_refused() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("clusters", "0"), ("restarts", "some")])
 @pytest.mark.parametrize("settled", [(), ((10, 11, 12, 13),)])
-def test_a_bad_value_is_refused_in_any_round(name: str, value: str, settled: tuple[tuple[int, ...], ...]) -> None:
+def test_a_bad_value_is_refused_in_any_round(name: str, value: Any, settled: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ConfigError, match=f"option {name} is '{value}'"):
         kmeans(request(TWO, settled, **{name: value}))

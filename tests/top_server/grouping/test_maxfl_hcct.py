@@ -37,9 +37,9 @@ def test_a_client_of_whom_nothing_is_known_is_alone() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_the_first_round_asks_nobody(known: bool) -> None:
-    evidence = ((0.0, 0.0, 2.0), (1.0, 1.0, 1.0)) if known else ((), ())
-    assert maxfl_hcct(request(*evidence, round_number=1)).groups == ((10,), (11,), (12,))
-    assert maxfl_hcct(request(*evidence, round_number=1, first_epoch="all")).groups == ((10, 11, 12),)
+    loss, distance = ((0.0, 0.0, 2.0), (1.0, 1.0, 1.0)) if known else ((), ())
+    assert maxfl_hcct(request(loss, distance, round_number=1)).groups == ((10,), (11,), (12,))
+    assert maxfl_hcct(request(loss, distance, round_number=1, first_epoch="all")).groups == ((10, 11, 12),)
 
 
 def test_missing_evidence_is_refused_by_name() -> None:

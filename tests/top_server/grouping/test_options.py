@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fedgsp.errors import ConfigError
@@ -45,7 +47,7 @@ def test_an_unknown_option_is_refused_with_the_accepted_ones() -> None:
 )  # fmt: skip
 def test_a_bad_value_is_refused_with_what_is_wanted(name: str, value: str) -> None:
     options = Options("icg", {name: value}, ACCEPTED)
-    read = {
+    read: dict[str, Callable[[], object]] = {
         "mode": lambda: options.choice("mode", ("exact", "all")),
         "rounds": lambda: options.integer("rounds", 10),
         "rate": lambda: options.number("rate", 0.5),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,7 @@ def test_a_plan_that_does_not_fit_the_request_is_refused(plan: Plan, message: st
         ({"newcomers": (3,)}, "newcomers that are not among the clients: 3"),
     ],
 )
-def test_evidence_that_does_not_fit_the_clients_is_refused(fields: dict[str, object], message: str) -> None:
-    good: dict[str, object] = {"round": 1, "groups": 1, "seed": 0, "clients": (1, 2), "sizes": np.ones(2, np.int64)}
+def test_evidence_that_does_not_fit_the_clients_is_refused(fields: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {"round": 1, "groups": 1, "seed": 0, "clients": (1, 2), "sizes": np.ones(2, np.int64)}
     with pytest.raises(ValueError, match=message):
         GroupingRequest(**{**good, **fields})

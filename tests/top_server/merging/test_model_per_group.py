@@ -114,8 +114,8 @@ async def test_a_part_of_a_start_that_is_lost_costs_nobody_else_theirs() -> None
 async def test_a_model_is_trained_that_a_client_or_who_welcomed_it_trained_and_none_that_was_lost() -> None:
     async with stage("none") as s:
         await s.run.merging.take(1, s.alone({0: own(0), 1: own(1)}))
-        s.run.merging.welcome((2,), s.run.merging.of(0))  # type: ignore[attr-defined]
-        s.run.merging.welcome((3,), s.run.models[INITIAL])  # type: ignore[attr-defined]
+        s.run.merging.welcome((2,), s.run.merging.of(0))
+        s.run.merging.welcome((3,), s.run.models[INITIAL])
         assert [bool(s.run.merging.untrained(client)) for client in range(4)] == [False, False, False, True]
         own_starts = {1: s.run.merging.of(1)}
         outcome = s.outcome("alone", Failure(FailureCode.NO_SUCH_MODEL, "it"), skipped={1: ""}, own_starts=own_starts)
@@ -126,7 +126,7 @@ async def test_a_model_is_trained_that_a_client_or_who_welcomed_it_trained_and_n
 async def test_newcomers_start_from_the_model_that_they_are_given() -> None:
     async with stage("none") as s:
         held = s.run.models.put(["for a while"], "run/2/newcomers", model(8.0))
-        s.run.merging.welcome((2, 3), held)  # type: ignore[attr-defined]
+        s.run.merging.welcome((2, 3), held)
         s.run.models.drop("for a while")
         assert starts(s, 2, 3) == [("run/2/newcomers", None, 12 + 13)]
         assert await s.value(s.run.merging.of(2)) == 8.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +74,9 @@ async def test_a_model_that_did_not_come_counts_nowhere_and_before_anything_came
     async with stage("soft-clusters", options={"soft": "2"}) as s:
         with_clusters(s, 1.0, 2.0, 4.0)
         failure = Failure(FailureCode.CUT_SHORT, "half of it")
-        for models, expected in [({0: failure}, failure), ({0: failure, 1: model(8.0)}, None)]:
+        cases: list[tuple[dict[int, Any], Failure | None]]
+        cases = [({0: failure}, failure), ({0: failure, 1: model(8.0)}, None)]
+        for models, expected in cases:
             await s.run.merging.begin(2, EVIDENCE)
             whole = s.collected(dict.fromkeys(models, 8.0))
             assert await s.run.merging.take(2, dataclasses.replace(whole, models=models)) == expected

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -61,7 +63,7 @@ def test_maxfl_bears_losses_of_any_size() -> None:
 
 @pytest.mark.parametrize("name", WEIGHINGS)
 def test_a_member_of_whom_nothing_is_known_counts_nothing(name: str) -> None:
-    evidence = dict.fromkeys(("train_accuracy", "train_loss", "prior_loss"), (0.5, NAN, 0.5))
+    evidence: dict[str, Any] = dict.fromkeys(("train_accuracy", "train_loss", "prior_loss"), (0.5, NAN, 0.5))
     found = weights(name, **evidence)
     assert found.shape == (3,)
     assert found.dtype == np.float64
@@ -72,7 +74,7 @@ def test_a_member_of_whom_nothing_is_known_counts_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", WEIGHINGS)
 def test_where_nothing_is_known_of_anybody_all_count_alike(name: str) -> None:
-    evidence = dict.fromkeys(("train_accuracy", "train_loss", "prior_loss"), (NAN, NAN, NAN))
+    evidence: dict[str, Any] = dict.fromkeys(("train_accuracy", "train_loss", "prior_loss"), (NAN, NAN, NAN))
     assert weights(name, np.zeros(3, np.int64), **evidence).tolist() == [1, 1, 1]
 
 

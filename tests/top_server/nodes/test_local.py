@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_each_node_is_told_its_clients_and_the_task() -> None:
 
 
 def test_each_node_is_given_the_files_of_the_top_server(tmp_path: Path) -> None:
-    paths = {f"tls_{name}": tmp_path / name for name in ("ca", "cert", "key")}
+    paths: dict[str, Any] = {f"tls_{name}": tmp_path / name for name in ("ca", "cert", "key")}
     (command,) = commands(RunConfig(local_nodes=1, **paths), "127.0.0.1:7000")
     for name in ("ca", "cert", "key"):
         assert command[command.index(f"--tls-{name}") + 1] == str(tmp_path / name)

@@ -37,14 +37,16 @@ def test_rows_follow_the_coalitions_and_values_below_0_are_0(axes: Axes) -> None
 
 def test_every_coalition_is_outlined_along_the_diagonal(axes: Axes) -> None:
     draw_distances(axes, range(4), np.zeros((4, 4)), [[0, 1], [2]])
-    squares = [(set(line.get_xdata()), set(line.get_ydata())) for line in axes.lines]
+    squares = [tuple(set(np.asarray(line.get_data()[way])) for way in (0, 1)) for line in axes.lines]
     assert squares == [({-0.5, 1.5}, {-0.5, 1.5}), ({1.5, 2.5}, {1.5, 2.5})]
 
 
 @pytest.mark.parametrize("clients", [range(20), range(100, 130), range(1000, 1200)], ids=["20", "30", "200"])
 def test_names_of_clients_do_not_touch(axes: Axes, clients: range) -> None:
     draw_distances(axes, clients, np.zeros((len(clients), len(clients))), [])
-    axes.figure.draw_without_rendering()
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
     for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
         boxes = [label.get_window_extent() for label in labels]
         assert len(boxes) >= 20

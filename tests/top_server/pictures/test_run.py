@@ -20,14 +20,14 @@ from top_server.pictures.run import draw, gains_over, group_image, groups_by_rou
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"round": 1, "accuracy": 0.5, "loss": 1.0, "partition": [[0], [1]], "accuracy_per_client": {"0": 0.4, "1": 0.6}},
     {"round": 2, "accuracy": None, "loss": None, "partition": [[0, 1]]},
     {"round": 3, "accuracy": 0.7, "loss": 0.8, "partition": [[0, 1], [2]], "accuracy_per_client": {"0": 0.7}},
 ]
 
 
-def run_directory(path: Path, rows: list[dict[str, object]]) -> Path:
+def run_directory(path: Path, rows: list[dict[str, Any]]) -> Path:
     (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -56,7 +56,7 @@ def test_a_group_has_the_number_of_its_smallest_member() -> None:
 
 
 @pytest.mark.parametrize("rows", [ROWS, [{"round": 1, "accuracy": 0.1, "loss": 2.0}]], ids=["groups", "one model"])
-def test_a_run_is_drawn_into_one_picture(tmp_path: Path, rows: list[dict[str, object]]) -> None:
+def test_a_run_is_drawn_into_one_picture(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     draw(run_directory(tmp_path, rows), tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 

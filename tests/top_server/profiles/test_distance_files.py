@@ -15,6 +15,22 @@ from tests.support.measured import matrix, measuring, same, truth
 from top_server.profiles.distances import Distances, read_file
 
 GOOD: dict[str, Any] = {"clients": [0, 1], "distances": [[0, 0.5], [0.5, 0]]}
+DISTANCES: list[Any] = [
+    None,
+    0.5,
+    {},
+    [],
+    [0, 0.5],
+    [[0, 0.5]],
+    [[0, 0.5], [0.5]],
+    [[0, "far"], ["far", 0]],
+    [[0, None], [0.5, 0]],
+    [[0, float("nan")], [0.5, 0]],
+    [[0, float("inf")], [0.5, 0]],
+    [[0, 1.01], [1.01, 0]],
+    [[0, 0.5], [-1.5, 0]],
+    [[[0], [0.5]], [[0.5], [0]]],
+]
 
 
 async def test_what_was_found_is_recorded_and_journalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,25 +180,7 @@ async def test_a_client_that_comes_later_with_another_size_is_measured_anew(
             for clients in (None, 3, [0], [0, 1, 2], ["a", "b"], [[0], [1]], [None, 1], [{}, 1])
         ),
         *(json.dumps({**GOOD, "sizes": sizes}) for sizes in (None, 3, [10], [10, "many"], [10, None], [10, 11, 12])),
-        *(
-            json.dumps({**GOOD, "distances": distances})
-            for distances in (
-                None,
-                0.5,
-                {},
-                [],
-                [0, 0.5],
-                [[0, 0.5]],
-                [[0, 0.5], [0.5]],
-                [[0, "far"], ["far", 0]],
-                [[0, None], [0.5, 0]],
-                [[0, float("nan")], [0.5, 0]],
-                [[0, float("inf")], [0.5, 0]],
-                [[0, 1.01], [1.01, 0]],
-                [[0, 0.5], [-1.5, 0]],
-                [[[0], [0.5]], [[0.5], [0]]],
-            )
-        ),
+        *(json.dumps({**GOOD, "distances": distances}) for distances in DISTANCES),
     ],
 )
 def test_a_file_that_holds_no_distances_is_refused_before_anybody_is_waited_for(text: str, tmp_path: Path) -> None:

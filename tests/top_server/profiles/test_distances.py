@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ async def test_all_pairs_are_measured_once_on_half_of_the_smallest_part(
 
 
 async def test_options_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {
+    options: dict[str, Any] = {
         "distance": "shared",
         "feature_scale": "1",
         "exchanges": "70",
@@ -237,7 +238,8 @@ async def test_those_that_were_not_measured_yet_decide_too_how_many_samples_a_ne
     """Because there was nobody to measure them with, or because a file told of them."""
     path = tmp_path / "kept.json"
     path.write_text(json.dumps({"clients": [0, 1], "distances": [[0, 0.5], [0.5, 0]]}))
-    for clients, options in [(1, {}), (2, {"distances": str(path)})]:
+    cases: list[tuple[int, dict[str, Any]]] = [(1, {}), (2, {"distances": str(path)})]
+    for clients, options in cases:
         async with measuring(monkeypatch, tmp_path, clients=clients, **options) as (surveys, profile):
             await profile.gather(1)
             assert surveys.asked == []

@@ -8,9 +8,10 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
+from fedgsp.updates import LENGTH_BYTES
 from tests.support.surveyed import surveyed
 from top_server.nodes.membership import Membership
-from top_server.profiles.updates import LENGTH_BYTES, UpdateProfile, most_bytes
+from top_server.profiles.updates import UpdateProfile, most_bytes
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ORIGIN = Origin(run="r1", scheme="fedgsp", round=12, seed=7)
-TENSORS = {
+TENSORS: dict[str, np.ndarray] = {
     "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
     "transposed": np.arange(6, dtype=np.int64).reshape(2, 3).T,
     "count": np.array(3, dtype=np.int64),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from top_server.record.summary import Spread, summarise
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"round": 1, "accuracy_per_client": {"0": 0.5, "1": 0.9}},
     {"round": 2, "accuracy_per_client": {"0": 0.7, "1": 0.6}},
     {"round": 3, "accuracy": None},

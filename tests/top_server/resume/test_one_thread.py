@@ -45,8 +45,8 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         for name in names:
             monkeypatch.setattr(kind, name, checked(getattr(kind, name)))
-    assert Membership.clients.fget is not None
-    monkeypatch.setattr(Membership, "clients", property(checked(Membership.clients.fget)))
+    clients: Any = vars(Membership)["clients"]
+    monkeypatch.setattr(Membership, "clients", property(checked(clients.fget)))
 
 
 async def with_updates(s: Stage, **options: str) -> UpdateProfile:
