@@ -15,6 +15,7 @@ from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
 from tests.support.cluster import nodes, play, settings
+from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
 from top_server.record.checkpoint import load
 from top_server.record.journal import Event
@@ -28,6 +29,15 @@ def faulty(tmp_path: Path, **options: str) -> tuple[dict[str, object], list[Node
     return {"task": FAULTY, "task_option": dict(options), "run_dir": tmp_path / "run"}, hosts
 
 
+@pytest.fixture
+def _managers_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    managers_here(monkeypatch)
+
+
+HERE = pytest.mark.usefixtures("_managers_here")
+
+
+@HERE
 async def test_a_peer_that_cannot_be_dialled_is_served_by_the_manager(tmp_path: Path) -> None:
     hosts = [dataclasses.replace(node, advertise="127.0.0.1:9") for node in nodes([0, 2, 4, 6], [1, 3, 5, 7])]
     run = await play(settings(tmp_path / "run", beta=1), hosts)
@@ -43,6 +53,7 @@ async def test_a_peer_that_cannot_be_dialled_is_served_by_the_manager(tmp_path: 
     ("fault", "reason"), [("raises", "the scanner is offline (faulty_task.py:"), ("diverges", "lower --learning-rate")]
 )
 @pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+@HERE
 async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: str, fault: str, reason: str) -> None:
     changes, hosts = faulty(tmp_path, **{fault: "5"})
     run = await play(settings(scheme=scheme, **changes), hosts)  # type: ignore[arg-type]
@@ -63,6 +74,7 @@ async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: 
 
 
 @pytest.mark.parametrize("scheme", ["hcct", "ifca", "flsc"])
+@HERE
 async def test_a_client_that_never_trained_has_no_model_and_counts_in_no_accuracy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, scheme: str
 ) -> None:
@@ -81,6 +93,7 @@ async def test_a_client_that_never_trained_has_no_model_and_counts_in_no_accurac
     assert warned == ["no trained model is saved for clients: 5"] * bool(without)
 
 
+@HERE
 async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Path) -> None:
     changes, hosts = faulty(tmp_path, raises="0")
     hosts = [dataclasses.replace(hosts[0], clients="0")]
@@ -91,6 +104,7 @@ async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Pa
     assert "the scanner is offline" in messages
 
 
+@HERE
 async def test_a_node_that_comes_late_takes_part_from_the_next_round(tmp_path: Path) -> None:
     early, late = nodes(range(4), range(4, 8))
     joined = asyncio.Event()
@@ -123,6 +137,7 @@ async def test_two_nodes_with_one_client_cannot_both_take_part(tmp_path: Path) -
     assert "already hosted by node" in str(refused)
 
 
+@HERE
 async def test_an_accuracy_of_only_some_clients_is_not_reported(tmp_path: Path) -> None:
     changes, hosts = faulty(tmp_path, untestable="6")
     run = await play(settings(**changes), hosts)  # type: ignore[arg-type]
@@ -143,6 +158,7 @@ async def test_too_few_manager_ports_for_a_later_round_are_told_before_the_first
     assert not (tmp_path / "run" / "history.jsonl").read_text()
 
 
+@HERE
 async def test_a_node_that_answers_something_else_is_as_good_as_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import Finished, nodes, play, settings
+from tests.support.managers_here import managers_here
 from tests.support.processes import top_server
 from tests.support.reference_groups import GroupReference, Played, assert_equals
 from top_server.record.directory import RunDirectory
@@ -52,6 +53,10 @@ SCHEMES: dict[str, tuple[str, dict[str, str], Oracle]] = {
     "ifca": ("ifca", {"models": "3"}, lambda oracle: oracle.play_ifca(3)),
     "flsc": ("flsc", {"models": "4", "soft": "2"}, lambda oracle: oracle.play_flsc(4, 2)),
 }
+
+
+#: Played with managers that are processes of their own, in one layout.
+BY_PROCESSES = ("hcct", "maxfl", "ifca")
 
 
 @functools.cache
@@ -93,7 +98,11 @@ def hosts(layout: str, **changes: Any) -> list[NodeSettings]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", [name for name in SCHEMES if not name.startswith("hcct-p")])
-async def test_every_scheme_gives_the_oracles_bits_in_every_layout(tmp_path: Path, name: str, layout: str) -> None:
+async def test_every_scheme_gives_the_oracles_bits_in_every_layout(
+    tmp_path: Path, name: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name not in BY_PROCESSES or layout == "one node":
+        managers_here(monkeypatch)
     run = await play(configured(tmp_path, name), hosts(layout))
     assert_equals(run, expected(name))
     assert not run.of_kind("client_skipped")

@@ -8,7 +8,13 @@ import pytest
 
 from tests.support.coming_and_going import JOINS, NEW, play_with_newcomers
 from tests.support.gated_task import ALPHA, oracle
+from tests.support.managers_here import managers_here
 from tests.support.reference_groups import assert_equals, assert_final_models
+
+
+@pytest.fixture(autouse=True)
+def _managers(monkeypatch: pytest.MonkeyPatch) -> None:
+    managers_here(monkeypatch)
 
 
 @pytest.mark.parametrize("start", ["mean", "initial"])

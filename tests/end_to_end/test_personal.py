@@ -9,8 +9,14 @@ import pytest
 from tests.support.cluster import play
 from tests.support.coming_and_going import RESTARTED, play_with_a_restart
 from tests.support.gated_task import ALPHA, gated_settings, host, oracle
+from tests.support.managers_here import managers_here
 from tests.support.reference_groups import assert_equals, assert_final_models
 from top_server.record.checkpoint import load
+
+
+@pytest.fixture(autouse=True)
+def _managers(monkeypatch: pytest.MonkeyPatch) -> None:
+    managers_here(monkeypatch)
 
 
 @pytest.mark.parametrize("scheme", ["hcct-p", "hcct", "independent"])

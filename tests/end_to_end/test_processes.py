@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
@@ -178,7 +179,12 @@ async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: P
     (tmp_path / "stuck.py").write_text(
         "import logging, time\ndef factory():\n    logging.info('loading')\n    time.sleep(600)\n"
     )
-    async with node(tmp_path, "127.0.0.1:9", "--task", "stuck:factory") as stuck:
+    # The command `fedgsp-node`, except that the thread gets less time to end.
+    script = "from fedgsp import lifecycle; lifecycle.STOP_GRACE_S = 0.2\n"
+    script += "from fedgsp_node.cli import main; main()"
+    start = ["start", "--json", "--top-server", "127.0.0.1:9", "--task", "stuck:factory"]
+    command = [sys.executable, "-c", script, *start]
+    async with running(command, tmp_path / "stuck.log") as stuck:
         await stuck.line("loading", DEADLINE_S)
         stuck.send(SIGTERM)
         assert await stuck.ended(DEADLINE_S) == 143

@@ -16,8 +16,10 @@ import pytest
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.tasks import load_task
+from group_manager import servicers
 from tests.support.cluster import nodes, play, settings
 from tests.support.coming_and_going import away_between
+from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
 from top_server.record.journal import Event
 
@@ -90,7 +92,7 @@ async def test_a_client_that_hands_on_bad_models_is_named_and_at_last_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, relay: str
 ) -> None:
     """Node n2 hosts client 7 alone, and hands on NaN."""
-
+    managers_here(monkeypatch)
     spoil(monkeypatch, lambda array: np.full_like(array, np.nan))
     config = settings(tmp_path / "run", scheme=scheme, rounds=4, sampling_rate=1.0, relay=relay)
     if scheme == "fedgsp":
@@ -104,6 +106,7 @@ async def test_a_client_that_hands_on_bad_models_is_named_and_at_last_left_out(
 
 
 async def test_an_update_that_is_far_too_long_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managers_here(monkeypatch)
     spoil(monkeypatch, lambda array: array * 100)
     config = settings(tmp_path / "run", scheme="fedavg", sampling_rate=1.0, update_norm_limit=10.0)
     run = await play(config, nodes([0, 2, 4], [1, 3, 5, 6], [7]))
@@ -113,7 +116,11 @@ async def test_an_update_that_is_far_too_long_is_not_taken(tmp_path: Path, monke
     assert {(event["client"], event["code"]) for event in skipped} == {(7, "LONG_UPDATE")}
 
 
-async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_back(tmp_path: Path) -> None:
+async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers_here(monkeypatch)
+    monkeypatch.setattr(servicers, "ATTACH_TIMEOUT_S", 1.0)  # a lost node may be asked before the loss is noticed
     hit, gone = asyncio.Event(), asyncio.Event()
     left: set[str] = set()
 

@@ -14,6 +14,7 @@ from fedgsp_node.order_error import OrderError
 from fedgsp_node.worker import Uploader, Worker
 from tests.support.cluster import play
 from tests.support.gated_task import ALPHA, gated_settings, host, oracle
+from tests.support.managers_here import managers_here
 
 GOOD = Worker._reveal
 
@@ -32,6 +33,11 @@ BAD = {
     ),
     "too long": (one_vector(np.ones(1 << 16)), "it did not come to the group manager"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _managers(monkeypatch: pytest.MonkeyPatch) -> None:
+    managers_here(monkeypatch)
 
 
 @pytest.mark.parametrize("what", BAD)
