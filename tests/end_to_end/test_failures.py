@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -11,14 +10,12 @@ import pytest
 from fedgsp.errors import PeerError
 from fedgsp.messages import Described, Evaluate, Evaluated, Order
 from fedgsp.settings.node import NodeSettings
-from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
 from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
 from top_server.record.checkpoint import load
-from top_server.record.journal import Event
 
 EIGHT = range(8)
 FAULTY = "tests.support.faulty_task:FaultyDigits"
@@ -102,24 +99,6 @@ async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Pa
     messages = " ".join(str(error) for error in caught.value.exceptions)
     assert "round 1 trained nobody" in messages
     assert "the scanner is offline" in messages
-
-
-@HERE
-async def test_a_node_that_comes_late_takes_part_from_the_next_round(tmp_path: Path) -> None:
-    early, late = nodes(range(4), range(4, 8))
-    joined = asyncio.Event()
-
-    def watch(event: Event) -> None:
-        if event["event"] == "round_finished":
-            joined.set()
-
-    async def comes_late(settings: NodeSettings) -> None:
-        await joined.wait()
-        await node_server.run(settings)
-
-    run = await play(settings(tmp_path / "run", rounds=30, evaluate_every=30), [early], [(late, comes_late)], watch)
-    assert run.rows[0]["clients_trained"] == 4
-    assert run.rows[-1]["clients_trained"] == 8
 
 
 async def test_a_run_waits_for_its_nodes_and_says_who_is_missing(tmp_path: Path) -> None:

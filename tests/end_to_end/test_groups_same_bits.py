@@ -37,7 +37,7 @@ SCHEMES: dict[str, tuple[str, dict[str, str], Oracle]] = {
     # longer than the model; so many signs tell these clients apart as the whole updates do
     "hcct, sketch": (
         "hcct",
-        {**ALPHA, "similarity": "sketch", "sketch_bytes": "65536"},
+        {**ALPHA, "similarity": "sketch", "sketch_bytes": "16384"},
         lambda oracle: oracle.play_hcct(),
     ),
     "hcct, first epoch together": ("hcct", {**ALPHA, "first_epoch": "all"}, lambda oracle: oracle.play_hcct()),

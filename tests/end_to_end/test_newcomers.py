@@ -27,7 +27,7 @@ async def test_newcomers_are_placed_where_they_gain_most(tmp_path: Path, start: 
 
 
 async def test_sketches_of_newcomers_can_be_compared_with_those_of_the_others(tmp_path: Path) -> None:
-    options = {**ALPHA, "similarity": "sketch", "sketch_bytes": "65536"}
+    options = {**ALPHA, "similarity": "sketch", "sketch_bytes": "16384"}
     assert_equals(
         await play_with_newcomers(tmp_path, grouping_option=options, scheme="hcct"), oracle(joins=JOINS).play_hcct()
     )
@@ -55,6 +55,11 @@ async def test_late_clients_of_independent_start_from_the_initial_model(tmp_path
     for client in NEW:
         models[client] = reference.train(reference.train(reference.initial(), client, 3), client, 4)
     assert_final_models(run, models)
+
+
+async def test_a_node_that_comes_late_takes_part_from_the_next_round(tmp_path: Path) -> None:
+    run = await play_with_newcomers(tmp_path, scheme="fedgsp", beta=1, sampling_rate=1.0)
+    assert [row["clients_trained"] for row in run.rows] == [4, 4, 6, 6]
 
 
 @pytest.mark.parametrize("scheme", ["maxfl", "maxfl-hcct", "ifca", "flsc", "hcct-p", "fesem"])
