@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 
 DEMO_FLAGS ?= --growth log --local-nodes 4 --clients 24 --beta 2 --rounds 15 --listen 127.0.0.1:0
 PYTEST_FLAGS ?=
-WORKERS ?= -n 2 --dist loadfile
+WORKERS ?= -n 2 --dist worksteal
 BENCH ?=
 CHAOS_FLAGS ?=
 PEERS ?=
