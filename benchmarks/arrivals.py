@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.sweep import begun, beside, check
 from fedgsp.errors import RunError
+from fedgsp.lifecycle import python_module
+from fedgsp.settings.children import arguments_of
 from fedgsp.settings.files import load
+from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 
 #: Of an event: the nodes that start then, each by the clients that it hosts.
@@ -25,7 +27,6 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
         return
     command = [*begun(settings, directory), "--json"]
     config = load(RunConfig, beside(directory, ".toml"))
-    options = [text for key, value in config.task_option.items() for text in ("--task-option", f"{key}={value}")]
     nodes: list[subprocess.Popen[bytes]] = []
     address = ""
     try:
@@ -34,11 +35,17 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
             for event in map(json.loads, top_server.stdout):
                 address = event["address"] if event["event"] == "listening" else address
                 for clients in coming(event):
-                    node = [sys.executable, "-m", "fedgsp_node", "start", "--top-server", address]
-                    node += ["--task", config.task, *options, "--clients", ",".join(map(str, clients))]
-                    node += ["--peer-listen", "127.0.0.1:0", *config.peer_flags]
+                    node = NodeSettings(
+                        **config.for_children,
+                        top_server=address,
+                        peer_listen="127.0.0.1:0",
+                        task=config.task,
+                        task_option=config.task_option,
+                        clients=",".join(map(str, clients)),
+                    )
                     with beside(directory, f".node-{len(nodes)}.log").open("w") as log:
-                        nodes.append(subprocess.Popen(node, stdout=log, stderr=subprocess.STDOUT))
+                        command = [*python_module("fedgsp_node"), "start", *arguments_of(node)]
+                        nodes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
     finally:
         for process in nodes:
             process.terminate()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -146,7 +146,7 @@ def _message(module: Module, message: Descriptor, path: tuple[int, ...]) -> Iter
             yield f"    {oneof.name}: {' | '.join(_kinds(module, message, oneof.fields))} | None"
 
 
-def _kinds(module: Module, message: Descriptor, fields: list[FieldDescriptor]) -> list[str]:
+def _kinds(module: Module, message: Descriptor, fields: Sequence[FieldDescriptor]) -> list[str]:
     kinds = [module.kind(one.message_type) for one in fields if one.message_type]
     if len(set(kinds)) < len(fields):
         raise ContractError(f"{message.name}: a oneof needs messages, each of another kind")
@@ -185,7 +185,7 @@ def _type(module: Module, one: FieldDescriptor) -> tuple[str, str]:
 
 def _option(one: Descriptor | FieldDescriptor, name: str) -> bool:
     """The value of an option of `options.proto`, read by the contract's own descriptors."""
-    pool = one.file.pool
+    pool = one.file.pool  # type: ignore[union-attr]  # fields have a file too, which the annotations lack
     options = one.GetOptions()
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(options.DESCRIPTOR.full_name))
     read: Message = kind.FromString(options.SerializeToString())

@@ -37,7 +37,7 @@ class Doors:
         self.tls = unchecked(Authority(folder).issue())
         foreign = unchecked(Authority(folder, "foreign").issue())
         files = self.tls.files
-        self.settings = {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key}
+        self.settings: dict[str, Any] = {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key}
         self.strangers = {"plain": None, "foreign": dataclasses.replace(foreign, ca=self.tls.ca)}
 
     async def assert_closed(self, address: str) -> None:
