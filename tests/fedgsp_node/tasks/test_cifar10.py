@@ -9,16 +9,12 @@ import pytest
 import torch
 
 from fedgsp.errors import DataError, TaskError
-from fedgsp.task import ClientData, Task
 from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.cifar10 import Cifar10, CropAndFlip, cropped_and_flipped
+from tests.support.parts import parts
 
 MEAN = np.array([0.4914, 0.4822, 0.4465]).reshape(3, 1, 1)
 DEVIATION = np.array([0.2023, 0.1994, 0.2010]).reshape(3, 1, 1)
-
-
-def parts(task: Task) -> list[ClientData]:
-    return [task.data(client) for client in range(task.num_clients)]
 
 
 def pixels(x: np.ndarray) -> np.ndarray:

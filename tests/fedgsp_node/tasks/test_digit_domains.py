@@ -10,11 +10,11 @@ import torch
 
 from fedgsp.errors import DataError, TaskError
 from fedgsp.messages import TrainingSettings
-from fedgsp.task import ClientData, Task
 from fedgsp_node.clients import Clients
 from fedgsp_node.tasks import digit_domains, load_task
 from fedgsp_node.tasks.digit_domains import DigitDomains
 from fedgsp_node.training.control import Control
+from tests.support.parts import parts
 
 
 @pytest.fixture
@@ -41,10 +41,6 @@ def digit_folder(tmp_path: Path, digit_arrays: dict[str, Any]) -> Path:
         }
         np.savez(folder / f"{name}.npz", **(digit_arrays | images))
     return folder
-
-
-def parts(task: Task) -> list[ClientData]:
-    return [task.data(client) for client in range(task.num_clients)]
 
 
 def pixels(x: np.ndarray) -> np.ndarray:

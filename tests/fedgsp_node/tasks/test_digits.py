@@ -9,14 +9,11 @@ from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
 
 from fedgsp.errors import TaskError
-from fedgsp.task import ClientData, Task
+from fedgsp.task import Task
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_node.tasks.partitions import PARTITIONS
 from fedgsp_node.tasks.shifts import DEGREES, SHIFTS, permutation, rotated
-
-
-def parts(task: Task) -> list[ClientData]:
-    return [task.data(client) for client in range(task.num_clients)]
+from tests.support.parts import parts
 
 
 def test_the_clients_hold_all_1797_digits() -> None:

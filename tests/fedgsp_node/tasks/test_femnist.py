@@ -10,13 +10,9 @@ import pytest
 import torch
 
 from fedgsp.errors import DataError, TaskError
-from fedgsp.task import ClientData, Task
 from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.femnist import Femnist
-
-
-def parts(task: Task) -> list[ClientData]:
-    return [task.data(client) for client in range(task.num_clients)]
+from tests.support.parts import parts
 
 
 def test_a_client_is_a_writer(femnist_npz: Path, femnist_arrays: dict[str, Any]) -> None:

@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from fedgsp.errors import DataError, TaskError
-from fedgsp.task import ClientData, Task
 from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.grey_images import GreyImages
 from fedgsp_node.tasks.partitions import PARTITIONS
-
-
-def parts(task: Task) -> list[ClientData]:
-    return [task.data(client) for client in range(task.num_clients)]
+from tests.support.parts import parts
 
 
 def test_the_published_files_and_the_npz_give_the_same_data(idx_folder: Path, grey_npz: Path) -> None:
