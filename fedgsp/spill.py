@@ -73,7 +73,7 @@ def let_go(array: NDArray[Any]) -> None:
 
 
 def _directory() -> Path:
-    # Not /tmp, which may be in memory.
+    # Not the usual folder, which may be in memory.
     return Path(os.environ.get("TMPDIR") or "/var/tmp")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import typer
+from numpy.typing import NDArray
 
 import top_server.cli
 from benchmarks.golden.cases import Case, cases
@@ -22,7 +23,7 @@ from benchmarks.golden.digests import record, tensor_digest
 from top_server.schemes import SCHEMES
 
 ROOT = Path(__file__).parents[2]
-TENSORS = {
+TENSORS: dict[str, NDArray[Any]] = {
     "first.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
     "norm.count": np.array(3, np.int64),
     "last.bias": np.zeros(2, np.float32),

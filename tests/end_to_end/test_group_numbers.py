@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.cluster import nodes, play, settings
-from support.managers_here import managers_here
 
+from tests.support.cluster import nodes, play, settings
+from tests.support.managers_here import managers_here
 from top_server.view.state import ViewState
 
 

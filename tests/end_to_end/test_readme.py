@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from support import processes
+
+from tests.support import processes
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -174,7 +174,7 @@ async def test_what_no_node_is_known_to_have_cannot_be_collected() -> None:
     m = Members()
     async with Channels() as to:
         group = Group(request("relay"), m, ModelStore(), to, Source(SourceKind.MANAGER, "m0"), lambda _: None)
-        found = await soon(group.collect("unheard of"))
+        found = await soon(group.models.collect("unheard of"))
     assert isinstance(found, Failure)
     assert found.code is FailureCode.NO_SUCH_MODEL
 
@@ -184,8 +184,8 @@ async def test_what_a_node_only_says_that_it_sent_is_not_waited_for() -> None:
     async with unharmed(), manager() as m, parrot(m, "n1", [said_so]):
         asked, me = request("relay"), Source(SourceKind.MANAGER, "m0")
         group = Group(asked, m.members, m.store, m.groups._channels, me, lambda _: None)
-        group.submit(asked.members[1], group.key("train", 0), TRAIN)
-        found = await soon(group.collect("made"))
+        group.orders.submit(asked.members[1], group.orders.key("train", 0), TRAIN)
+        found = await soon(group.models.collect("made"))
         group.close("")
     assert found == Failure(FailureCode.NO_SUCH_MODEL, "node n1 did not send model 'made', but said so")
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.real_manager import request
-from support.scene import hosted
 
 from fedgsp.messages import Failure, FailureCode, FinishedHop, ModelRef
 from group_manager.chain import MOST_LOSSES, Chain, HopState
 from group_manager.lengths import Lengths
+from tests.support.real_manager import request
+from tests.support.scene import hosted
 
 MEMBERS = tuple(hosted(n1=[0, 2, 4], n2=[1, 3, 5]))
 RELAY = request("relay", members=MEMBERS, shuffle=False)

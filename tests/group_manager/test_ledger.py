@@ -9,11 +9,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.real_manager import REF, request
 
 from fedgsp.messages import Member, ModelRef, Order, OrderKey, Part, Source, SourceKind, Trained
 from group_manager.ledger import Copy, Ledger, LedgerError, Origin
 from group_manager.members import Ticket
+from tests.support.real_manager import REF, request
 
 OLD, ELSEWHERE = Part(ModelRef("old"), "n1", 1.0, 1), Part(ModelRef("elsewhere"), "", 1.0)
 READER, HOLDER = Member(1, "n2"), Source(SourceKind.NODE, "n1", "n1:1")
