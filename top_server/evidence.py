@@ -27,8 +27,10 @@ class Evidence:
     newcomers: tuple[int, ...] = ()
     #: What the clients are to show of their updates in this round.
     reveal: Reveal | None = None
-    #: Whether clients keep what they trained, beside what it was merged into.
+    #: Whether the nodes retain what each client trains.
     retain: bool = False
+    #: Clients that have no such model, or whose model is lost or out of reach.
+    without_model: tuple[int, ...] = ()
 
     @property
     def matrices(self) -> dict[str, NDArray[np.floating]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import functools
 import json
 import logging
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,17 +29,23 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
-from top_server import grouping_service, local_run, rounds
+from top_server import rounds
+from top_server.baseline import local_run
 from top_server.choosing import absent, check_head, choose, options
 from top_server.grouping import GROUPINGS
+from top_server.grouping_service import client as grouping_service
+from top_server.groups.initial import make_initial
+from top_server.groups.survey import survey
 from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
 from top_server.managers.pool import manager_pool
-from top_server.merging import MERGES
+from top_server.merging import MERGES, MergeSettings, Merging
+from top_server.models import INITIAL, Models
 from top_server.nodes import local as local_nodes
 from top_server.nodes.membership import RETURN_TIMEOUT_S, Membership
 from top_server.nodes.servicer import MembershipServicer
 from top_server.profiles import PROFILES
+from top_server.progress import Progress
 from top_server.record.checkpoint import Checkpoints
 from top_server.record.directory import RunDirectory, make_state, prepare, unusable
 from top_server.record.history import read_lines
@@ -45,8 +53,8 @@ from top_server.record.journal import Event, Journal
 from top_server.record.summary import summarise
 from top_server.resume import state
 from top_server.resume.find import Resumed
-from top_server.run import Assign, Run, in_thread
-from top_server.saving import save
+from top_server.resume.saving import save
+from top_server.run import Assign, RunContext
 from top_server.schemes import SCHEMES, Scheme
 
 logger = logging.getLogger(__name__)
@@ -114,20 +122,26 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await _wait_for_nodes(config, membership)
             manager_ports.check(config, scheme, len(membership.clients))
 
-            def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
-                assign = _assign(scheme, channels)
-                given = options(config, scheme)
-                return Run(run_id, config, scheme, address, membership, managers, assign, store, journal, given)
-
-            alone = None
+            context = RunContext(
+                run_id=run_id,
+                config=config,
+                scheme=scheme,
+                address=address,
+                membership=membership,
+                managers=managers,
+                assign=_assign(scheme, channels),
+                models=Models(store),
+                journal=journal,
+                options=options(config, scheme),
+                times=resumed.times if resumed else 0,
+            )
             if config.local_run is not None:
-                alone = local_run.recorded(config) or await _play_alone(config, new_run, run_id, journal)
+                alone = local_run.recorded(config) or await _play_alone(context, store, channels)
                 local_run.tell_left_out(config, membership.clients, alone, journal)
-            run = new_run(config, scheme, run_id, journal)
-            run.alone = alone
-            if away := absent(scheme, run.options["grouping"], membership.clients):
+                context = dataclasses.replace(context, alone=alone)
+            if away := absent(scheme, context.options["grouping"], membership.clients):
                 logger.warning("--grouping-option is for clients that are not there: %s", ", ".join(map(str, away)))
-            row = await _play(run, directory, resumed)
+            row = await _play(context, Progress(), _merging(context), directory, resumed)
             finished, reason = True, "the run is finished"
         except UserError as error:
             reason = str(error)
@@ -139,15 +153,20 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         _finish(directory, journal, row, begin)
 
 
-async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = None) -> dict[str, Any]:
-    """All rounds of a run, or those that are left, recorded; returns the last row of its history."""
-    config, scheme, membership = run.config, run.scheme, run.membership
-    run.merging = MERGES[scheme.merge](run)
-    run.profile = PROFILES[scheme.profile](run)
+async def _play(
+    context: RunContext,
+    progress: Progress,
+    merging: Merging,
+    directory: RunDirectory,
+    resumed: Resumed | None = None,
+) -> dict[str, Any]:
+    """Plays and records all rounds of a run, or the remaining ones; returns the last row of its history."""
+    config, scheme, membership = context.config, context.scheme, context.membership
+    profile = PROFILES[scheme.profile](context, progress, merging)
     try:
-        run.journal.record(
+        context.journal.record(
             "run_resumed" if resumed else "run_started",
-            run=run.run_id,
+            run=context.run_id,
             directory=str(Path.cwd()),
             round=resumed.round if resumed else 0,
             clients=len(membership.clients),
@@ -158,22 +177,22 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
         )
         checkpoints = Checkpoints(directory.models, config.keep_models)
         check_head(scheme, membership.tensors)
-        if resumed:
-            run.interrupted, run.times = resumed.interrupted, resumed.times
         if resumed and resumed.saved:
-            await state.restore(run, resumed.saved)
+            await state.restore(context, progress, merging, profile, resumed.saved)
         else:
-            await run.initialise()
-            await run.merging.prepare()
-            await state.save(run, directory, 0, {})
+            await make_initial(context, progress, INITIAL)
+            context.models.apply(merging.prepare(context.models.slots))
+            await state.save(context, progress, merging, profile, directory, 0, {})
+        interrupted = resumed.interrupted if resumed else None
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
-            row = await rounds.play(run, number, config.rounds)
-            files = await save(run, checkpoints, number)
+            row = await rounds.play(context, progress, merging, profile, number, interrupted)
+            interrupted = None
+            files = await save(context, progress, merging, checkpoints, number)
             if number < config.rounds:
-                await state.save(run, directory, number, files)
+                await state.save(context, progress, merging, profile, directory, number, files)
     finally:
-        run.profile.close()
-    _summarise(directory, run.journal)
+        profile.close()
+    _summarise(directory, context.journal)
     return row
 
 
@@ -184,10 +203,9 @@ def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], b
     shutil.rmtree(directory.state, ignore_errors=True)
 
 
-async def _play_alone(
-    config: RunConfig, new_run: Callable[[RunConfig, Scheme, str, Journal], Run], run_id: str, journal: Journal
-) -> dict[int, float]:
-    """What every client reaches alone, by a run of its own on the same nodes, before the run that it is for."""
+async def _play_alone(context: RunContext, store: ModelStore, channels: Channels) -> dict[int, float]:
+    """Plays the local run before the run that needs it, on the same nodes; returns the accuracy of each client."""
+    config, journal = context.config, context.journal
     begin, settings = time.monotonic(), local_run.settings(config)
     local_run.set_aside(config)
     directory = prepare(settings)
@@ -200,19 +218,37 @@ async def _play_alone(
 
     with Journal(directory) as own_journal:
         own_journal.subscribe(tell)
-        # Models of both runs are in the same stores at the same time.
-        run = new_run(settings, SCHEMES["independent"], run_id + local_run.MARK, own_journal)
-        row = await _play(run, directory)
-        models = [run.merging.of(client) for client in run.merging.clients()]
+        scheme = SCHEMES["independent"]
+        own = dataclasses.replace(
+            context,
+            run_id=context.run_id + local_run.MARK,  # models of both runs are in the same stores at the same time
+            config=settings,
+            scheme=scheme,
+            assign=_assign(scheme, channels),
+            models=Models(store),
+            journal=own_journal,
+            options=options(settings, scheme),
+            times=0,
+        )
+        progress, merging = Progress(), _merging(own)
+        row = await _play(own, progress, merging, directory)
+        holdings = own.holdings({})
+        models = [merging.of(client, holdings.slots) for client in merging.clients(holdings)]
         at_home = {held.client: held for held in models if held.client is not None}
-        await run.survey(settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
-        run.models.clear()
-        # New ones: an order of this run that is still on its way must not be taken for one of the next.
-        await run.managers.close()
+        await survey(own, progress, settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
+        own.models.clear()
+        # The run gets new managers: an order of the local run that is still on its way must not reach it.
+        await own.managers.close()
         _finish(directory, own_journal, row, begin)
     found = local_run.recorded(config)
     assert found is not None
     return found
+
+
+def _merging(context: RunContext) -> Merging:
+    scheme = context.scheme
+    settings = MergeSettings(context.run_id, context.config.seed, scheme.lasts, context.options["merge"])
+    return MERGES[scheme.merge](settings)
 
 
 async def _not_here(model_id: str) -> None:
@@ -267,7 +303,8 @@ def _assign(scheme: Scheme, channels: Channels) -> Assign:
     if scheme.service:
         channel = channels.to(scheme.service)
         return functools.partial(grouping_service.assign, channel, scheme.service, scheme.grouping)
-    return functools.partial(in_thread, GROUPINGS[scheme.grouping])
+    grouping = GROUPINGS[scheme.grouping]
+    return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
 
 
 def _summarise(directory: RunDirectory, journal: Journal) -> None:

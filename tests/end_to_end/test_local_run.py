@@ -17,7 +17,8 @@ from support.reference_groups import assert_equals
 from fedgsp.errors import ConfigError
 from fedgsp.settings.files import dump, load
 from fedgsp.settings.run import RunConfig
-from top_server import cli, local_run
+from top_server import cli
+from top_server.baseline import local_run
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 

@@ -26,7 +26,7 @@ from fedgsp.tls import Tls
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from group_manager import server as manager_server
-from top_server import grouping_service
+from top_server.grouping_service import servicer as grouping_service
 from top_server.record.journal import Event
 
 

@@ -23,7 +23,7 @@ from fedgsp import wire
 from fedgsp.messages import Describe, Evaluate, NodeMessage, Order, OrderKey, Release, SendUp, Train
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2_grpc
-from top_server.grouping_service import GroupingServicer
+from top_server.grouping_service.servicer import GroupingServicer
 from top_server.nodes.servicer import MembershipServicer
 
 #: A kilobyte a time would show; a call that still ends does not.

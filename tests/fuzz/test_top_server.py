@@ -31,7 +31,7 @@ from fedgsp.messages import (
 )
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2, membership_pb2_grpc
 from top_server.grouping import GROUPINGS
-from top_server.grouping_service import GroupingServicer
+from top_server.grouping_service.servicer import GroupingServicer
 from top_server.nodes.servicer import MembershipServicer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from support.hellos import hello
 from support.recorder import Recorder
@@ -23,6 +24,7 @@ from fedgsp.messages import (
     MemberSkipped,
     ModelRef,
     RelayMode,
+    Results,
     Source,
     SourceKind,
     Trained,
@@ -34,14 +36,24 @@ from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer
+from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.client import ManagerClient
 from top_server.managers.pool import Manager
-from top_server.merging import MERGES
-from top_server.models import INITIAL, Held
+from top_server.merging import MERGES, MergeSettings, Merging
+from top_server.merging.base import Starts
+from top_server.models import INITIAL, Held, Models
 from top_server.nodes.membership import Membership
-from top_server.run import Run
+from top_server.profiles import Profile
+from top_server.profiles.nothing import Nothing
+from top_server.progress import Progress
+from top_server.record.directory import RunDirectory
+from top_server.resume import state
+from top_server.rounds import begin_merging, change_models, take_in
+from top_server.run import RunContext
 from top_server.schemes import SCHEMES
+
+AnyProfile = TypeVar("AnyProfile", bound=Profile)
 
 #: Value of the initial model.
 START = 1.0
@@ -51,11 +63,44 @@ START = 1.0
 class Stage:
     """Clients have 10 + id samples, as `hello` says; a model is one float64."""
 
-    run: Run
+    context: RunContext
+    progress: Progress
+    merging: Merging
+    store: ModelStore
     journal: Recorder
     manager: Manager
     made: ModelStore  # what the manager holds for the top server
+    #: What is saved and restored with the rest.
+    current: Any
     numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def profile(self, kind: Callable[[RunContext, Progress, Merging], AnyProfile]) -> AnyProfile:
+        return kind(self.context, self.progress, self.merging)
+
+    def start(self, group: Iterable[int]) -> Starts:
+        return self.merging.start(group, self.context.holdings(self.progress.local_models))
+
+    def of(self, client: int) -> Held:
+        return self.merging.of(client, self.context.models.slots)
+
+    def untrained(self, client: int) -> str:
+        return self.merging.untrained(client, self.context.models.slots)
+
+    async def begin(self, number: int, evidence: Evidence) -> None:
+        await begin_merging(self.context, self.merging, number, evidence)
+
+    async def take(self, number: int, outcome: GroupOutcome) -> Failure | None:
+        return await take_in(self.context, self.progress, self.merging, number, outcome)
+
+    async def finish(self, number: int) -> None:
+        await change_models(self.context, lambda: self.merging.finish(number))
+
+    async def save(self, folder: Path, number: int, files: Mapping[str, Path] | None = None) -> None:
+        parts = (self.context, self.progress, self.merging, self.current)
+        await state.save(*parts, RunDirectory(folder), number, files or {})
+
+    async def restore(self, saved: state.Saved) -> None:
+        await state.restore(self.context, self.progress, self.merging, self.current, saved)
 
     async def trained(
         self, clients: Iterable[int], value: float, number: int = 0, skipped: Mapping[int, str] | None = None
@@ -78,7 +123,8 @@ class Stage:
         models: dict[int, Weights | Failure] = {client: model(value) for client, value in values.items()}
         refs = {client: model(value).ref(f"{next(self.numbers)}") for client, value in values.items()}
         outcome = self.alone(refs)
-        return dataclasses.replace(outcome, models=models)
+        task = dataclasses.replace(outcome.task, results=Results.COLLECTED)
+        return dataclasses.replace(outcome, task=task, models=models)
 
     def outcome(
         self,
@@ -96,7 +142,7 @@ class Stage:
         return GroupOutcome(task, self.manager, result, done, left_out)
 
     async def value(self, held: Held) -> float:
-        return value_of(await self.run.models.weights(held))
+        return value_of(self.context.models.weights(held))
 
 
 @asynccontextmanager
@@ -115,19 +161,22 @@ async def stage(
 
     async with Channels() as channels, serving(register) as served:
         manager = Manager("m0", served.address, cast("Any", None), ManagerClient("m0", served.channel), 0)
-        run = Run(
-            "run",
-            RunConfig(**config),
-            SCHEMES[scheme],
-            served.address,
-            membership,
-            cast("Any", None),
-            cast("Any", None),
-            ModelStore(),
-            cast("Any", journal),
-            {"profile": {}, "merge": dict(options or {}), "grouping": {}},
+        store = ModelStore()
+        context = RunContext(
+            run_id="run",
+            config=RunConfig(**config),
+            scheme=SCHEMES[scheme],
+            address=served.address,
+            membership=membership,
+            managers=cast("Any", None),
+            assign=cast("Any", None),
+            models=Models(store),
+            journal=cast("Any", journal),
+            options={"profile": {}, "merge": dict(options or {}), "grouping": {}},
         )
-        run.models.put([INITIAL], "run/initial", model(START))
-        run.merging = MERGES[merge](run)
-        await run.merging.prepare()
-        yield Stage(run, journal, manager, made)
+        context.models.put([INITIAL], "run/initial", model(START))
+        settings = MergeSettings("run", context.config.seed, context.scheme.lasts, context.options["merge"])
+        merging = MERGES[merge](settings)
+        context.models.apply(merging.prepare(context.models.slots))
+        progress = Progress()
+        yield Stage(context, progress, merging, store, journal, manager, made, Nothing(context, progress, merging))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,8 +16,9 @@ from top_server.choosing import NAMES, choose, options
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, Grouping, GroupingRequest, Plan
 from top_server.grouping.options import Options
+from top_server.groups.round_tasks import round_tasks
 from top_server.profiles import PROFILES, Profile
-from top_server.rounds import form_teams, group_tasks
+from top_server.rounds import form_teams
 from top_server.schemes import SCHEMES, Scheme
 
 #: What clients 0 to 3 find of each other.
@@ -25,7 +27,7 @@ TASTES = np.array([[0.0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]])
 
 class Tastes(Profile):
     async def gather(self, round_number: int) -> Evidence:
-        clients = tuple(self.run.membership.clients)
+        clients = tuple(self.context.membership.clients)
         moods = {"mood": np.array([[10.0 + client] for client in clients])}
         return Evidence((0, 1, 2, 3), figures=moods, pairwise={"tastes": TASTES}).of(clients)
 
@@ -73,11 +75,12 @@ async def test_it_is_asked_about_the_clients_of_a_round_and_those_away_keep_thei
         return GROUPINGS["by-taste"](request)
 
     async with stage("none", scheme="by-taste", sampling_rate=0.5) as s:
-        s.run.assign = answer
-        evidence = await Tastes(s.run).gather(1)
+        s.context = dataclasses.replace(s.context, assign=answer)
+        evidence = await s.profile(Tastes).gather(1)
         for number in range(1, 6):
-            teams = await form_teams(s.run, number, evidence)
-            group_tasks(s.run, teams, evidence)
+            teams = await form_teams(s.context, s.progress, number, evidence)
+            holdings = s.context.holdings({})
+            round_tasks(s.context.scheme, s.merging, holdings, teams, evidence)
         for request in asked:
             rows = list(request.clients)
             assert request.matrices["tastes"].tolist() == TASTES[np.ix_(rows, rows)].tolist()

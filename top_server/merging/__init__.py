@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fedgsp.aggregation import Mean
 from fedgsp.robust import Median
-from top_server.merging.base import Merging
+from top_server.merging.base import MergeSettings, Merging
 from top_server.merging.clusters import Centres, Clusters
 from top_server.merging.model_per_group import ModelPerGroup
 from top_server.merging.one_model import OneModel, TrimmedModel
 from top_server.merging.soft_clusters import SoftClusters
 from top_server.merging.trimming import TRIMMED
 
-if TYPE_CHECKING:
-    from top_server.run import Run
+__all__ = ["MERGES", "MERGE_OPTIONS", "MergeSettings", "Merging", "share_a_manager"]
 
-__all__ = ["MERGES", "MERGE_OPTIONS", "Merging", "share_a_manager"]
-
-MERGES: dict[str, Callable[[Run], Merging]] = {
+MERGES: dict[str, Callable[[MergeSettings], Merging]] = {
     "mean": partial(OneModel, average=partial(Mean, weighted=False)),
     "weighted-mean": partial(OneModel, average=partial(Mean, weighted=True)),
     "median": partial(OneModel, average=Median),

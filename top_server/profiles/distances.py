@@ -19,12 +19,16 @@ from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, Fail
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.grouping.options import Options
+from top_server.groups.lost import unanswered
+from top_server.groups.survey import survey
 from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.merging import Merging
 from top_server.profiles.base import Profile
 from top_server.profiles.measurements import Measurement, measurements
+from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.record.history import plain
-from top_server.run import Run, unanswered
+from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +74,9 @@ class Distances(Profile):
         "distances",
     )
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self._chosen = self.read(run.options["profile"])
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
+        super().__init__(context, progress, merging)
+        self._chosen = self.read(context.options["profile"])
         self._known: dict[tuple[int, int], float] = {}
         self._met: set[int] = set()
         self._samples = 0
@@ -129,7 +133,7 @@ class Distances(Profile):
 
         Newcomers are those that were measured in this round, after the first: also clients that failed before.
         """
-        hosted = self.run.membership.clients
+        hosted = self.context.membership.clients
         clients = tuple(hosted)
         if round_number == 1 and self._chosen.file and self._met.isdisjoint(clients):
             logger.warning("option distances: %s knows none of this run's clients", self._chosen.file)
@@ -159,21 +163,20 @@ class Distances(Profile):
             self._known = {pair: distance for pair, distance in self._known.items() if client not in pair}
 
     async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
-        run = self.run
-        hosted = run.membership.clients
+        hosted = self.context.membership.clients
         able = [client for client in clients if hosted[client].train_samples >= 2]  # a part to train on, one to judge
         arrived = [client for client in able if client in new]
         if len(able) >= 2 and arrived:
             await self._tell_apart(round_number, able, arrived)
         for client in set(new) - set(able):
             reason = "it has less than 2 training samples"
-            run.journal.record("not_compared", round=round_number, client=client, reason=reason)
+            self.context.journal.record("not_compared", round=round_number, client=client, reason=reason)
             self._met.add(client)
 
     async def _tell_apart(self, round_number: int, able: Sequence[int], arrived: Sequence[int]) -> None:
         """Measures those that arrived with everybody; nothing is noted unless that can be used."""
-        run, begin = self.run, time.monotonic()
-        sizes = {client: run.membership.clients[client].train_samples for client in able}
+        context, begin = self.context, time.monotonic()
+        sizes = {client: context.membership.clients[client].train_samples for client in able}
         before = [client for client in able if client not in arrived]
         # The same for all, so that the smallest decides; one that comes later, for its own pairs alone.
         samples = self._samples or min(sizes[client] for client in before or able) // 2
@@ -185,7 +188,7 @@ class Distances(Profile):
         outcomes: list[GroupOutcome] = []
         found: dict[tuple[int, int], float] = {}
         for measurement in plan:
-            outcome = await run.survey(round_number, self._task(measurement))
+            outcome = await survey(context, self.progress, round_number, self._task(measurement))
             taken = await self._take(outcome, len(measurement.clients))
             told = [pair for pair in taken if measurement.tells(pair) and not outcome.left_out.intersection(pair)]
             found.update((pair, taken[pair]) for pair in told)
@@ -201,7 +204,7 @@ class Distances(Profile):
         seconds, moved = round(time.monotonic() - begin, 3), sum(map(_bytes_moved, outcomes))
         self._seconds += seconds
         self._bytes += moved
-        run.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
+        context.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
 
     def _note_failures(self, clients: Iterable[int]) -> None:
         """A client that fails is measured again in the next round, but not for ever."""
@@ -218,13 +221,13 @@ class Distances(Profile):
             chosen.local_steps,
             chosen.batch_size,
             chosen.learning_rate,
-            self.run.config.seed,
+            self.context.config.seed,
             chosen.shared,
             chosen.feature_scale,
         )
         plan = Discrimination(settings, chosen.exchanges, chosen.judge_every, chosen.patience, newcomers)
         networks, outputs = (1, len(clients)) if chosen.shared else (len(clients) - 1, 1)
-        most = most_bytes(networks, outputs, self.run.membership.num_classes)
+        most = most_bytes(networks, outputs, self.context.membership.num_classes)
         return GroupTask(0, "discriminate", clients, discrimination=plan, max_bytes=most)
 
     async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], float]:
@@ -250,7 +253,7 @@ class Distances(Profile):
 
     def _record(self) -> None:
         """Keeps what was found in the run directory, where option `distances` of another run takes it from."""
-        assert self.run.config.run_dir is not None
+        assert self.context.config.run_dir is not None
         clients = sorted(self._sizes)
         document = {
             "clients": clients,
@@ -260,7 +263,7 @@ class Distances(Profile):
             "seconds": round(self._seconds, 3),
             "bytes": self._bytes,
         }
-        path = RunDirectory(self.run.config.run_dir).distances
+        path = RunDirectory(self.context.config.run_dir).distances
         try:
             path.write_text(json.dumps(document) + "\n", encoding="utf-8")
         except OSError as error:

@@ -9,8 +9,9 @@ import numpy as np
 from fedgsp.seeds import stream
 from top_server.evidence import Evidence
 from top_server.grouping.options import Options
+from top_server.groups.initial import make_initial
 from top_server.models import cluster_slot
-from top_server.profiles.base import Profile, evaluate
+from top_server.profiles.base import Profile
 from top_server.profiles.losses import DEFAULT_MODELS
 
 
@@ -26,23 +27,24 @@ class ModelDistances(Profile):
 
     async def gather(self, round_number: int) -> Evidence:
         """Matrix `costs` (N, models): squared distances, or 0 for the one that was drawn and 1 for the others."""
-        run = self.run
-        count = self.read(run.options["profile"])
-        clients = tuple(run.membership.clients)
-        own = {client: held for client, held in run.local_models.items() if client in clients}
+        context = self.context
+        count = self.read(context.options["profile"])
+        clients = tuple(context.membership.clients)
+        own = {client: held for client, held in self.progress.local_models.items() if client in clients}
         columns: list[dict[int, float]] = []
         for cluster in range(count):
             slot = cluster_slot(cluster)
-            if slot not in run.models:
-                await run.make_initial(slot, cluster)
-            start = ((run.models[slot], 1.0),)
-            answers = await evaluate(run, round_number, "distance", own, start, own) if own else {}
+            if slot not in context.models:
+                await make_initial(context, self.progress, slot, cluster)
+            start = ((context.models[slot], 1.0),)
+            answers = await self.evaluate(round_number, "distance", own, start, own) if own else {}
             columns.append({client: answer.squared_distance for client, answer in answers.items()})
-        rng = stream(run.config.seed, "model-distances", round_number)
+        rng = stream(context.config.seed, "model-distances", round_number)
         costs = (rng.integers(count, size=len(clients))[:, None] != np.arange(count)).astype(np.float64)
+        without = []
         for row, client in enumerate(clients):
             if all(client in column for column in columns):
                 costs[row] = [column[client] for column in columns]
             else:
-                run.local_models.pop(client, None)  # lost, or not to be had: it counts in no centre either
-        return Evidence(clients, figures={"costs": costs}, retain=True)
+                without.append(client)  # if it had a model, that is lost or out of reach
+        return Evidence(clients, figures={"costs": costs}, retain=True, without_model=tuple(without))

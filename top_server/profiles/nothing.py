@@ -11,4 +11,4 @@ class Nothing(Profile):
 
     async def gather(self, round_number: int) -> Evidence:
         """The clients that are there."""
-        return Evidence(tuple(self.run.membership.clients))
+        return Evidence(tuple(self.context.membership.clients))

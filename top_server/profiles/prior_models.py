@@ -7,26 +7,28 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgsp.messages import Results
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
+from top_server.merging import Merging
 from top_server.models import Held
-from top_server.profiles.base import survey
 from top_server.profiles.priors import Priors
+from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.reveals.gram import UpdateSpool
-from top_server.run import Run
+from top_server.run import RunContext
 
 
 class PriorModels(Priors):
     """Every client's own model comes here once, and stays on disk until the run is over."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        assert run.config.run_dir is not None
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
+        super().__init__(context, progress, merging)
+        assert context.config.run_dir is not None
         self._gram: Evidence | None = None
-        self._spool = UpdateSpool(RunDirectory(run.config.run_dir).path)
+        self._spool = UpdateSpool(RunDirectory(context.config.run_dir).path)
 
     def write(self, folder: Path) -> None:
         """The models themselves."""
@@ -54,8 +56,8 @@ class PriorModels(Priors):
         self._spool.close()
 
     async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
-        task = GroupTask(0, "collect", tuple(held), own_starts=held)
-        outcome = await survey(self.run, round_number, task)
+        task = GroupTask(0, "collect", tuple(held), own_starts=held, results=Results.COLLECTED)
+        outcome = await self.ask(round_number, task)
         for client, weights in outcome.models.items():
             if isinstance(weights, Weights):
                 parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]

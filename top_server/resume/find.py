@@ -14,13 +14,14 @@ from typing import Any
 
 from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
+from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.groups.moved import Moved
 from top_server.groups.run import first_attempt
-from top_server.groups.task import Trace
+from top_server.groups.task import Interrupted, Trace
 from top_server.groups.watch import OFFENCES
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -35,15 +36,6 @@ class _GroupSoFar:
     skipped: dict[int, MemberSkipped] = field(default_factory=dict)
     settled: dict[int, MemberSkipped] = field(default_factory=dict)
     moved: Moved = field(default_factory=Moved)
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """A round that was begun: its groups, and what is known of each."""
-
-    round: int
-    teams: tuple[tuple[int, ...], ...]
-    traces: tuple[Trace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +179,8 @@ def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int)
 
 
 def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
-    if event.get("program") != "relay":  # who told no histogram has none
+    program = PROGRAMS.get(event.get("program", ""))
+    if program is None or not program.chained:  # only a relay is continued
         return
     client = event["client"]
     if event["event"] == "client_skipped":

@@ -225,7 +225,7 @@ async def test_the_number_of_samples_does_not_grow_when_the_smallest_have_left(
         await surveys.join("large", c7=40)
         small = await surveys.join("small", c8=6)
         await profile.gather(1)
-        await surveys.stage.run.membership.leave(small, "it broke")
+        await surveys.stage.context.membership.leave(small, "it broke")
         await surveys.join("late", c9=40)
         await profile.gather(2)
         assert samples(surveys) == [3, 3]
@@ -264,7 +264,7 @@ async def test_a_client_that_comes_back_is_known(tmp_path: Path, monkeypatch: py
     async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
         node = await surveys.join("flaky", c7=40)
         await profile.gather(1)
-        await surveys.stage.run.membership.leave(node, "it broke")
+        await surveys.stage.context.membership.leave(node, "it broke")
         assert (await profile.gather(2)).clients == (0, 1)
         await surveys.join("flaky", c7=40)
         evidence = await profile.gather(3)

@@ -12,8 +12,8 @@ from support.surveyed import Surveys
 
 from fedgsp.errors import RunError
 from fedgsp.messages import FailureCode
+from top_server.groups.lost import AllLostError
 from top_server.profiles.distances import MOST_TRIES
-from top_server.run import AllLostError
 
 KINDS = pytest.mark.parametrize("distance", ["pairwise", "shared"])
 

@@ -43,7 +43,7 @@ async def gather(
             round_number: int, judged: Mapping[int, int] | None = None, failing: Collection[int] = ()
         ) -> Evidence:
             answering(surveys, judged or {}, failing)
-            found: Evidence = await request.param(surveys.stage.run).gather(round_number)
+            found: Evidence = await surveys.stage.profile(request.param).gather(round_number)
             return found
 
         yield learn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -50,39 +51,38 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def with_updates(s: Stage, **options: str) -> UpdateProfile:
-    s.run.options = {**s.run.options, "profile": options}
-    profile = UpdateProfile(s.run)
-    s.run.profile = profile
+    s.context = dataclasses.replace(s.context, options={**s.context.options, "profile": options})
+    profile = s.profile(UpdateProfile)
+    s.current = profile
     await profile.gather(1)
-    assert s.run.updates is not None
-    for client in s.run.membership.clients:
-        vector = np.arange(s.run.updates.length, dtype=np.float32) * client
-        assert s.run.updates.keep(client, vector) == ""
+    for client in s.context.membership.clients:
+        vector = np.arange(profile.updates.length, dtype=np.float32) * client
+        assert profile.updates.keep(client, vector) == ""
     return profile
 
 
 async def test_a_state_is_saved_and_restored(tmp_path: Path) -> None:
     async with stage("none", run_dir=tmp_path) as before:
         profile = await with_updates(before)
-        before.run.models.put([client_slot(0)], "run/1/0", model(5.0))
-        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+        before.context.models.put([client_slot(0)], "run/1/0", model(5.0))
+        await before.save(tmp_path, 1)
         profile.close()
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with stage("none", run_dir=tmp_path) as after:
-        after.run.profile = UpdateProfile(after.run)
-        await state.restore(after.run, saved)
-        assert await after.value(after.run.merging.of(0)) == 5.0
-        after.run.profile.close()
+        after.current = after.profile(UpdateProfile)
+        await after.restore(saved)
+        assert await after.value(after.of(0)) == 5.0
+        after.current.close()
 
 
 async def test_a_layer_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage("none", run_dir=tmp_path) as s:
         monkeypatch.setattr(Membership, "tensors", LAYERS)
         profile = await with_updates(s, similarity="layer")
-        whole = s.run.updates
+        whole = profile.updates
         evidence = await profile.gather(2)
-        assert s.run.updates is not whole
+        assert profile.updates is not whole
         (chosen,) = s.journal.of_kind("layer_chosen")
         assert evidence.reveal is not None
         assert evidence.reveal.view == f"layer:{chosen['layer']}"
@@ -101,16 +101,16 @@ async def test_who_leaves_while_a_state_is_written_is_in_it(tmp_path: Path) -> N
             super().write(folder)
 
     async with stage("none", run_dir=tmp_path) as s:
-        s.run.profile = Slow(s.run)
+        s.current = s.profile(Slow)
         async with asyncio.TaskGroup() as group:
-            group.create_task(state.save(s.run, RunDirectory(tmp_path), 1, {}))
+            group.create_task(s.save(tmp_path, 1))
             await asyncio.to_thread(leave.wait, 30)
             for _ in range(3):
-                s.run.membership.note_offence(2)
-            s.run.histograms[9] = (1,)
+                s.context.membership.note_offence(2)
+            s.progress.began[9] = 1
             left.set()
-        assert 2 not in s.run.membership.clients
-        s.run.profile.close()
+        assert 2 not in s.context.membership.clients
+        s.current.close()
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
-    assert (saved.clients, saved.document["histograms"], state.offences(saved)) == ((0, 1, 2, 3), {}, {})
+    assert (saved.clients, saved.document["progress"]["began"], state.offences(saved)) == ((0, 1, 2, 3), {}, {})

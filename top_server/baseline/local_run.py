@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import HostedClient
 from fedgsp.settings.checks import flag
@@ -144,23 +142,6 @@ def tell_left_out(
     ):
         if left_out:
             journal.record("gains_not_told", clients=sorted(left_out), reason=reason)
-
-
-def gained(reached: Mapping[int, float], alone: Mapping[int, float]) -> dict[int, float]:
-    """By how much each client is better off than alone; for those in both, ascending."""
-    return {client: reached[client] - alone[client] for client in sorted(reached.keys() & alone.keys())}
-
-
-def gains(reached: Mapping[int, float], alone: Mapping[int, float]) -> tuple[float, float] | None:
-    """IPR, the share of clients that are strictly better off than alone, and RSD, the deviation of their gains.
-
-    Over the clients that are in both; None if there are none. The deviation is that of the population (FedCollab,
-    section 5.5).
-    """
-    differences = np.array(list(gained(reached, alone).values()))
-    if not differences.size:
-        return None
-    return float((differences > 0).mean()), float(differences.std())
 
 
 def check(config: RunConfig) -> None:
