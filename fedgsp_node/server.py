@@ -15,7 +15,8 @@ import grpc.aio
 import torch
 
 from fedgsp import windows, wire
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, is_wildcard, resolve, split_address, start_server
+from fedgsp.addresses import is_wildcard, resolve, split_address
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.messages import (
     PROTOCOL,

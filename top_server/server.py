@@ -18,7 +18,8 @@ from typing import Any
 import grpc.aio
 
 from fedgsp import windows
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
+from fedgsp.addresses import loopback, split_address
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.errors import ConfigError, RunError, UserError, not_written
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer

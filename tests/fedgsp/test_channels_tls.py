@@ -12,7 +12,8 @@ import pytest
 from support.certificates import SERVERS, Authority, unchecked
 from support.serving import serving
 
-from fedgsp.channels import Channels, describe, split_address, start_server
+from fedgsp.addresses import split_address
+from fedgsp.channels import Channels, describe, start_server
 from fedgsp.tls import Tls
 
 #: Hosts that are not the machine's own: a certificate for them does not cover where it is dialled.

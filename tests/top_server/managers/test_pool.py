@@ -13,7 +13,8 @@ import pytest
 from support.ports import free_ports, range_of
 from support.recorder import Recorder
 
-from fedgsp.channels import Channels, split_address
+from fedgsp.addresses import split_address
+from fedgsp.channels import Channels
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.lifecycle import spawn
 from fedgsp.messages import AttachTo, Failure, FailureCode, RelayMode, RunGroupRequest
