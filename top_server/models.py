@@ -1,4 +1,4 @@
-"""The models of a run: a slot for each use, such as "global" or "client 3", and who holds the model of each slot."""
+"""The models of a run: a slot for each use, such as "global" or "client 3", and the holder of each slot's model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Held:
         return cls(ModelRef(model_id, size, bytes.fromhex(digest)), client)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Made:
     """A model that was made in this process, and its id."""
 
@@ -53,14 +53,14 @@ class Made:
     weights: Weights
 
 
-#: What becomes of slots: a model made here, a model that somebody holds already, or None for a slot to be forgotten.
+#: The new content of slots: a model made here, a model that exists already, or None for a slot to be forgotten.
 #: Several slots may name the same `Made`.
 Changes = Mapping[str, Made | Held | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """At one moment: the models of a run and who holds each, and the clients that are present."""
+    """The models of a run with their holders, and the present clients, at one moment."""
 
     slots: Mapping[str, Held]
     #: Training samples of each present client, in ascending order of the clients.

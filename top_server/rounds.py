@@ -221,15 +221,10 @@ async def change_models(context: RunContext, made_by: Callable[[], Changes]) -> 
     """Puts into slots what a merge makes. It is made, rounded as models travel, and hashed in a thread."""
 
     def settled() -> Changes:
-        found: dict[str, Made | Any] = dict(made_by())
-        ready: dict[str, Made] = {}
-        for slot, made in found.items():
-            if isinstance(made, Made):
-                if made.model_id not in ready:
-                    weights = context.handed_on(made.weights).at_rest()
-                    _ = weights.digest
-                    ready[made.model_id] = Made(made.model_id, weights)
-                found[slot] = ready[made.model_id]
-        return found
+        changes = made_by()
+        for made in {change for change in changes.values() if isinstance(change, Made)}:
+            made.weights = context.handed_on(made.weights).at_rest()
+            _ = made.weights.digest
+        return changes
 
     context.models.apply(await asyncio.to_thread(settled))

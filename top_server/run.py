@@ -26,7 +26,7 @@ Assign = Callable[[GroupingRequest], Awaitable[Plan]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What stays the same as long as a top server plays a run. What changes is in `Progress` and in the parts."""
+    """Constant facts of a run, and the parts of this process; what changes is in `Progress` and in the parts."""
 
     run_id: str
     config: RunConfig

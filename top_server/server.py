@@ -65,7 +65,7 @@ DISMISS_TIMEOUT_S = 10.0
 
 
 def credentials(config: RunConfig) -> Tls | None:
-    """What this process proves itself by; raises ConfigError if nobody could be convinced by it."""
+    """The certificate of this process; raises ConfigError if it does not cover the addresses that are dialled."""
     tls = load(config.tls_files)
     if tls:
         host = loopback(split_address(config.listen)[0])
@@ -81,7 +81,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     directory = RunDirectory(config.run_dir)
     try:
         directory.logs.mkdir(exist_ok=True)
-        make_state(directory)  # before a local node makes its own folder there
+        make_state(directory)  # before a local node makes a folder in it
     except OSError as error:
         raise unusable(directory, "the record in", error) from None
     begin = time.monotonic()
@@ -94,7 +94,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
-        # Where nodes look for a run that is resumed.
+        # Nodes look for a resumed run at its old address.
         listen = resumed.address if resumed else config.listen
         address = await stack.enter_async_context(_doors(listen, config, membership, store, tls, resumed is not None))
         journal.record("listening", address=address)
@@ -109,7 +109,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 channels,
                 journal,
                 arguments_of(ManagerSettings(**config.for_children, run=run_id)),
-                f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
+                f"r{resumed.times}" if resumed else "",  # a node may still dial an old manager of the same number
             )
         )
         nodes_may_end = await stack.enter_async_context(
@@ -198,7 +198,7 @@ async def _play(
 
 
 def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], begin: float) -> None:
-    """Tells the end of a run whose last row of the history this is; nobody needs to go on from its state."""
+    """Records the end of a run, with the last row of its history, and removes its state."""
     seconds = round(time.monotonic() - begin, 1)
     journal.record("run_finished", rounds=row["round"], accuracy=row["accuracy"], seconds=seconds)
     shutil.rmtree(directory.state, ignore_errors=True)
@@ -253,14 +253,14 @@ def _merging(context: RunContext) -> Merging:
 
 
 async def _not_here(model_id: str) -> None:
-    """This process promises no models: what it lacks will not come."""
+    """Refuses a model that this process does not hold: none is promised."""
     raise WeightsError(FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
 
 
 async def _wait_for_return(
     clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
 ) -> None:
-    """A run goes on without those that do not come back: they may have gone for good."""
+    """Waits for the clients of a resumed run, and records the clients that do not come back."""
     if not await membership.wait_for(1, 1, join_timeout):
         raise RunError(f"after {join_timeout:.0f} s no node had come back", "start the nodes again")
     missing = await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout))

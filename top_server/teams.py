@@ -1,4 +1,4 @@
-"""Who trains with whom in a round: decided by pure functions, which also give their reason in words.
+"""Decides who trains with whom in a round, by pure functions that also return the reason in words.
 
 A grouping may be asked of another process, so that the decision has three steps: `ask` says whether the clients are
 grouped anew, and with which request; the caller has the request answered; `form` combines the answer with the rest.
@@ -26,7 +26,7 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What the rounds before have left."""
+    """The state that earlier rounds have left."""
 
     #: The groups of the last round; None before the first one.
     plan: Plan | None = None
@@ -40,7 +40,7 @@ class Question:
 
     #: The clients that can be placed: all that evidence is about, or a sample of them.
     clients: tuple[int, ...]
-    #: What a grouping is asked; None if the groups of the last round stay.
+    #: The request to the grouping; None if the groups of the last round stay.
     request: GroupingRequest | None
     reason: str
 

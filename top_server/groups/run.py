@@ -134,7 +134,7 @@ def _member(context: RunContext, task: GroupTask, client: int) -> Member | None:
 
 
 def _part(context: RunContext, held: Held, weight: float = 0.0) -> Part:
-    """A model as a manager is told of it: with the node that hosts its client now."""
+    """A model as managers read it: with the node that hosts its client now."""
     if held.client is None:
         return Part(held.ref, "", weight)
     member = context.membership.member(held.client)

@@ -31,9 +31,9 @@ async def take_model(
 
 
 async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel | Failure:
-    """What a group trained, as merges read it, with the models that must come here; or why there is nothing.
+    """The result of a group as merges read it, with the weights that must come here; a Failure if there is no result.
 
-    Where members trained alone their own models were collected as they came, or stay on their nodes.
+    If the members trained alone, their models were collected while the group ran, or stay on their nodes.
     """
     weights = await take(context, outcome) if PROGRAMS[outcome.task.program].makes_model else None
     if isinstance(weights, Failure):
@@ -56,7 +56,8 @@ async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel 
 
 def note_lost(context: RunContext, progress: Progress, merging: Merging, outcome: GroupOutcome) -> None:
     """Forgets the models that a group was to use and that no longer exist; their clients start afresh."""
-    gone = outcome.gone
+    if not (gone := outcome.gone):
+        return
     for client, slot in merging.lose(gone, context.models.slots).items():
         context.models.drop(slot)
         progress.afresh.add(client)

@@ -1,4 +1,4 @@
-"""What the members of a group report while it runs: noted, and models and updates taken, as they come."""
+"""Notes what the members of a group report while it runs, and takes their models and updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merges: which model a group starts from, and what the results of a round become. One file each, one line here."""
+"""Merges: which model a group starts from, and what becomes of the models that groups trained. One file each."""
 
 from __future__ import annotations
 

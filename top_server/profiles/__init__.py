@@ -1,4 +1,4 @@
-"""Profiles: what clients reveal of themselves before they are grouped. One file each, one line here."""
+"""Profiles: what clients reveal of themselves before they are grouped. One file each."""
 
 from __future__ import annotations
 

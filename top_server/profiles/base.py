@@ -1,4 +1,4 @@
-"""What every profile does."""
+"""The protocol of profiles: what clients reveal of themselves before they are grouped."""
 
 from __future__ import annotations
 

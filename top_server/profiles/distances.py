@@ -1,4 +1,4 @@
-"""Distances: how far the clients' data are apart, by networks that try to tell them apart (FedCollab, section 5.1)."""
+"""Distances between the clients' data, estimated by networks that tell the data apart (FedCollab, section 5.1)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
-#: How often a client that fails while distances are measured is measured again.
+#: How often a client is measured that fails every time.
 MOST_TRIES = 3
 
 
 class DistanceOptions(NamedTuple):
-    """Options of --grouping-option that say how distances are found."""
+    """How distances are found."""
 
     shared: bool
     feature_scale: float
@@ -51,7 +51,7 @@ class DistanceOptions(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a file of distances tells."""
+    """The content of a file of distances."""
 
     #: Both ways for every pair.
     known: dict[tuple[int, int], float]
@@ -60,7 +60,7 @@ class Recorded(NamedTuple):
 
 
 class Distances(Profile):
-    """Measured once for every pair of clients, when the later of the two comes; recorded in the run directory."""
+    """Measures every pair of clients once, when the later client joins; records the result in the run directory."""
 
     options = (
         "distance",
@@ -109,7 +109,7 @@ class Distances(Profile):
         return chosen
 
     def save(self) -> dict[str, Any]:
-        """The distances, and who was measured."""
+        """The distances, and the clients that were measured."""
         return {
             "known": [[one, other, distance] for (one, other), distance in self._known.items()],
             "met": sorted(self._met),
@@ -148,7 +148,7 @@ class Distances(Profile):
         return Evidence(clients, pairwise={"distances": self._matrix(clients)}, newcomers=newcomers)
 
     def _check_sizes(self, round_number: int, sizes: Mapping[int, int]) -> None:
-        """Distances of other data than clients have now are refused; of a client that comes later, measured anew."""
+        """Refuses recorded distances of other data; a client that joins later is measured again instead."""
         for client in sorted((sizes.keys() & self._recorded.sizes.keys()) - self._sizes.keys()):
             before, now = self._recorded.sizes[client], sizes[client]
             if before == now:
@@ -174,11 +174,12 @@ class Distances(Profile):
             self._met.add(client)
 
     async def _tell_apart(self, round_number: int, able: Sequence[int], arrived: Sequence[int]) -> None:
-        """Measures those that arrived with everybody; nothing is noted unless that can be used."""
+        """Measures the arrived clients with all others. Notes nothing if no client's answer can be used."""
         context, begin = self.context, time.monotonic()
         sizes = {client: context.membership.clients[client].train_samples for client in able}
         before = [client for client in able if client not in arrived]
-        # The same for all, so that the smallest decides; one that comes later, for its own pairs alone.
+        # All clients train on equally many samples: as many as the smallest can spare. A smaller client that comes
+        # later decides for its own pairs only.
         samples = self._samples or min(sizes[client] for client in before or able) // 2
         plan = measurements(sizes, arrived, samples)
         if self._chosen.shared:
@@ -207,7 +208,7 @@ class Distances(Profile):
         context.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
 
     def _note_failures(self, clients: Iterable[int]) -> None:
-        """A client that fails is measured again in the next round, but not for ever."""
+        """A client that fails is measured again in the next round, up to MOST_TRIES times."""
         for client in clients:
             self._failures[client] = self._failures.get(client, 0) + 1
             if self._failures[client] >= MOST_TRIES:
@@ -231,7 +232,7 @@ class Distances(Profile):
         return GroupTask(0, "discriminate", clients, discrimination=plan, max_bytes=most)
 
     async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], float]:
-        """The distances that a group manager found; raises RunError if there are none that can be used."""
+        """The distances that a group manager found, by pair; raises RunError if they cannot be used."""
         taken: Weights | Failure = Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a result")
         if isinstance(outcome.result, Failure):
             taken = outcome.result
@@ -252,7 +253,7 @@ class Distances(Profile):
         return np.array(cells).reshape(count, count)
 
     def _record(self) -> None:
-        """Keeps what was found in the run directory, where option `distances` of another run takes it from."""
+        """Writes all distances into the run directory; option `distances` of another run reads that file."""
         assert self.context.config.run_dir is not None
         clients = sorted(self._sizes)
         document = {
@@ -276,7 +277,7 @@ def _bytes_moved(outcome: GroupOutcome) -> int:
 
 
 def read_file(path: Path) -> Recorded:
-    """Distances that a run recorded; raises ConfigError."""
+    """Reads the distances that a run recorded; raises ConfigError if the file has none."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         clients, matrix = document["clients"], np.array(document["distances"], np.float64)  # NaN for null

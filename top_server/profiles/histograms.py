@@ -25,11 +25,11 @@ class Histograms(Profile):
 
     @property
     def histograms(self) -> Mapping[int, tuple[int, ...]]:
-        """The histograms told so far, shape (classes,) each."""
+        """The usable histograms so far, shape (classes,) each."""
         return self._known
 
     def save(self) -> dict[str, Any]:
-        """The histograms told so far."""
+        """The usable histograms so far."""
         return {"known": self._known}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Histograms(Profile):
         self._known = {int(client): tuple(counts) for client, counts in saved["known"].items()}
 
     async def gather(self, round_number: int) -> Evidence:
-        """Histograms of shape (N, classes), of the clients that told a usable one."""
+        """Histograms of shape (N, classes), of the clients that gave a usable one."""
         clients = self.context.membership.clients
         unknown = tuple(client for client in clients if client not in self._known)
         if unknown:

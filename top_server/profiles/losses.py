@@ -19,29 +19,29 @@ DEFAULT_MODELS = 4
 
 
 class ModelOptions(NamedTuple):
-    """Options of --grouping-option: how many models, and which of many random starts."""
+    """The number of models, and which of many random starts they have."""
 
     models: int
     restart: int
 
 
 class Losses(Profile):
-    """The models begin with different weights; equal ones would make everybody choose the first.
+    """The models begin with different weights: with equal weights all clients would choose the first model.
 
-    Much depends on these weights: IFCA's authors start several times. `clusters_chosen` tells the training loss by
-    which restarts can be compared without a look at the test parts.
+    The result depends much on these weights, and IFCA's authors start several times. Event `clusters_chosen` has the
+    training loss, by which restarts can be compared without the test parts.
     """
 
     options = ("models", "restart")
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> ModelOptions:
-        """What its options say."""
+        """The values of its options; raises ConfigError."""
         options = Options("losses", given, cls.options, "profile")
         return ModelOptions(options.integer("models", DEFAULT_MODELS), options.integer("restart", 0, least=0))
 
     async def gather(self, round_number: int) -> Evidence:
-        """A matrix (N, models); clients without training samples, or that could not judge all models, are left out."""
+        """Matrix `costs` (N, models) of mean losses, of the clients that evaluated all models on training samples."""
         context = self.context
         count, restart = self.read(context.options["profile"])
         hosted = context.membership.clients

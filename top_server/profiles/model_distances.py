@@ -1,4 +1,4 @@
-"""How far every cluster's model is from what each client trained last (FeSEM, section 6)."""
+"""Distances between the clusters' models and the models that clients trained last (FeSEM, section 6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from top_server.profiles.losses import DEFAULT_MODELS
 
 
 class ModelDistances(Profile):
-    """The models begin with different weights; clients without a model of their own yet take one at random."""
+    """The models begin with different weights; a client without a model of its own draws one at random."""
 
     options = ("models",)
 
@@ -26,7 +26,7 @@ class ModelDistances(Profile):
         return Options("model-distances", given, cls.options, "profile").integer("models", DEFAULT_MODELS)
 
     async def gather(self, round_number: int) -> Evidence:
-        """Matrix `costs` (N, models): squared distances, or 0 for the one that was drawn and 1 for the others."""
+        """Matrix `costs` (N, models): squared distances. Without a model of its own a client has 0 for one, else 1."""
         context = self.context
         count = self.read(context.options["profile"])
         clients = tuple(context.membership.clients)

@@ -1,4 +1,4 @@
-"""What clients learn alone before the first round (one-shot k-means, section 6)."""
+"""Models that clients train alone before the first round, compared pairwise (one-shot k-means, section 6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from top_server.run import RunContext
 
 
 class PriorModels(Priors):
-    """Every client's own model comes here once, and stays on disk until the run is over."""
+    """Every client's own model comes here once, and stays here until the run is over."""
 
     def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
         super().__init__(context, progress, merging)
@@ -45,7 +45,7 @@ class PriorModels(Priors):
         if unknown:
             await self._collect(round_number, unknown)
         for client in set(unknown) - set(self._spool.clients):
-            self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
+            self.priors.pop(client)  # if it was lost with its node, the client trains another one
         if unknown or self._gram is None or self._gram.clients != clients:
             gram = await asyncio.to_thread(self._spool.gram, clients)
             self._gram = Evidence(clients, pairwise={"gram": gram})

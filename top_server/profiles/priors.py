@@ -1,4 +1,4 @@
-"""How the global model compares with what each client learns alone before the first round (MaxFL, section 4)."""
+"""The global model compared with models that clients train alone before the first round (MaxFL, section 4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from top_server.run import RunContext
 
 
 class Priors(Profile):
-    """Every client trains a model alone, once, which stays on its node until the run is over."""
+    """Every client trains its prior model alone, once; the model stays on its node until the run is over."""
 
     options = ("prior_epochs",)
 
@@ -37,7 +37,7 @@ class Priors(Profile):
         return Options("priors", given, cls.options, "profile").integer("prior_epochs", 0)
 
     def save(self) -> dict[str, Any]:
-        """Where the prior models are."""
+        """The prior models and the rounds in which they were trained."""
         priors = {client: held.to_json() for client, held in self.priors.items()}
         return {"priors": priors, "made_in": self._made_in}
 
@@ -49,10 +49,10 @@ class Priors(Profile):
             self._initial = self.context.models[INITIAL]
 
     async def train_priors(self, round_number: int) -> tuple[int, ...]:
-        """The clients that have a prior model."""
+        """Lets clients train prior models that have none; returns the clients that have one then."""
         context = self.context
         if self._initial is None:
-            # Kept for clients that come later: the global model moves on.
+            # Kept for clients that join later, when the global model has changed.
             weights = context.models.weights(self.start(tuple(context.membership.clients))[0][0])
             self._initial = context.models.put([INITIAL], context.initial_id(INITIAL), weights)
         missing = tuple(client for client in context.membership.clients if client not in self.priors)
@@ -87,13 +87,13 @@ class PriorLosses(Priors):
         self._losses = {int(client): loss for client, loss in saved["losses"].items()}
 
     async def gather(self, round_number: int) -> Evidence:
-        """Columns `train_loss` and `prior_loss`; NaN of those who have no prior model, or gave no answer."""
+        """Columns `train_loss` and `prior_loss`, with NaN for clients without a prior model or without an answer."""
         clients = await self.train_priors(round_number)
         unknown = {client: self.priors[client] for client in clients if client not in self._losses}
         if unknown:
             answers = await self.evaluate(round_number, "evaluate-training", unknown, (), unknown)
             for client in set(unknown) - set(answers):
-                self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
+                self.priors.pop(client)  # if it was lost with its node, the client trains another one
             self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
         start = self.start(clients)
         answers = await self.evaluate(round_number, "evaluate-training", clients, start)
@@ -103,17 +103,17 @@ class PriorLosses(Priors):
 
 
 class PriorDistances(Priors):
-    """Training loss of the mean of all clients' models, and how far that mean is from the prior one (HCCT's MAXFL)."""
+    """Training loss of the mean of all clients' models, and its distance from the prior model (HCCT's MAXFL)."""
 
     async def gather(self, round_number: int) -> Evidence:
-        """Columns `train_loss` and `prior_distance`, NaN as above; none before round 1, when all models are alike."""
+        """Columns `train_loss` and `prior_distance`, NaN as above; none in round 1, when all models are equal."""
         clients = await self.train_priors(round_number)
         if round_number == 1:
             return Evidence(tuple(self.context.membership.clients) if clients else ())
         start = self.start(clients)
         answers = await self._compare(round_number, clients, start)
         lost = set(clients) - set(answers)
-        if lost:  # with their nodes, perhaps: these clients train one again
+        if lost:  # perhaps with their nodes: these clients train another one
             for client in lost:
                 self.priors.pop(client)
             again = tuple(client for client in await self.train_priors(round_number) if client in lost)
@@ -130,7 +130,7 @@ class PriorDistances(Priors):
 
 
 def _columns(context: RunContext, **figures: Mapping[int, float]) -> Evidence:
-    """Columns (N, 1) of the clients that are there; nobody, if nothing is known of anybody."""
+    """Columns (N, 1) of the present clients; no client at all if there is no answer."""
     clients = tuple(context.membership.clients) if any(figures.values()) else ()
     columns = {
         name: np.array([known.get(client, np.nan) for client in clients]).reshape(-1, 1)

@@ -12,7 +12,7 @@ class TrainingAccuracy(Profile):
     """Asks every client in every round."""
 
     async def gather(self, round_number: int) -> Evidence:
-        """A column of accuracies in 0..1."""
+        """Column `train_accuracy` of accuracies in 0..1, of the clients that answered."""
         everyone = tuple(self.context.membership.clients)
         start = self.start(everyone)
         answers = await self.evaluate(round_number, "evaluate-training", everyone, start)

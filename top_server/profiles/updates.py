@@ -1,4 +1,4 @@
-"""Updates: how alike the clients' last updates are (HCCT, sections 3.1 to 3.4 and 3.10)."""
+"""Inner products of the clients' last updates (HCCT, sections 3.1 to 3.4 and 3.10)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 SIMILARITIES = ("exact", "layer", "sketch")
 DEFAULT_SKETCH = "16384"
-#: Options that only one similarity reads.
+#: Option -> the only similarity that reads it.
 _OF_SIMILARITY = {"sketch_bytes": "sketch", "layer_score": "layer"}
 
 
 class UpdateOptions(NamedTuple):
-    """Options of --grouping-option that say how updates are compared, and where newcomers start."""
+    """How updates are compared, and where newcomers start."""
 
     similarity: str
     similarity_of: str
@@ -48,7 +48,7 @@ class UpdateOptions(NamedTuple):
 
 
 class UpdateProfile(Profile):
-    """In every round clients reveal a view of their updates; before the next one their inner products are taken."""
+    """Clients reveal a view of their updates as they train; before the next round inner products are computed."""
 
     options = ("similarity", "similarity_of", "layer_score", "sketch_bytes", "newcomer_start")
 
@@ -77,7 +77,7 @@ class UpdateProfile(Profile):
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> UpdateOptions:
-        """How updates are compared."""
+        """The values of its options; raises ConfigError."""
         options = Options("updates", given, cls.options, "profile")
         chosen = UpdateOptions(
             options.choice("similarity", SIMILARITIES),
@@ -174,7 +174,7 @@ class UpdateProfile(Profile):
         self.context.journal.record("layer_chosen", layer=chosen, scores=scores)
 
     def _cut(self, updates: Updates) -> tuple[Updates, str, dict[str, float]]:
-        """One layer's part of the updates, its name, and the scores of all."""
+        """The chosen layer's part of the updates, the name of the layer, and the scores of all layers."""
         tensors = self._tensors
         layers, clients = layer_scores.layers(tensors), updates.spool.clients
         scores = layer_scores.scores(self._score, tensors, lambda columns: updates.spool.blocks(clients, columns))

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ from support.recorder import Recorder
 from support.scripted import model
 from support.staged import Stage, stage
 
+from fedgsp.aggregation import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.model_store import ModelStore
-from top_server.models import Models, client_slot
+from top_server.merging.base import GroupModel
+from top_server.merging.one_model import OneModel
+from top_server.models import Changes, Models, client_slot
 from top_server.nodes.membership import Membership
 from top_server.profiles.updates import UpdateProfile
 from top_server.record.directory import RunDirectory
@@ -88,6 +91,27 @@ async def test_a_layer_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert evidence.reveal.view == f"layer:{chosen['layer']}"
         assert set(chosen["scores"]) == {"one", "two"}
         profile.close()
+
+
+async def test_a_merge_works_in_a_thread_and_the_loop_puts_its_models_into_slots() -> None:
+    loop, threads = threading.get_ident(), []
+
+    class Noted(OneModel):
+        def fold(self, round_number: int, group: GroupModel) -> Changes:
+            threads.append(threading.get_ident())
+            return super().fold(round_number, group)
+
+        def finish(self, round_number: int) -> Changes:
+            threads.append(threading.get_ident())
+            return super().finish(round_number)
+
+    async with stage("mean") as s:
+        s.merging = Noted(s.merging.settings, partial(Mean, weighted=False))
+        assert await s.take(1, await s.trained((0, 1), 5.0)) is None
+        await s.finish(1)
+        assert await s.value(s.of(0)) == 5.0
+    assert len(threads) == 2
+    assert loop not in threads
 
 
 async def test_who_leaves_while_a_state_is_written_is_in_it(tmp_path: Path) -> None:
