@@ -66,5 +66,5 @@ def host(name: str, *clients: int, gate: str = "", state_dir: Path | None = None
     """A node; its clients train behind the gate, if it has one."""
     (node,) = nodes(clients)
     options = {**CLIENTS, "gate": gate} if gate else CLIENTS
-    changes: dict[str, Any] = {"name": name, "task": TASK, "task_options": options, "state_dir": state_dir}
+    changes: dict[str, Any] = {"name": name, "task": TASK, "task_option": options, "state_dir": state_dir}
     return dataclasses.replace(node, **changes)
