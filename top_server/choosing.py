@@ -59,7 +59,17 @@ def choose(config: RunConfig) -> Scheme:
     row = SCHEMES[config.scheme]
     chosen = {
         name: value
-        for name in ("growth", "grouping", "program", "training", "aggregation", "merge", "after_arrivals")
+        for name in (
+            "growth",
+            "grouping",
+            "profile",
+            "program",
+            "training",
+            "aggregation",
+            "weighing",
+            "merge",
+            "after_arrivals",
+        )
         if (value := getattr(config, name)) is not None
     }
     if chosen.get("grouping", "").startswith(GROUPING_SERVICE):
