@@ -1,24 +1,54 @@
-"""What becomes of the models that members trained in parallel from one start: one class each, one line below."""
+"""What becomes of the models that members trained in parallel from one start: the code of `fedgsp.aggregations`."""
 
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import robust
 from fedgsp.aggregation import Average, Mean, check_weight
+from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.messages import TensorSpec
+from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
 
 
 class Aggregation(abc.ABC):
-    """Folds models one by one, in the order of the members."""
+    """The protocol of aggregations: makes one model of the models that the members of a group trained in parallel.
 
-    #: Whether the result depends on the start, which then has to be here.
-    needs_start: ClassVar[bool] = False
+    There is one object for each group and round; nothing is kept for the next round. `fold` is called once for each
+    model, in the order of the members whatever the order in which they finished, then `result` once, unless nothing
+    was folded. The calls come one at a time, from different threads. The same calls must give the same bits: take no
+    random numbers, and sum in a fixed order. A group whose manager was lost is aggregated again from the beginning.
+    """
+
+    @property
+    @abc.abstractmethod
+    def empty(self) -> bool:
+        """Whether nothing was folded."""
+
+    @abc.abstractmethod
+    def fold(self, weights: Weights, weight: float, steps: float) -> None:
+        """Adds a model of weight `weight` > 0 that took `steps` local steps; it must not be changed.
+
+        Raises ValueError if it cannot be added: its member is then skipped.
+        """
+
+    @abc.abstractmethod
+    def result(self, start: Weights | None) -> Weights:
+        """The group's model, with which the aggregation ends; ValueError when nothing was folded.
+
+        `start` is the model that the members started from, if the declaration says `needs_start`.
+        """
+
+
+class _ByAverage(Aggregation):
+    """An aggregation whose models are held by one average."""
+
     _mean: Average
 
     @property
@@ -26,19 +56,11 @@ class Aggregation(abc.ABC):
         """Whether nothing was folded."""
         return self._mean.empty
 
-    @abc.abstractmethod
-    def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Adds a model that counts `weight` > 0 and took `steps` local steps; ValueError if it cannot be added."""
 
-    @abc.abstractmethod
-    def result(self, start: Weights | None) -> Weights:
-        """The group's model, with which the aggregation ends; ValueError when nothing was folded."""
-
-
-class WeightedMean(Aggregation):
+class WeightedMean(_ByAverage):
     """FedAvg."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: NoOptions) -> None:
         self._mean = Mean(weighted=True)
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
@@ -50,17 +72,16 @@ class WeightedMean(Aggregation):
         return self._mean.result()
 
 
-class FedNova(Aggregation):
+class FedNova(_ByAverage):
     """w + tau_eff * sum p_k (w_k - w) / tau_k, with tau_eff = sum p_k tau_k: many local steps do not count more.
 
     That is a step from the start w towards the mean with weights p_k / tau_k, and beyond it. Buffers such as those of
     batch normalisation are that mean: beyond it a variance could be negative.
     """
 
-    needs_start = True
     _mean: Mean
 
-    def __init__(self) -> None:
+    def __init__(self, options: NoOptions) -> None:
         self._mean = Mean(weighted=True)
         self._weight = self._weight_per_step = self._weighted_steps = 0.0
 
@@ -90,11 +111,8 @@ class FedNova(Aggregation):
         return self._mean.result(step)
 
 
-class Median(Aggregation):
-    """The median of every coordinate: each model counts once, whatever its weight."""
-
-    def __init__(self) -> None:
-        self._mean = robust.Median()
+class _Unweighted(_ByAverage):
+    """Each model counts once, whatever its weight."""
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
         """Keeps the model until the result."""
@@ -102,37 +120,27 @@ class Median(Aggregation):
         self._mean.fold(weights)
 
     def result(self, start: Weights | None) -> Weights:
-        """The median."""
+        """The average."""
         return self._mean.result()
 
 
-class TrimmedMean(Median):
+class Median(_Unweighted):
+    """The median of every coordinate."""
+
+    def __init__(self, options: NoOptions) -> None:
+        self._mean = robust.Median()
+
+
+class TrimmedMean(_Unweighted):
     """The mean of every coordinate without its extreme values."""
 
-    def __init__(self, trim: float = robust.DEFAULT_TRIM) -> None:
-        self._mean = robust.TrimmedMean(trim)
+    def __init__(self, options: robust.TrimOptions) -> None:
+        self._mean = robust.TrimmedMean(options.trim)
 
 
-AGGREGATIONS: dict[str, type[Aggregation]] = {
-    "mean": WeightedMean,
-    "fednova": FedNova,
-    "median": Median,
-    "trimmed-mean": TrimmedMean,
-}
-
-
-def needs_start(name: str) -> bool:
-    """Whether members are compared with what they started from by the aggregation that a request names."""
-    made = AGGREGATIONS.get(name)
-    return made is not None and made.needs_start
-
-
-def named(name: str) -> Aggregation:
-    """The aggregation that a request names, the mean if none: "trimmed-mean:0.2" trims that share; else ValueError."""
-    kind, colon, share = name.partition(":")
-    if colon and kind == "trimmed-mean":
-        return TrimmedMean(float(share))
-    made = AGGREGATIONS.get(name or "mean")
-    if made is None:
-        raise ValueError(f"unknown aggregation {name!r}; known: {', '.join(AGGREGATIONS)}")
-    return made()
+def make(name: str, options: Mapping[str, str]) -> Aggregation:
+    """The aggregation that a request names, the mean if none; raises UserError if it cannot be had."""
+    part = AGGREGATIONS[name or "mean"]
+    with part.guard():
+        made: Aggregation = part.load()(part.read(options))
+    return made

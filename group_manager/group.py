@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from fedgsp.aggregation import Mean
 from fedgsp.channels import Channels
@@ -35,6 +36,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
+from fedgsp.programs import PROGRAMS
 from fedgsp.spill import spilling_room
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError, check_same_tensors
@@ -84,6 +86,11 @@ class Group(Reports):
         self._sent_up = 0
         self._released = 0
         self._checked = 0
+
+    @property
+    def options(self) -> Any:
+        """The options of the program."""
+        return PROGRAMS[self.request.program].read(self.request.program_options)
 
     # --- orders
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fedgsp.aggregations import AGGREGATIONS
+from fedgsp.errors import UserError
 from fedgsp.messages import MOST_CLIENT, MOST_SAMPLES, ModelRef, Part, RunGroupRequest
-from group_manager.aggregations import needs_start
+from fedgsp.programs import PROGRAMS
 
 #: Longest wait for a member that makes no progress: a year.
 MOST_STALL_S = 366 * 24 * 3600.0
@@ -23,7 +25,10 @@ _FOR_OWN_MODELS = ("collect", "forget", "compare", "distance")
 
 def refusal(request: RunGroupRequest) -> str:
     """What is wrong with a request of a known program; empty if it can be run."""
-    return next((why for check in _CHECKS if (why := check(request))), "")
+    try:
+        return next((why for check in _CHECKS if (why := check(request))), "")
+    except UserError as error:  # an unknown part, or a wrong option of one
+        return str(error)
 
 
 def _times(request: RunGroupRequest) -> str:
@@ -43,7 +48,7 @@ def _start(request: RunGroupRequest) -> str:
         return "the mean of the parts has no name"
     if request.program not in _WITH_START or _named(request.start):
         return ""
-    compared = request.program == "parallel" and needs_start(request.aggregation)
+    compared = request.program == "parallel" and AGGREGATIONS[request.aggregation or "mean"].needs_start
     of_members = request.program not in _FOR_OWN_MODELS and not compared
     if of_members and all(member.start is not None for member in request.members):
         return ""
@@ -96,7 +101,23 @@ def _finished(request: RunGroupRequest) -> str:
     return ""
 
 
-_CHECKS: tuple[Callable[[RunGroupRequest], str], ...] = (_times, _training, _start, _parts, _members, _finished)
+def _options(request: RunGroupRequest) -> str:
+    """What is wrong with the options of the program and of the aggregation, which travel as text."""
+    program, aggregation = PROGRAMS[request.program], AGGREGATIONS[request.aggregation or "mean"]
+    program.read(request.program_options)
+    aggregation.read(request.aggregation_options)
+    return ""
+
+
+_CHECKS: tuple[Callable[[RunGroupRequest], str], ...] = (
+    _options,
+    _times,
+    _training,
+    _start,
+    _parts,
+    _members,
+    _finished,
+)
 
 
 def _named(ref: ModelRef | None) -> bool:

@@ -12,6 +12,7 @@ import grpc.aio
 
 from fedgsp import memory, windows, wire
 from fedgsp.channels import Channels, first_message, refuse
+from fedgsp.errors import UserError
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -25,11 +26,11 @@ from fedgsp.messages import (
     Source,
 )
 from fedgsp.model_store import ModelStore
+from fedgsp.programs import PROGRAMS
 from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members, Session
-from group_manager.programs import PROGRAMS, Program
 from group_manager.requests import refusal
 
 logger = logging.getLogger(__name__)
@@ -114,12 +115,6 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     ) -> AsyncIterator[group_pb2.GroupEvent]:
         """Runs one group; the last event is its result or why there is none."""
         asked = wire.decode(RunGroupRequest, request)
-        program = PROGRAMS.get(asked.program)
-        if program is None:
-            known = ", ".join(PROGRAMS)
-            await refuse(
-                context, grpc.StatusCode.INVALID_ARGUMENT, f"unknown program {asked.program!r}; known: {known}"
-            )
         if wrong := refusal(asked):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self._max_bytes = asked.max_model_bytes
@@ -127,7 +122,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         present = await self._present(asked, events)
         group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
         self._groups.append(group)
-        running = asyncio.create_task(_run(program, group, events), name=f"group {asked.group}")
+        running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")
         result_id = ""
         try:
             while True:
@@ -166,9 +161,13 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         return dataclasses.replace(asked, members=there)
 
 
-async def _run(program: Program, group: Group, events: asyncio.Queue[GroupEvent]) -> None:
+async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
     try:
-        outcome: GroupResult | Failure = await program(group)
+        program = PROGRAMS[group.request.program]
+        with program.guard():
+            outcome: GroupResult | Failure = await program.load()(group)
+    except UserError as error:
+        outcome = Failure(FailureCode.UNSPECIFIED, str(error))
     except Exception as error:  # a bug must end the group with a reason, not with silence
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")

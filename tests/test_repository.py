@@ -17,13 +17,13 @@ import typer
 
 import fedgsp_node.cli
 import top_server.cli
+from fedgsp.programs import PROGRAMS
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
+from fedgsp.trainings import TRAININGS
 from fedgsp_node.tasks import BUILT_IN
-from fedgsp_node.training import ALGORITHMS
-from group_manager.programs import PROGRAMS
 from top_server.choosing import NAMES
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
@@ -113,7 +113,7 @@ def test_the_choices_of_a_scheme_exist(scheme: str) -> None:
     assert row.grouping in GROUPINGS
     assert row.growth in GROWTHS
     assert row.program in PROGRAMS
-    assert row.training in ALGORITHMS
+    assert row.training in TRAININGS
     assert row.merge in MERGES
     assert row.sampling in ("groups", "clients", "none")
     assert row.weighing in WEIGHINGS

@@ -20,7 +20,7 @@ from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
 from top_server.merging import Merging
 from top_server.models import Changes, Made
 from top_server.nodes.membership import RETURN_TIMEOUT_S
-from top_server.profiles import Profile
+from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
 from top_server.reveals.updates import Reveals
 from top_server.row import row_of
@@ -32,7 +32,7 @@ async def play(
     context: RunContext,
     progress: Progress,
     merging: Merging,
-    profile: Profile,
+    profile: AnyProfile,
     number: int,
     interrupted: Interrupted | None = None,
 ) -> dict[str, Any]:
@@ -64,7 +64,7 @@ async def _try(
     context: RunContext,
     progress: Progress,
     merging: Merging,
-    profile: Profile,
+    profile: AnyProfile,
     number: int,
     evidence: Evidence,
     tries: int,
@@ -135,7 +135,7 @@ async def _wait_for_clients(context: RunContext) -> None:
         raise RunError(f"no client came back for {timeout:.0f} s", "start the nodes again")
 
 
-async def gather(progress: Progress, profile: Profile, number: int) -> Evidence:
+async def gather(progress: Progress, profile: AnyProfile, number: int) -> Evidence:
     """The evidence about the clients; models that are found to be lost are forgotten."""
     evidence = await profile.gather(number)
     for client in evidence.without_model:
@@ -149,7 +149,7 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
     rng = stream(config.seed, "sampling", number)
     before = Before(progress.plan, progress.first_clients - progress.afresh)
     sizes = {client: hosted.train_samples for client, hosted in context.membership.clients.items()}
-    question = ask(config, scheme, context.options["grouping"], number, before, evidence, sizes, rng)
+    question = ask(config, scheme, scheme.given("grouping"), number, before, evidence, sizes, rng)
     answer = await context.assign(question.request) if question.request is not None else None
     teams = form(config, scheme, before, question, answer, context.membership.clients, rng)
     progress.plan, progress.first_clients = teams.plan, teams.first_clients

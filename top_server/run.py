@@ -7,14 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.encoding import BFLOAT16, rounded, wire_bytes
 from fedgsp.messages import TensorSpec
 from fedgsp.settings.run import RunConfig
 from fedgsp.weights import Weights, without_head
 from top_server.grouping import GroupingRequest, Plan
 from top_server.managers.pool import ManagerPool
-from top_server.merging.trimming import read_trim
 from top_server.models import Held, Holdings, Models
 from top_server.nodes.membership import Membership
 from top_server.record.journal import Journal
@@ -38,8 +36,6 @@ class RunContext:
     assign: Assign
     models: Models
     journal: Journal
-    #: The options of each part of the scheme that reads some (see `choosing.options`).
-    options: Mapping[str, Mapping[str, str]]
     #: With `--local-run`: the accuracy that each client reached when all clients trained alone.
     alone: Mapping[int, float] | None = None
     #: How often the run was resumed.
@@ -52,13 +48,6 @@ class RunContext:
         """The tensors of the models that travel in this run."""
         tensors = self.membership.tensors
         return without_head(tensors) if self.scheme.without_head else tensors
-
-    @property
-    def aggregation(self) -> str:
-        """The aggregation in the form that group managers read, with the share that a trimmed mean leaves out."""
-        name = self.scheme.aggregation
-        trims = AGGREGATIONS[name].trims
-        return f"{name}:{read_trim('aggregation', self.options['aggregation'])}" if trims else name
 
     @property
     def model_bytes(self) -> int:

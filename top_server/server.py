@@ -32,7 +32,7 @@ from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
 from top_server import rounds
 from top_server.baseline import local_run
-from top_server.choosing import absent, check_head, choose, options
+from top_server.choosing import absent, check_head, choose
 from top_server.grouping import GROUPINGS
 from top_server.grouping_service import client as grouping_service
 from top_server.groups.initial import make_initial
@@ -133,14 +133,13 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 assign=_assign(scheme, channels),
                 models=Models(store),
                 journal=journal,
-                options=options(config, scheme),
                 times=resumed.times if resumed else 0,
             )
             if config.local_run is not None:
                 alone = local_run.recorded(config) or await _play_alone(context, store, channels)
                 local_run.tell_left_out(config, membership.clients, alone, journal)
                 context = dataclasses.replace(context, alone=alone)
-            if away := absent(scheme, context.options["grouping"], membership.clients):
+            if away := absent(scheme, membership.clients):
                 logger.warning("--grouping-option is for clients that are not there: %s", ", ".join(map(str, away)))
             row = await _play(context, Progress(), _merging(context), directory, resumed)
             finished, reason = True, "the run is finished"
@@ -163,7 +162,8 @@ async def _play(
 ) -> dict[str, Any]:
     """Plays and records all rounds of a run, or the remaining ones; returns the last row of its history."""
     config, scheme, membership = context.config, context.scheme, context.membership
-    profile = PROFILES[scheme.profile](context, progress, merging)
+    part = PROFILES[scheme.profile]
+    profile = part.load()(context, progress, merging, part.read(scheme.given("profile")))
     try:
         context.journal.record(
             "run_resumed" if resumed else "run_started",
@@ -228,7 +228,6 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
             assign=_assign(scheme, channels),
             models=Models(store),
             journal=own_journal,
-            options=options(settings, scheme),
             times=0,
         )
         progress, merging = Progress(), _merging(own)
@@ -247,9 +246,10 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
 
 
 def _merging(context: RunContext) -> Merging:
-    scheme = context.scheme
-    settings = MergeSettings(context.run_id, context.config.seed, scheme.lasts, context.options["merge"])
-    return MERGES[scheme.merge](settings)
+    scheme, part = context.scheme, MERGES[context.scheme.merge]
+    options = part.read(scheme.given("merge"))
+    merging: Merging = part.load()(MergeSettings(context.run_id, context.config.seed, scheme.lasts, options))
+    return merging
 
 
 async def _not_here(model_id: str) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from benchmarks.chaos.events import Event
 from benchmarks.chaos.plan import Plan
-from fedgsp.local_training import training_options
+from fedgsp.settings.fields import values_of
 from fedgsp.task import Task
+from fedgsp.trainings import TRAININGS
 from fedgsp_node.tasks import load_task
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
@@ -77,7 +78,7 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
     reference = Reference(task, clients, plan.rounds, seed=plan.seed)
     personal: dict[int, State] = {}  # filled by the reference
     if plan.scheme == "ditto":
-        how = {"training": "ditto", "numbers": training_options("ditto", {}), "personal": personal}
+        how = {"training": "ditto", "numbers": values_of(TRAININGS["ditto"].read({})), "personal": personal}
         reference = CoalitionReference(task, clients, plan.rounds, seed=plan.seed, **how)
     model = reference.initial()
     for number in range(1, plan.rounds + 1):

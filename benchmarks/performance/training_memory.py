@@ -56,7 +56,6 @@ def _train(kind: str, algorithm: str) -> tuple[float, float]:
     """Bytes above idle at the most, and of the model."""
     import torch
 
-    from fedgsp.local_training import training_options
     from fedgsp.messages import TrainingSettings
     from fedgsp.weights import Weights
     from fedgsp_node.clients import Clients
@@ -64,7 +63,7 @@ def _train(kind: str, algorithm: str) -> tuple[float, float]:
 
     torch.set_num_threads(1)
     clients = Clients(TASKS[kind](), None)
-    settings = TrainingSettings(algorithm, 1, BATCH, 0.01, seed=0, options=training_options(algorithm, {}))
+    settings = TrainingSettings(algorithm, 1, BATCH, 0.01, seed=0)
 
     def turn() -> Weights:
         received = Weights.empty(clients.tensors)

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from dataclasses import replace
 
+from fedgsp.aggregations import AGGREGATIONS
+from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
 from fedgsp.weights import Weights
-from group_manager.aggregations import Aggregation, named
+from group_manager.aggregations import Aggregation, make
 from group_manager.group import Group
 from group_manager.norms import Judged, judged
 from group_manager.programs.window import train_all
@@ -20,8 +22,8 @@ async def run(group: Group) -> GroupResult | Failure:
     """Folds the members' models in the order of the members, so that the result has the same bits whoever is first."""
     request = group.request
     try:
-        intake = _Intake(group, named(request.aggregation))
-    except ValueError as error:
+        intake = _Intake(group, make(request.aggregation, request.aggregation_options))
+    except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
     try:
         async for one in judged(group, train_all(group, intake.retain, bring=True)):
@@ -40,7 +42,7 @@ async def run(group: Group) -> GroupResult | Failure:
     if nobody_counts and not intake.uncounted:
         return Failure(intake.reason.code, f"no member trained; the last reason: {intake.reason.detail}")
     start: Weights | Failure | None = None
-    if nobody_counts or intake.aggregation.needs_start:
+    if nobody_counts or intake.part.needs_start:
         assert request.start is not None
         start = await group.collect(request.start.id)
     if isinstance(start, Failure):
@@ -50,7 +52,7 @@ async def run(group: Group) -> GroupResult | Failure:
         result, samples = start, intake.uncounted
         logger.warning("round=%d group=%d nobody who counts trained: its model stays", request.round, request.group)
     else:
-        result, samples = await asyncio.to_thread(_result, group, intake.aggregation, start), intake.samples
+        result, samples = await asyncio.to_thread(intake.result, start), intake.samples
     ref = group.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result)
     return GroupResult(ref, samples, group.bytes_direct, group.bytes_relayed)
 
@@ -62,6 +64,7 @@ class _Intake:
         self._group = group
         self._taking: asyncio.Task[None] | None = None
         self.aggregation = aggregation
+        self.part = AGGREGATIONS[group.request.aggregation or "mean"]
         self.retain = group.request.results is Results.RETAINED
         #: Training samples of the members that count, and of those without weight.
         self.samples = self.uncounted = 0
@@ -91,7 +94,7 @@ class _Intake:
             self.uncounted += trained.samples
         else:
             try:
-                await asyncio.to_thread(self.aggregation.fold, model, one.member.weight, trained.steps)
+                await asyncio.to_thread(self._fold, model, one.member.weight, trained.steps)
             except ValueError as error:
                 self._skip(one, Failure(FailureCode.WRONG_SHAPES, str(error)))
                 return
@@ -101,13 +104,18 @@ class _Intake:
             group.leave_with_client(one.model_id)
         group.release([one.model_id])
 
+    def _fold(self, model: Weights, weight: float, steps: float) -> None:
+        with self.part.guard(ValueError):
+            self.aggregation.fold(model, weight, steps)
+
+    def result(self, start: Weights | None) -> Weights:
+        """The group's model, as it travels."""
+        with self.part.guard():
+            result = self._group.handed_on(self.aggregation.result(start))
+        _ = result.digest  # here and not in the event loop
+        return result
+
     def _skip(self, one: Judged, failure: Failure) -> None:
         self.reason = failure
         self._group.give_up(one.model_id)
         self._group.skipped(one.member, failure)
-
-
-def _result(group: Group, aggregation: Aggregation, start: Weights | None) -> Weights:
-    result = group.handed_on(aggregation.result(start))
-    _ = result.digest  # here and not in the event loop
-    return result

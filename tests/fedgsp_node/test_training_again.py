@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.trainings import KEEPING
 from support.working import HERE, Node, node
 
 from fedgsp.messages import Start, Train, TrainingSettings
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL
-from fedgsp_node.training import ALGORITHMS
 
-KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.keeps_personal]
 #: What a client keeps to itself, and with which algorithm, and whether its head is its own.
 KINDS = pytest.mark.parametrize(
     ("purpose", "algorithm", "own_head"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.blobs_task import Blobs
+from support.trainings import ALGORITHMS
 from torch import nn
 
 from fedgsp.messages import Failure, FailureCode, TrainingSettings
@@ -15,7 +16,6 @@ from fedgsp.seeds import stream
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.control import Control
 
 BATCH, RATE = 7, 0.05

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from support.hellos import hello
 from support.recorder import Recorder
@@ -31,6 +31,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.parts import NoOptions
 from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
@@ -44,7 +45,7 @@ from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held, Models
 from top_server.nodes.membership import Membership
-from top_server.profiles import Profile
+from top_server.profiles import PROFILES
 from top_server.profiles.nothing import Nothing
 from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
@@ -52,8 +53,6 @@ from top_server.resume import state
 from top_server.rounds import begin_merging, change_models, take_in
 from top_server.run import RunContext
 from top_server.schemes import SCHEMES
-
-AnyProfile = TypeVar("AnyProfile", bound=Profile)
 
 #: Value of the initial model.
 START = 1.0
@@ -74,8 +73,10 @@ class Stage:
     current: Any
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def profile(self, kind: Callable[[RunContext, Progress, Merging], AnyProfile]) -> AnyProfile:
-        return kind(self.context, self.progress, self.merging)
+    def profile(self, name: str) -> Any:
+        """A profile with the options of the run's scheme."""
+        part = PROFILES[name]
+        return part.load()(self.context, self.progress, self.merging, part.read(self.context.scheme.given("profile")))
 
     def start(self, group: Iterable[int]) -> Starts:
         return self.merging.start(group, self.context.holdings(self.progress.local_models))
@@ -165,18 +166,19 @@ async def stage(
         context = RunContext(
             run_id="run",
             config=RunConfig(**config),
-            scheme=SCHEMES[scheme],
+            scheme=dataclasses.replace(SCHEMES[scheme], options={"merge": dict(options or {})}),
             address=served.address,
             membership=membership,
             managers=cast("Any", None),
             assign=cast("Any", None),
             models=Models(store),
             journal=cast("Any", journal),
-            options={"profile": {}, "merge": dict(options or {}), "grouping": {}},
         )
         context.models.put([INITIAL], "run/initial", model(START))
-        settings = MergeSettings("run", context.config.seed, context.scheme.lasts, context.options["merge"])
-        merging = MERGES[merge](settings)
+        read = MERGES[merge].read(context.scheme.given("merge"))
+        merging: Merging = MERGES[merge].load()(MergeSettings("run", context.config.seed, context.scheme.lasts, read))
         context.models.apply(merging.prepare(context.models.slots))
         progress = Progress()
-        yield Stage(context, progress, merging, store, journal, manager, made, Nothing(context, progress, merging))
+        yield Stage(
+            context, progress, merging, store, journal, manager, made, Nothing(context, progress, merging, NoOptions())
+        )

@@ -15,6 +15,7 @@ from support.scripted import TENSORS
 from support.staged import Stage, stage
 
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
+from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
 from top_server.groups import survey
 from top_server.groups.task import GroupOutcome, GroupTask
@@ -70,12 +71,10 @@ async def surveyed(
     """A run of so many clients whose profile has these options."""
     async with stage(merge, clients, **config) as play:
         surveys = Surveys(play)
-        options = {"profile": dict(profile or {}), "merge": {}, "grouping": {}}
-        play.context = dataclasses.replace(
-            play.context, options=options, managers=cast("Any", OneManager(play.manager))
-        )
-
-        play.current = play.profile(Nothing)
+        row = dataclasses.replace(play.context.scheme, options={"profile": dict(profile or {})})
+        managers = cast("Any", OneManager(play.manager))
+        play.context = dataclasses.replace(play.context, scheme=row, managers=managers)
+        play.current = Nothing(play.context, play.progress, play.merging, NoOptions())
 
         async def run_group(
             context: RunContext, progress: Progress, round_number: int, task: GroupTask, *_: Any

@@ -28,7 +28,7 @@ def round_tasks(
             continue
         members = [client for client in group if client in known]
         sizes = np.array([there[client] for client in members])
-        weights = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members))
+        weights = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members), scheme.given("weighing"))
         tasks.append(
             GroupTask(
                 index,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,8 +33,8 @@ class MergeSettings:
     seed: int
     #: Whether groups stay the same groups from round to round (see `Scheme.lasts`).
     lasts: bool
-    #: The options of the merge, as they were given.
-    options: Mapping[str, str] = field(default_factory=dict)
+    #: The options of the merge, as its declaration describes them.
+    options: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,8 +86,6 @@ class Merging(abc.ABC):
     alone: ClassVar[Results | None] = None
     #: Whether all clients have the same model.
     shared: ClassVar[bool] = False
-    #: The names of its options.
-    options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: MergeSettings) -> None:
         self.settings = settings

@@ -10,7 +10,6 @@ from fedgsp.robust import TrimmedMean
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts
-from top_server.merging.trimming import TRIM_OPTIONS, read_trim
 from top_server.models import GLOBAL, INITIAL, Changes, Held, Holdings, Made
 
 
@@ -57,8 +56,5 @@ class OneModel(Merging):
 class TrimmedModel(OneModel):
     """The mean without the extreme values of every coordinate; option `trim` is the share left out at either end."""
 
-    options: ClassVar[tuple[str, ...]] = TRIM_OPTIONS
-
     def __init__(self, settings: MergeSettings) -> None:
-        trim = read_trim("merge", settings.options)
-        super().__init__(settings, lambda: TrimmedMean(trim))
+        super().__init__(settings, lambda: TrimmedMean(settings.options.trim))

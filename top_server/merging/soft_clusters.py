@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,31 +11,32 @@ import numpy as np
 from fedgsp.aggregation import Mean
 from fedgsp.messages import Results
 from fedgsp.seeds import stream
+from fedgsp.settings.fields import setting
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import soft_choices
-from top_server.grouping.options import Options
 from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts
 from top_server.models import Changes, Held, Holdings, Made, client_slot, cluster_slot
+
+
+@dataclass(frozen=True, slots=True)
+class SoftOptions:
+    """Options of merge `soft-clusters`."""
+
+    soft: int = setting(2, "number of clusters that a client counts in", least=1)
 
 
 class SoftClusters(Merging):
     """A client is evaluated on the model that it trained itself; its clusters' models are not sent back to it."""
 
     alone: ClassVar[Results | None] = Results.COLLECTED
-    options: ClassVar[tuple[str, ...]] = ("soft",)
 
     def __init__(self, settings: MergeSettings) -> None:
         super().__init__(settings)
-        self._count = self.read(settings.options)
+        self._count: int = settings.options.soft
         self._chosen: dict[int, tuple[int, ...]] = {}
         #: Cluster -> the mean of the models folded so far, for the clusters in which a model was folded.
         self._means: dict[int, Mean] = {}
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> int:
-        """How many clusters a client counts in; raises ConfigError."""
-        return Options("soft-clusters", given, cls.options, "merge").integer("soft", 2)
 
     def reads(self, evidence: Evidence) -> Iterable[str]:
         """The models of all clusters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fedgsp.messages import Evaluated
 from fedgsp.programs import PROGRAMS
@@ -23,21 +23,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Profile(abc.ABC):
-    """Gathers evidence about the clients before every round."""
+Options = TypeVar("Options")
 
-    #: The names of its options.
-    options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
+class Profile(abc.ABC, Generic[Options]):
+    """The protocol of profiles: gathers evidence about the clients before every round.
+
+    There is one object for a run. Order of calls: the constructor; after `--resume`, `restore` and `load`; then
+    `gather` before every round, and `save` and `write` after it; `close` at the end, also if the run fails. All calls
+    but `write` and `load` come in the event loop: long work belongs into a thread. The same answers of clients must
+    give the same evidence: what is random comes from `fedgsp.seeds.stream(context.config.seed, NAME, round_number)`. A
+    resumed run must go on to the same bits, so that everything that a later round needs is in `save` or `write`.
+    """
+
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: Options) -> None:
         self.context = context
         self.progress = progress
         self.merging = merging
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> Any:
-        """The values of its options; raises ConfigError."""
-        return None
+        self.options = options
 
     @abc.abstractmethod
     async def gather(self, round_number: int) -> Evidence:
@@ -61,16 +64,16 @@ class Profile(abc.ABC):
         """What it must remember, as JSON; large data goes to files (see `write`)."""
         return {}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:  # noqa: B027 (most remember nothing)
+    def restore(self, saved: Mapping[str, Any]) -> None:
         """Puts a new profile where `save` was called; `load` comes after. Raises KeyError, TypeError or ValueError."""
 
-    def write(self, folder: Path) -> None:  # noqa: B027 (most need no files)
+    def write(self, folder: Path) -> None:
         """Writes large data into files of this folder. Runs in a thread while no round is played."""
 
-    def load(self, folder: Path) -> None:  # noqa: B027
+    def load(self, folder: Path) -> None:
         """Reads these files. Runs in a thread before the first round."""
 
-    def close(self) -> None:  # noqa: B027 (most have nothing to give back)
+    def close(self) -> None:
         """Gives back memory and disk: the run is over."""
 
     async def ask(self, round_number: int, task: GroupTask, reveals: Reveals | None = None) -> GroupOutcome:
@@ -102,3 +105,7 @@ class Profile(abc.ABC):
     def start(self, clients: Iterable[int]) -> Starts:
         """The models that a group of these clients would start from."""
         return self.merging.start(clients, self.context.holdings(self.progress.local_models))
+
+
+#: A profile, whatever its options.
+AnyProfile = Profile[Any]

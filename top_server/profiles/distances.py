@@ -7,8 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,14 @@ from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.grouping.options import Options
 from top_server.groups.lost import unanswered
 from top_server.groups.survey import survey
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.merging import Merging
 from top_server.profiles.base import Profile
+from top_server.profiles.distance_file import Recorded
 from top_server.profiles.measurements import Measurement, measurements
+from top_server.profiles.options import DistanceOptions
 from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.record.history import plain
@@ -36,77 +36,20 @@ logger = logging.getLogger(__name__)
 MOST_TRIES = 3
 
 
-class DistanceOptions(NamedTuple):
-    """How distances are found."""
-
-    shared: bool
-    feature_scale: float
-    exchanges: int
-    local_steps: int
-    batch_size: int
-    learning_rate: float
-    judge_every: int
-    patience: int
-    file: str
-
-
-class Recorded(NamedTuple):
-    """The content of a file of distances."""
-
-    #: Both ways for every pair.
-    known: dict[tuple[int, int], float]
-    #: Training samples of each client as it was measured; empty if the file does not tell.
-    sizes: dict[int, int]
-
-
-class Distances(Profile):
+class Distances(Profile[DistanceOptions]):
     """Measures every pair of clients once, when the later client joins; records the result in the run directory."""
 
-    options = (
-        "distance",
-        "feature_scale",
-        "exchanges",
-        "local_steps",
-        "discriminator_batch",
-        "discriminator_rate",
-        "judge_every",
-        "patience",
-        "distances",
-    )
-
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
-        super().__init__(context, progress, merging)
-        self._chosen = self.read(context.options["profile"])
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: DistanceOptions) -> None:
+        super().__init__(context, progress, merging, options)
         self._known: dict[tuple[int, int], float] = {}
         self._met: set[int] = set()
         self._samples = 0
         self._sizes: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._seconds, self._bytes = 0.0, 0
-        self._recorded = Recorded({}, {})
-        if self._chosen.file:
-            self._recorded = read_file(Path(self._chosen.file))
-            self._known = dict(self._recorded.known)
-            self._met = {client for pair in self._known for client in pair}
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> DistanceOptions:
-        """How distances are found; the defaults are the paper's, but for `feature_scale` (decision 9)."""
-        options = Options("distances", given, cls.options, "profile")
-        chosen = DistanceOptions(
-            options.choice("distance", ("pairwise", "shared")) == "shared",
-            options.number("feature_scale", 0.5, least=1e-6),
-            options.integer("exchanges", 2000),
-            options.integer("local_steps", 1),
-            options.integer("discriminator_batch", 32),
-            options.number("discriminator_rate", 0.01, least=1e-9),
-            options.integer("judge_every", 10),
-            options.integer("patience", 10),
-            options.text("distances", ""),
-        )
-        if chosen.file:
-            read_file(Path(chosen.file))
-        return chosen
+        self._recorded = options.distances or Recorded()
+        self._known = dict(self._recorded.known)
+        self._met = {client for pair in self._known for client in pair}
 
     def save(self) -> dict[str, Any]:
         """The distances, and the clients that were measured."""
@@ -135,8 +78,8 @@ class Distances(Profile):
         """
         hosted = self.context.membership.clients
         clients = tuple(hosted)
-        if round_number == 1 and self._chosen.file and self._met.isdisjoint(clients):
-            logger.warning("option distances: %s knows none of this run's clients", self._chosen.file)
+        if round_number == 1 and self._recorded.path and self._met.isdisjoint(clients):
+            logger.warning("option distances: %s knows none of this run's clients", self._recorded.path)
         self._check_sizes(round_number, {client: hosted[client].train_samples for client in clients})
         new = tuple(client for client in clients if client not in self._met)
         if new:
@@ -155,7 +98,7 @@ class Distances(Profile):
                 continue
             if round_number == 1:
                 raise ConfigError(
-                    f"option distances: {self._chosen.file} is of other data: client {client} had {before} training"
+                    f"option distances: {self._recorded.path} is of other data: client {client} had {before} training"
                     f" samples, and has {now}",
                     "give the distances.json of a run with the same task options, or leave the option out",
                 )
@@ -182,7 +125,7 @@ class Distances(Profile):
         # later decides for its own pairs only.
         samples = self._samples or min(sizes[client] for client in before or able) // 2
         plan = measurements(sizes, arrived, samples)
-        if self._chosen.shared:
+        if self.options.shared:
             # A shared network has an output for everybody: newcomers make it learn again.
             plan = [Measurement(min(samples, min(sizes.values()) // 2), tuple(able))]
         logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
@@ -216,12 +159,12 @@ class Distances(Profile):
 
     def _task(self, measurement: Measurement) -> GroupTask:
         samples, clients, newcomers = measurement
-        chosen = self._chosen
+        chosen = self.options
         settings = DiscriminatorSettings(
             samples,
             chosen.local_steps,
-            chosen.batch_size,
-            chosen.learning_rate,
+            chosen.discriminator_batch,
+            chosen.discriminator_rate,
             self.context.config.seed,
             chosen.shared,
             chosen.feature_scale,
@@ -260,7 +203,7 @@ class Distances(Profile):
             "clients": clients,
             "distances": plain(self._matrix(clients)),  # null for a pair that could not be compared
             "sizes": [self._sizes.get(client, 0) for client in clients],
-            "shared": self._chosen.shared,
+            "shared": self.options.shared,
             "seconds": round(self._seconds, 3),
             "bytes": self._bytes,
         }
@@ -274,29 +217,3 @@ class Distances(Profile):
 def _bytes_moved(outcome: GroupOutcome) -> int:
     result = outcome.result
     return result.bytes_direct + result.bytes_relayed if isinstance(result, GroupResult) else 0
-
-
-def read_file(path: Path) -> Recorded:
-    """Reads the distances that a run recorded; raises ConfigError if the file has none."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        clients, matrix = document["clients"], np.array(document["distances"], np.float64)  # NaN for null
-        if not isinstance(clients, list) or not all(type(client) is int and client >= 0 for client in clients):
-            raise ValueError("clients must be a list of ids")
-        if len(set(clients)) != len(clients):
-            raise ValueError("a client is listed twice")
-        if matrix.shape != (len(clients), len(clients)):
-            raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
-        if (np.abs(matrix) > 1).any() or not np.array_equal(matrix, matrix.T, equal_nan=True):
-            raise ValueError("distances must be symmetric, and from -1 to 1")
-        sizes = document.get("sizes", [])
-        if not isinstance(sizes, list) or len(sizes) not in (0, len(clients)) or {*map(type, sizes)} - {int}:
-            raise ValueError("sizes must be a list of numbers of samples")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
-        ) from None
-    rows = list(enumerate(clients))
-    known = {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
-    known = {pair: distance for pair, distance in known.items() if not math.isnan(distance)}
-    return Recorded(known, dict(zip(clients, sizes, strict=False)))

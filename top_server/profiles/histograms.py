@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.messages import MOST_SAMPLES, Described, FailureCode, MemberDone
+from fedgsp.parts import NoOptions
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
@@ -16,11 +17,11 @@ from top_server.progress import Progress
 from top_server.run import RunContext
 
 
-class Histograms(Profile):
+class Histograms(Profile[NoOptions]):
     """Asks each client once."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
-        super().__init__(context, progress, merging)
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: NoOptions) -> None:
+        super().__init__(context, progress, merging, options)
         self._known: dict[int, tuple[int, ...]] = {}
 
     @property

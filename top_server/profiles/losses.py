@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import numpy as np
 
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import choices
-from top_server.grouping.options import Options
 from top_server.groups.initial import make_initial
 from top_server.models import cluster_slot
 from top_server.profiles.base import Profile
-
-#: Clusters unless option `models` says otherwise.
-DEFAULT_MODELS = 4
+from top_server.profiles.options import LossOptions
 
 
-class ModelOptions(NamedTuple):
-    """The number of models, and which of many random starts they have."""
-
-    models: int
-    restart: int
-
-
-class Losses(Profile):
+class Losses(Profile[LossOptions]):
     """The models begin with different weights: with equal weights all clients would choose the first model.
 
     The result depends much on these weights, and IFCA's authors start several times. Event `clusters_chosen` has the
     training loss, by which restarts can be compared without the test parts.
     """
 
-    options = ("models", "restart")
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> ModelOptions:
-        """The values of its options; raises ConfigError."""
-        options = Options("losses", given, cls.options, "profile")
-        return ModelOptions(options.integer("models", DEFAULT_MODELS), options.integer("restart", 0, least=0))
-
     async def gather(self, round_number: int) -> Evidence:
         """Matrix `costs` (N, models) of mean losses, of the clients that evaluated all models on training samples."""
         context = self.context
-        count, restart = self.read(context.options["profile"])
+        count, restart = self.options.models, self.options.restart
         hosted = context.membership.clients
         everyone = tuple(hosted)
         losses: list[dict[int, float]] = []

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from fedgsp.seeds import stream
 from top_server.evidence import Evidence
-from top_server.grouping.options import Options
 from top_server.groups.initial import make_initial
 from top_server.models import cluster_slot
 from top_server.profiles.base import Profile
-from top_server.profiles.losses import DEFAULT_MODELS
+from top_server.profiles.options import ModelOptions
 
 
-class ModelDistances(Profile):
+class ModelDistances(Profile[ModelOptions]):
     """The models begin with different weights; a client without a model of its own draws one at random."""
-
-    options = ("models",)
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> int:
-        """The number of models."""
-        return Options("model-distances", given, cls.options, "profile").integer("models", DEFAULT_MODELS)
 
     async def gather(self, round_number: int) -> Evidence:
         """Matrix `costs` (N, models): squared distances. Without a model of its own a client has 0 for one, else 1."""
         context = self.context
-        count = self.read(context.options["profile"])
+        count = self.options.models
         clients = tuple(context.membership.clients)
         own = {client: held for client, held in self.progress.local_models.items() if client in clients}
         columns: list[dict[int, float]] = []

@@ -14,6 +14,7 @@ from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.models import Held
+from top_server.profiles.options import PriorOptions
 from top_server.profiles.priors import Priors
 from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
@@ -24,8 +25,8 @@ from top_server.run import RunContext
 class PriorModels(Priors):
     """Every client's own model comes here once, and stays here until the run is over."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
-        super().__init__(context, progress, merging)
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
+        super().__init__(context, progress, merging, options)
         assert context.config.run_dir is not None
         self._gram: Evidence | None = None
         self._spool = UpdateSpool(RunDirectory(context.config.run_dir).path)

@@ -9,32 +9,25 @@ import numpy as np
 
 from fedgsp.messages import Evaluated, Results
 from top_server.evidence import Evidence
-from top_server.grouping.options import Options
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held
 from top_server.profiles.base import Profile
+from top_server.profiles.options import PriorOptions
 from top_server.progress import Progress
 from top_server.run import RunContext
 
 
-class Priors(Profile):
+class Priors(Profile[PriorOptions]):
     """Every client trains its prior model alone, once; the model stays on its node until the run is over."""
 
-    options = ("prior_epochs",)
-
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
-        super().__init__(context, progress, merging)
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
+        super().__init__(context, progress, merging, options)
         self.priors: dict[int, Held] = {}
         self._initial: Held | None = None
         #: Client -> the round in which it trained its prior model.
         self._made_in: dict[int, int] = {}
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> int:
-        """Epochs of the prior training; 0 if not given."""
-        return Options("priors", given, cls.options, "profile").integer("prior_epochs", 0)
 
     def save(self) -> dict[str, Any]:
         """The prior models and the rounds in which they were trained."""
@@ -57,7 +50,7 @@ class Priors(Profile):
             self._initial = context.models.put([INITIAL], context.initial_id(INITIAL), weights)
         missing = tuple(client for client in context.membership.clients if client not in self.priors)
         if missing:
-            epochs = self.read(context.options["profile"]) or context.config.rounds * context.config.local_epochs
+            epochs = self.options.prior_epochs or context.config.rounds * context.config.local_epochs
             start = ((self._initial, 1.0),)
             by_round: dict[int, list[int]] = {}
             for client in missing:  # a lost model is made again as it was
@@ -73,8 +66,8 @@ class Priors(Profile):
 class PriorLosses(Priors):
     """Training losses of the global model and of the client's own prior model (MaxFL proper)."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
-        super().__init__(context, progress, merging)
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
+        super().__init__(context, progress, merging, options)
         self._losses: dict[int, float] = {}
 
     def save(self) -> dict[str, Any]:

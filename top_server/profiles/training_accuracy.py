@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedgsp.parts import NoOptions
 from top_server.evidence import Evidence
 from top_server.profiles.base import Profile
 
 
-class TrainingAccuracy(Profile):
+class TrainingAccuracy(Profile[NoOptions]):
     """Asks every client in every round."""
 
     async def gather(self, round_number: int) -> Evidence:

@@ -6,22 +6,22 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Failure, Reveal, TensorSpec
-from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable_size
+from fedgsp.updates import LENGTH_BYTES, trainable_size
 from fedgsp.weights import without_head
 from top_server.evidence import Evidence
-from top_server.grouping.options import Options
 from top_server.groups.survey import survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile
+from top_server.profiles.options import UpdateOptions
 from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.reveals import layer_scores
@@ -31,35 +31,18 @@ from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
-SIMILARITIES = ("exact", "layer", "sketch")
-DEFAULT_SKETCH = "16384"
-#: Option -> the only similarity that reads it.
-_OF_SIMILARITY = {"sketch_bytes": "sketch", "layer_score": "layer"}
+DEFAULT_SKETCH, DEFAULT_SCORE = 16384, "robust"
 
 
-class UpdateOptions(NamedTuple):
-    """How updates are compared, and where newcomers start."""
-
-    similarity: str
-    similarity_of: str
-    layer_score: str
-    sketch_bytes: int
-    newcomer_start: str
-
-
-class UpdateProfile(Profile):
+class UpdateProfile(Profile[UpdateOptions]):
     """Clients reveal a view of their updates as they train; before the next round inner products are computed."""
 
-    options = ("similarity", "similarity_of", "layer_score", "sketch_bytes", "newcomer_start")
-
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging) -> None:
-        super().__init__(context, progress, merging)
-        chosen = self.read(context.options["profile"])
-        self._similarity = chosen.similarity
-        self._without_head = chosen.similarity_of == "shared"
-        self._score = chosen.layer_score
-        self._sketch = chosen.sketch_bytes
-        self._newcomer_start = chosen.newcomer_start
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: UpdateOptions) -> None:
+        super().__init__(context, progress, merging, options)
+        self._similarity = options.similarity
+        self._without_head = options.similarity_of == "shared"
+        self._score = options.layer_score or DEFAULT_SCORE
+        self._sketch = options.sketch_bytes or DEFAULT_SKETCH
         self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
         self._met: set[int] = set()
         sketched = self._similarity == "sketch"
@@ -67,32 +50,13 @@ class UpdateProfile(Profile):
         if not whole:
             raise ConfigError(
                 "nothing of the model outside its head is trained, and updates are compared without that",
-                "give --grouping-option similarity_of=all",
+                "give --profile-option similarity_of=all",
             )
         if sketched:
             length = LENGTH_BYTES + self._sketch
             if length >= 4 * whole:
                 logger.warning("sketches of %d bytes are no smaller than whole updates of %d", length, 4 * whole)
         self.updates = self._fresh(length)
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> UpdateOptions:
-        """The values of its options; raises ConfigError."""
-        options = Options("updates", given, cls.options, "profile")
-        chosen = UpdateOptions(
-            options.choice("similarity", SIMILARITIES),
-            options.choice("similarity_of", ("all", "shared")),
-            options.choice("layer_score", tuple(layer_scores.READINGS)),
-            int(options.choice("sketch_bytes", SKETCH_BYTES, DEFAULT_SKETCH)),
-            options.choice("newcomer_start", ("mean", "initial")),
-        )
-        for name, needed in _OF_SIMILARITY.items():
-            if name in given and chosen.similarity != needed:
-                raise ConfigError(
-                    f"option {name} says nothing where similarity is {chosen.similarity}",
-                    f"give similarity={needed} too",
-                )
-        return chosen
 
     def save(self) -> dict[str, Any]:
         """The state of the updates; the updates themselves go to files."""
@@ -192,7 +156,7 @@ class UpdateProfile(Profile):
         if merging.shared:
             return  # they start from the global model and reveal their updates as they train
         others = tuple(client for client in context.membership.clients if client not in newcomers)
-        starts = self.start(others) if self._newcomer_start == "mean" else ()
+        starts = self.start(others) if self.options.newcomer_start == "mean" else ()
         starts = starts or ((context.models[INITIAL], 1.0),)
         task = GroupTask(0, "alone", newcomers, starts, reveal=reveal)
         outcome = await survey(context, self.progress, round_number, task, reveals=self.updates)

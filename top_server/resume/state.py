@@ -20,7 +20,7 @@ from fedgsp.settings.files import dump
 from fedgsp.weights import Weights
 from top_server.merging import Merging
 from top_server.models import Held
-from top_server.profiles import Profile
+from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
 from top_server.record import checkpoint
 from top_server.record.directory import RunDirectory, make_state
@@ -68,7 +68,7 @@ async def save(
     context: RunContext,
     progress: Progress,
     merging: Merging,
-    profile: Profile,
+    profile: AnyProfile,
     directory: RunDirectory,
     number: int,
     files: Mapping[str, Path],
@@ -82,7 +82,9 @@ async def save(
     await asyncio.to_thread(_write, snapshot, directory, number, files, profile.write)
 
 
-def _snapshot(context: RunContext, progress: Progress, merging: Merging, profile: Profile, number: int) -> _Snapshot:
+def _snapshot(
+    context: RunContext, progress: Progress, merging: Merging, profile: AnyProfile, number: int
+) -> _Snapshot:
     slots = context.models.slots
     here = {held.ref.id: held for held in slots.values() if held.client is None}
     names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
@@ -202,7 +204,9 @@ def _read(context: RunContext, path: Path) -> Weights:
     return weights
 
 
-async def restore(context: RunContext, progress: Progress, merging: Merging, profile: Profile, saved: Saved) -> None:
+async def restore(
+    context: RunContext, progress: Progress, merging: Merging, profile: AnyProfile, saved: Saved
+) -> None:
     """Puts a run where its state was saved; nodes still hold their clients' models. DataError if it is damaged."""
     document = saved.document
     try:

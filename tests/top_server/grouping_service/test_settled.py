@@ -95,9 +95,11 @@ async def test_whoever_is_away_for_a_round_is_where_it_would_be_without_a_servic
             row = choose(config)
             plans = []
             async with stage("none", 5, scheme=scheme) as s:
-                options = {**s.context.options, "grouping": {"min_round": "0"} if scheme == "fedcluster" else {}}
+                options = {"grouping": {"min_round": "0"}} if scheme == "fedcluster" else {}
                 assign = _assign(row, channels)
-                s.context = dataclasses.replace(s.context, scheme=row, assign=assign, options=options)
+                s.context = dataclasses.replace(
+                    s.context, scheme=dataclasses.replace(row, options=options), assign=assign
+                )
                 for number, clients in enumerate([(0, 1, 2, 3, 4), (0, 1, 2, 4), (0, 1, 2, 3, 4)], 1):
                     evidence = Evidence((0, 1, 2, 3, 4), pairwise=EVIDENCE[row.grouping]).of(clients)
                     plans.append((await form_teams(s.context, s.progress, number, evidence)).plan)

@@ -37,7 +37,7 @@ async def pool(
 async def answers(manager: Manager) -> bool:
     answer = await manager.client.run_group(QUESTION, lambda _: None)
     assert isinstance(answer, Failure)
-    return "unknown program 'nonsense'" in answer.detail
+    return "there is no program 'nonsense'" in answer.detail
 
 
 def runs(pid: int) -> bool:

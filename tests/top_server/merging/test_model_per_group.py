@@ -164,7 +164,7 @@ async def test_who_trained_last_is_known_after_a_restart() -> None:
         await s.take(2, await s.trained((0,), 6.0, number=1, skipped={1: "its node was slow"}))
         saved = json.loads(json.dumps(s.merging.state()[0]))
         before = starts(s, 0, 1, 2)
-        s.merging = MERGES["none"](s.merging.settings)
+        s.merging = MERGES["none"].load()(s.merging.settings)
         s.merging.restore(saved, {})
         assert starts(s, 0, 1, 2) == before == [("run/2/1", None, 10)]
 

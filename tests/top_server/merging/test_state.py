@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from support.staged import stage
 
 from fedgsp.errors import DataError
+from fedgsp.parts import Part
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging import MERGES, MergeSettings, Merging
@@ -68,7 +69,7 @@ class Momentum(Merging):
 
 @pytest.fixture(autouse=True)
 def _added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MERGES, "momentum", Momentum)
+    monkeypatch.setitem(MERGES.built_in, "momentum", Part(help="momentum", code=Momentum))
 
 
 EVIDENCE = Evidence((0, 1, 2, 3))
@@ -141,9 +142,9 @@ async def test_damaged_tensors_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("merge", sorted(MERGES.keys() - {"momentum"}))
 async def test_every_merge_comes_back_as_it_was(merge: str) -> None:
-    settings = MergeSettings("run", 0, False)
-    before = MERGES[merge](settings)
+    settings = MergeSettings("run", 0, False, MERGES[merge].read({}))
+    before = MERGES[merge].load()(settings)
     saved, tensors = before.state()
-    again = MERGES[merge](settings)
+    again = MERGES[merge].load()(settings)
     again.restore(json.loads(json.dumps(saved)), tensors)
     assert again.state() == (saved, tensors)

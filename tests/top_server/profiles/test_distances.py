@@ -24,7 +24,8 @@ from fedgsp.messages import (
 )
 from fedgsp.weights import Weights
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.profiles.distances import DistanceOptions, Distances
+from top_server.profiles import PROFILES
+from top_server.profiles.options import DistanceOptions
 
 
 def plans(surveys: Surveys) -> list[Discrimination]:
@@ -71,7 +72,7 @@ async def test_options_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_defaults_are_those_of_the_paper_but_for_the_scale() -> None:
-    assert Distances.read({}) == DistanceOptions(False, 0.5, 2000, 1, 32, 0.01, 10, 10, "")
+    assert PROFILES["distances"].read({}) == DistanceOptions("pairwise", 0.5, 2000, 1, 32, 0.01, 10, 10, None)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +89,12 @@ def test_the_defaults_are_those_of_the_paper_but_for_the_scale() -> None:
 )
 def test_an_option_that_cannot_be_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"profile distances: option {name} is '{value}'"):
-        Distances.read({name: value})
+        PROFILES["distances"].read({name: value})
 
 
 def test_an_unknown_option_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match="no option 'colour'; it accepts distance, feature_scale, exchanges"):
-        Distances.read({"colour": "red"})
+    with pytest.raises(ConfigError, match="no option 'colour'; its options are distance, feature_scale, exchanges"):
+        PROFILES["distances"].read({"colour": "red"})
 
 
 @pytest.mark.parametrize(("shared", "networks", "outputs"), [("pairwise", 3, 1), ("shared", 1, 4)])

@@ -15,6 +15,7 @@ from fedgsp.messages import Evaluated, MemberDone, ModelRef
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held, cluster_slot
+from top_server.profiles import PROFILES
 from top_server.profiles.model_distances import ModelDistances
 from top_server.rounds import gather
 
@@ -49,7 +50,7 @@ async def clustered(
             return surveys.outcome(task, done=done)
 
         surveys.answers.update(initialise=initialise, distance=distance)
-        yield surveys, surveys.stage.profile(ModelDistances)
+        yield surveys, surveys.stage.profile("model-distances")
 
 
 def drawn(evidence: Evidence) -> list[int]:
@@ -115,4 +116,4 @@ async def test_a_draw_does_not_depend_on_who_else_has_a_model(monkeypatch: pytes
 @pytest.mark.parametrize("value", ["0", "x", "-1"])
 def test_a_number_of_models_that_cannot_be_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match=f"option models is '{value}'"):
-        ModelDistances.read({"models": value})
+        PROFILES["model-distances"].read({"models": value})

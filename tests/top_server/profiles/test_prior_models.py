@@ -49,7 +49,7 @@ async def learning(
             return surveys.outcome(task, done=done, models={client: prior(client) for client in task.clients})
 
         surveys.answers.update(alone=alone, collect=collect)
-        profile = surveys.stage.profile(PriorModels)
+        profile = surveys.stage.profile("prior-models")
         yield surveys, profile
         profile.close()
 

@@ -10,7 +10,7 @@ from support.surveyed import surveyed
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
 from top_server.nodes.membership import Membership
-from top_server.profiles.updates import LENGTH_BYTES, UpdateProfile, most_bytes
+from top_server.profiles.updates import LENGTH_BYTES, most_bytes
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ async def test_a_client_whose_model_is_lost_is_a_newcomer_again(
 ) -> None:
     async with surveyed(monkeypatch, 4, "none", run_dir=tmp_path) as surveys:
         surveys.answers["alone"] = surveys.outcome
-        profile = surveys.stage.profile(UpdateProfile)
+        profile = surveys.stage.profile("updates")
         try:
             assert (await profile.gather(1)).newcomers == ()
             assert (await profile.gather(2)).newcomers == ()
@@ -51,6 +51,6 @@ async def test_updates_without_the_head_of_a_model_of_which_only_that_is_trained
     monkeypatch.setattr(Membership, "tensors", tensors)
     async with surveyed(monkeypatch, 2, "none", {"similarity_of": "shared"}, run_dir=tmp_path) as surveys:
         with pytest.raises(ConfigError, match=r"outside its head is trained.*similarity_of=all"):
-            surveys.stage.profile(UpdateProfile)
+            surveys.stage.profile("updates")
     async with surveyed(monkeypatch, 2, "none", {"similarity_of": "all"}, run_dir=tmp_path) as surveys:
-        surveys.stage.profile(UpdateProfile).close()
+        surveys.stage.profile("updates").close()

@@ -23,6 +23,7 @@ from top_server.merging.base import GroupModel
 from top_server.merging.one_model import OneModel
 from top_server.models import Changes, Models, client_slot
 from top_server.nodes.membership import Membership
+from top_server.profiles.options import UpdateOptions
 from top_server.profiles.updates import UpdateProfile
 from top_server.record.directory import RunDirectory
 from top_server.resume import state
@@ -54,8 +55,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def with_updates(s: Stage, **options: str) -> UpdateProfile:
-    s.context = dataclasses.replace(s.context, options={**s.context.options, "profile": options})
-    profile = s.profile(UpdateProfile)
+    row = dataclasses.replace(s.context.scheme, options={"profile": options})
+    s.context = dataclasses.replace(s.context, scheme=row)
+    profile = s.profile("updates")
     s.current = profile
     await profile.gather(1)
     for client in s.context.membership.clients:
@@ -73,7 +75,7 @@ async def test_a_state_is_saved_and_restored(tmp_path: Path) -> None:
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with stage("none", run_dir=tmp_path) as after:
-        after.current = after.profile(UpdateProfile)
+        after.current = after.profile("updates")
         await after.restore(saved)
         assert await after.value(after.of(0)) == 5.0
         after.current.close()
@@ -125,7 +127,7 @@ async def test_who_leaves_while_a_state_is_written_is_in_it(tmp_path: Path) -> N
             super().write(folder)
 
     async with stage("none", run_dir=tmp_path) as s:
-        s.current = s.profile(Slow)
+        s.current = Slow(s.context, s.progress, s.merging, UpdateOptions())
         async with asyncio.TaskGroup() as group:
             group.create_task(s.save(tmp_path, 1))
             await asyncio.to_thread(leave.wait, 30)

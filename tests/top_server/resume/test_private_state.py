@@ -12,7 +12,6 @@ from support.cluster import play, settings
 from support.staged import stage
 
 from fedgsp.settings.run import RunConfig
-from top_server.profiles import PROFILES
 from top_server.record.directory import RunDirectory, make_state, prepare
 from top_server.record.journal import Event
 
@@ -59,7 +58,7 @@ def test_a_disk_that_keeps_no_rights_is_told_of_and_does_not_end_the_run(
 
 async def test_clients_updates_are_saved_where_others_cannot_come(tmp_path: Path) -> None:
     async with stage("none", run_dir=tmp_path) as s:
-        s.current = s.profile(PROFILES["updates"])
+        s.current = s.profile("updates")
         s.current.updates.keep(1, np.ones(1, np.float32))
         try:
             await s.save(tmp_path, 1)

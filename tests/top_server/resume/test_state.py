@@ -25,7 +25,7 @@ from top_server.resume import state
 @asynccontextmanager
 async def staged(folder: Path, merge: str, profile: str) -> AsyncIterator[Stage]:
     async with stage(merge, run_dir=folder) as s:
-        s.current = s.profile(PROFILES[profile])
+        s.current = s.profile(profile)
         try:
             yield s
         finally:
