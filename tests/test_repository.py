@@ -22,8 +22,8 @@ from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
+from fedgsp.tasks import TASKS
 from fedgsp.trainings import TRAININGS
-from fedgsp_node.tasks import BUILT_IN
 from top_server.choosing import NAMES
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
@@ -127,10 +127,9 @@ def test_the_readme_says_what_a_scheme_is_and_what_leaves_a_client(scheme: str) 
         assert f"`{scheme}`" in section
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", TASKS.built_in)
 def test_a_built_in_task_is_where_its_entry_says(name: str) -> None:
-    module, _, attribute = BUILT_IN[name].partition(":")
-    assert issubclass(getattr(importlib.import_module(module), attribute), Task)
+    assert issubclass(TASKS[name].load(), Task)
 
 
 def pages() -> list[PurePath]:

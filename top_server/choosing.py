@@ -14,6 +14,7 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import Names, flag
 from fedgsp.settings.fields import described, str_of_client
 from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
+from fedgsp.tasks import TASKS
 from fedgsp.trainings import TRAININGS, Training
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
@@ -33,7 +34,7 @@ TABLES: Mapping[str, Parts[Any]] = {
     "profile": PROFILES,
 }
 #: Setting -> the names that it may take.
-NAMES: Names = {**TABLES, "scheme": SCHEMES, "growth": GROWTHS}
+NAMES: Names = {**TABLES, "scheme": SCHEMES, "growth": GROWTHS, "task": TASKS}
 #: Columns of a scheme that a setting of the same name replaces.
 _REPLACED = (*TABLES, "growth", "after_arrivals")
 

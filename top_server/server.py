@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc.aio
 
-from fedgsp import windows
+from fedgsp import on_nodes, windows
 from fedgsp.addresses import loopback, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.errors import ConfigError, RunError, UserError, not_written
@@ -90,7 +90,14 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
     async with AsyncExitStack() as stack:
         channels = await stack.enter_async_context(Channels(tls, config.lost_after))
-        membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal, config.task_option)
+        membership = Membership(
+            run_id,
+            config.task,
+            RelayMode[config.relay.upper()],
+            journal,
+            config.task_option,
+            on_nodes.needed({"training": scheme.training}),
+        )
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)

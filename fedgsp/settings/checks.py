@@ -35,7 +35,7 @@ def check(settings: Any, names: Names) -> None:
         service = one.metadata.get("service", "")
         if service and value.startswith(service):
             check_address(flag(name), value.removeprefix(service))
-        elif known := choices(one, names):
+        elif (known := choices(one, names)) and not one.metadata.get("other_names"):
             check_name(flag(name), value, known)
         elif not one.allows(value):
             raise ConfigError(f"{flag(name)} is {value}", f"give {one.wanted}")

@@ -106,8 +106,9 @@ class RunConfig(PeerSettings):
 
     task: str = setting(
         "digits",
-        "a built-in task, or your own task as module:factory",
-        required="name a built-in task, or give module:factory",
+        "a task by name, or your own task as module:factory",
+        required="name a task, or give module:factory",
+        other_names=True,
         panel=TASK,
     )
     task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=TASK)

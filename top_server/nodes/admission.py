@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from fedgsp import on_nodes
 from fedgsp.addresses import is_wildcard, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.messages import (
@@ -16,6 +17,7 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Hello,
+    InstalledPart,
     RelayMode,
 )
 from fedgsp.options import same
@@ -45,11 +47,13 @@ class Known:
     standard: Hello | None
     #: Whether the run is over.
     over: bool = False
+    #: The parts of other packages that every node must have.
+    needed: Collection[InstalledPart] = ()
 
 
 def refusal(hello: Hello, known: Known) -> Failure | None:
     """The first reason why a node may not join; None if it may."""
-    checks = (_identity, _address, _size, _clients, _options, _model)
+    checks = (_identity, _address, _parts, _size, _clients, _options, _model)
     return next((failure for check in checks for failure in check(hello, known)), None)
 
 
@@ -79,6 +83,11 @@ def _address(hello: Hello, known: Known) -> Iterator[Failure]:
     if hello.peer_address and not _can_be_dialled(hello.peer_address):
         detail = f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen"
         yield Failure(FailureCode.CANNOT_BE_DIALLED, detail)
+
+
+def _parts(hello: Hello, known: Known) -> Iterator[Failure]:
+    if detail := on_nodes.lacking(known.needed, hello.parts):
+        yield Failure(FailureCode.MISSING_PART, detail)
 
 
 def _size(hello: Hello, known: Known) -> Iterator[Failure]:

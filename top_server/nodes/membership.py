@@ -12,6 +12,7 @@ from fedgsp.messages import (
     Failure,
     Hello,
     HostedClient,
+    InstalledPart,
     Leave,
     Member,
     RelayMode,
@@ -50,10 +51,12 @@ class Membership:
         relay: RelayMode,
         recorder: Recorder,
         task_options: Mapping[str, str] | None = None,
+        needed: Collection[InstalledPart] = (),
     ) -> None:
         self._run_id = run_id
         self._task = task
         self._task_options = task_options or {}
+        self._needed = needed
         self._relay = relay
         self._recorder = recorder
         self._nodes: dict[str, Node] = {}
@@ -105,6 +108,7 @@ class Membership:
         known = Known(
             task=self._task,
             task_options=self._task_options,
+            needed=self._needed,
             relay=self._relay,
             nodes=self._nodes.keys(),
             clients=len(self._clients),
