@@ -92,7 +92,7 @@ def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
         name = getattr(scheme, kind)
         for other, needed in table[name].needs.items():
             yield kind, name, other, needed
-    if not AGGREGATIONS[scheme.aggregation].beside_relay:
+    if not AGGREGATIONS[scheme.aggregation].beside_relay and not PROGRAMS[scheme.program].aggregates:
         yield "aggregation", scheme.aggregation, "program", ("parallel",)
 
 
