@@ -17,14 +17,21 @@ from top_server.record.checkpoint import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
+TESTS = Path(__file__).parents[1]
 #: A loaded machine may take long to import torch in several processes at once.
 DEADLINE_S = 150.0
 #: One of each kind,
-CHOSEN = [
-    *("--scheme", "global", "--task", "two-moons", "--rounds", "2"),
-    *("--grouping", "by-size", "--profile", "sizes", "--merge", "slow-mean", "--weighing", "power"),
-    *("--aggregation", "clipped-mean", "--program", "parallel-some", "--training", "signed-sgd"),
-]
+PARTS = {
+    "task": "two-moons",
+    "grouping": "by-size",
+    "profile": "sizes",
+    "merge": "slow-mean",
+    "weighing": "power",
+    "aggregation": "clipped-mean",
+    "program": "parallel-some",
+    "training": "signed-sgd",
+}
+CHOSEN = ["--scheme", "global", "--rounds", "2", *(word for kind in PARTS for word in (f"--{kind}", PARTS[kind]))]
 #: each with an option.
 ALL = [
     *CHOSEN,
@@ -73,11 +80,19 @@ async def test_one_part_of_each_kind_plays_a_run_that_has_the_same_bits_each_tim
     assert_same_bits(*models)
 
 
+def test_an_author_can_check_the_contract_of_each(installed: dict[str, str]) -> None:
+    path = os.pathsep.join([str(TESTS), installed["PYTHONPATH"]])
+    command = [sys.executable, "-m", "contracts", *(f"{kind}={name}" for kind, name in PARTS.items())]
+    environment = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [f"{kind} {name} keeps its contract" for kind, name in PARTS.items()]
+
+
 def test_help_lists_the_parts_by_name(installed: dict[str, str]) -> None:
     code, told = said(installed, "--help")
     assert code == 0
-    names = ("by-size", "sizes", "slow-mean", "power", "clipped-mean", "parallel-some", "signed-sgd", "two-moons")
-    assert [name for name in names if name not in told] == []
+    assert [name for name in PARTS.values() if name not in told] == []
 
 
 @pytest.mark.parametrize(
