@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from hypothesis import settings
-from support.processes import end_those_left
 
 from fedgsp import windows
+from tests.support.processes import end_those_left
 
 #: Processes started by a test inherit it, and so say whose they are even when their parent is gone.
 MARK = "FEDGSP_STARTED_BY_TEST"

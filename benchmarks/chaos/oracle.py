@@ -16,9 +16,9 @@ from fedgsp.trainings import TRAININGS
 from fedgsp_node.tasks import load_task
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-from support.reference import Reference, State, stream, weighted_mean
-from support.reference_coalitions import CoalitionReference
-from support.reference_groups import GroupReference
+from tests.support.reference import Reference, State, stream, weighted_mean
+from tests.support.reference_coalitions import CoalitionReference
+from tests.support.reference_groups import GroupReference
 
 TRAINING = ("relay", "parallel")
 

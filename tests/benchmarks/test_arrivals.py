@@ -12,9 +12,9 @@ import late_client
 import newcomers
 import pytest
 import tomli_w
-from support.finished_runs import finished, history
 
 from fedgsp.errors import RunError
+from tests.support.finished_runs import finished, history
 
 SETTINGS: dict[str, Any] = {
     "scheme": "global",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.reference import assert_same_bits
 
 from benchmarks.chaos import leftovers, oracle
 from benchmarks.chaos.plan import Plan
 from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
+from tests.support.reference import assert_same_bits
 from top_server.record import checkpoint
 
 ARRAYS = {"weight": np.zeros(3, np.float32)}

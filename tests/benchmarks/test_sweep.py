@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import sweep
 import tomli_w
-from support.finished_runs import finished
 
 from fedgsp.errors import ConfigError
+from tests.support.finished_runs import finished
 
 RUN = {"scheme": "hcct", "task": "digits", "rounds": 2, "clients": 2, "local_nodes": 1}
 

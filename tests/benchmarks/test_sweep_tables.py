@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import sweep_tables
-from support.finished_runs import finished
+
+from tests.support.finished_runs import finished
 
 SETTINGS = {"scheme": "hcct", "task": "digits"}
 HEAD = 2  # lines

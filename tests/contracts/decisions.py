@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from support.weights import some_weights
 
 from contracts.declarations import check_declaration
 from fedgsp.model_store import ModelStore
+from tests.support.weights import some_weights
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.merging import MERGES, MergeSettings, Merging

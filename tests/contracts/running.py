@@ -10,10 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.local_work import CrossEntropy, local_work, mlp, samples, settings
-from support.scene import hosted, scene
-from support.staged import stage
-from support.weights import some_weights
 
 from contracts.declarations import check_declaration
 from fedgsp.aggregations import AGGREGATIONS
@@ -30,6 +26,10 @@ from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training.base import Algorithm
 from fedgsp_node.training.control import Control, StoppedError
 from group_manager.aggregations import Aggregation, make
+from tests.support.local_work import CrossEntropy, local_work, mlp, samples, settings
+from tests.support.scene import hosted, scene
+from tests.support.staged import stage
+from tests.support.weights import some_weights
 from top_server.profiles import PROFILES
 
 

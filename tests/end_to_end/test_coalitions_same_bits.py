@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import Finished, nodes, play, settings
-from support.coming_and_going import NEW, RESTARTED, play_with_a_restart, play_with_newcomers
-from support.gated_task import GatedBlobs
-from support.managers_here import managers_here
-from support.option_kinds import by_kind
-from support.reference_coalitions import CoalitionReference
-from support.reference_discriminators import Discriminators
-from support.reference_groups import Played, assert_equals
-from support.trainings import numbers
 
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
+from tests.support.cluster import Finished, nodes, play, settings
+from tests.support.coming_and_going import NEW, RESTARTED, play_with_a_restart, play_with_newcomers
+from tests.support.gated_task import GatedBlobs
+from tests.support.managers_here import managers_here
+from tests.support.option_kinds import by_kind
+from tests.support.reference_coalitions import CoalitionReference
+from tests.support.reference_discriminators import Discriminators
+from tests.support.reference_groups import Played, assert_equals
+from tests.support.trainings import numbers
 
 SEVEN = range(7)
 LAYOUTS = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support.cluster import Finished, play
-from support.gated_task import ALPHA, GatedBlobs, gated_settings, host
-from support.managers_here import managers_here
-from support.reference import assert_same_bits
-from support.reference_coalitions import CoalitionReference
-from support.reference_groups import Played, assert_final_models
-from support.trainings import numbers
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
+from tests.support.cluster import Finished, play
+from tests.support.gated_task import ALPHA, GatedBlobs, gated_settings, host
+from tests.support.managers_here import managers_here
+from tests.support.reference import assert_same_bits
+from tests.support.reference_coalitions import CoalitionReference
+from tests.support.reference_groups import Played, assert_final_models
+from tests.support.trainings import numbers
 from top_server.choosing import NAMES, choose
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGES

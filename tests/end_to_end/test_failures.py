@@ -7,8 +7,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from support.cluster import nodes, play, settings
-from support.reference import Reference, assert_same_bits
 
 from fedgsp.errors import PeerError
 from fedgsp.messages import Described, Evaluate, Evaluated, Order
@@ -16,11 +14,13 @@ from fedgsp.settings.node import NodeSettings
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
+from tests.support.cluster import nodes, play, settings
+from tests.support.reference import Reference, assert_same_bits
 from top_server.record.checkpoint import load
 from top_server.record.journal import Event
 
 EIGHT = range(8)
-FAULTY = "support.faulty_task:FaultyDigits"
+FAULTY = "tests.support.faulty_task:FaultyDigits"
 
 
 def faulty(tmp_path: Path, **options: str) -> tuple[dict[str, object], list[NodeSettings]]:

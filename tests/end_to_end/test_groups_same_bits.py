@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Finished, nodes, play, settings
-from support.option_kinds import by_kind
-from support.processes import top_server
-from support.reference_groups import GroupReference, Played, assert_equals
 
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
+from tests.support.cluster import Finished, nodes, play, settings
+from tests.support.option_kinds import by_kind
+from tests.support.processes import top_server
+from tests.support.reference_groups import GroupReference, Played, assert_equals
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.cluster import Finished, play, settings
-from support.reference import assert_same_bits
 
 from fedgsp.settings.node import NodeSettings
+from tests.support.cluster import Finished, play, settings
+from tests.support.reference import assert_same_bits
 from top_server.record.checkpoint import load
 
 ROOT = Path(__file__).parents[2]

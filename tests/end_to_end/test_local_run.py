@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Finished, play
-from support.gated_task import gated_settings, host, oracle
-from support.managers_here import managers_here
-from support.reference_groups import assert_equals
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.files import dump, load
 from fedgsp.settings.run import RunConfig
+from tests.support.cluster import Finished, play
+from tests.support.gated_task import gated_settings, host, oracle
+from tests.support.managers_here import managers_here
+from tests.support.reference_groups import assert_equals
 from top_server import cli
 from top_server.baseline import local_run
 from top_server.record.directory import RunDirectory

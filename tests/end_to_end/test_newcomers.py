@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.coming_and_going import JOINS, NEW, play_with_newcomers
-from support.gated_task import ALPHA, oracle
-from support.reference_groups import assert_equals, assert_final_models
+
+from tests.support.coming_and_going import JOINS, NEW, play_with_newcomers
+from tests.support.gated_task import ALPHA, oracle
+from tests.support.reference_groups import assert_equals, assert_final_models
 
 
 @pytest.mark.parametrize("start", ["mean", "initial"])

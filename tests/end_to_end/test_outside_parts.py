@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.installed import install
-from support.processes import Process, node, top_server
-from support.reference import assert_same_bits
 
+from tests.support.installed import install
+from tests.support.processes import Process, node, top_server
+from tests.support.reference import assert_same_bits
 from top_server.record.checkpoint import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.cluster import play
-from support.coming_and_going import RESTARTED, play_with_a_restart
-from support.gated_task import ALPHA, gated_settings, host, oracle
-from support.reference_groups import assert_equals, assert_final_models
 
+from tests.support.cluster import play
+from tests.support.coming_and_going import RESTARTED, play_with_a_restart
+from tests.support.gated_task import ALPHA, gated_settings, host, oracle
+from tests.support.reference_groups import assert_equals, assert_final_models
 from top_server.record.checkpoint import load
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import play
-from support.gated_task import gated_settings, host
-from support.managers_here import managers_here
-from support.option_kinds import by_kind
 
 from fedgsp.messages import Failure, FailureCode, Order, Train, Trained
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.worker import Uploader, Worker
+from tests.support.cluster import play
+from tests.support.gated_task import gated_settings, host
+from tests.support.managers_here import managers_here
+from tests.support.option_kinds import by_kind
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
 

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
-from support.processes import Process, assert_gone, node, running, top_server
-from support.reference import assert_same_bits
 
 from fedgsp.lifecycle import python_module
+from tests.support.processes import Process, assert_gone, node, running, top_server
+from tests.support.reference import assert_same_bits
 from top_server.record.checkpoint import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import Finished, play
-from support.coming_and_going import away_between
-from support.gated_task import gated_settings, host
-from support.managers_here import managers_here
-from support.reference import assert_same_bits
 
 from fedgsp.messages import Describe, Discriminate, Evaluate, Order, Work
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.worker import Uploader, Worker
+from tests.support.cluster import Finished, play
+from tests.support.coming_and_going import away_between
+from tests.support.gated_task import gated_settings, host
+from tests.support.managers_here import managers_here
+from tests.support.reference import assert_same_bits
 from top_server.record.checkpoint import load
 from top_server.record.journal import Event
 

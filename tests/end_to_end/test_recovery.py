@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import nodes, play, settings
-from support.coming_and_going import away_between
-from support.reference import Reference, assert_same_bits
 
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.tasks import load_task
+from tests.support.cluster import nodes, play, settings
+from tests.support.coming_and_going import away_between
+from tests.support.reference import Reference, assert_same_bits
 from top_server.record.journal import Event
 
 TRAIN = Clients.train

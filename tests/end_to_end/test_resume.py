@@ -9,12 +9,12 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
-from support.cluster import nodes, play, settings
-from support.ports import free_ports, range_of
-from support.processes import assert_gone, node, running, top_server
 
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
+from tests.support.cluster import nodes, play, settings
+from tests.support.ports import free_ports, range_of
+from tests.support.processes import assert_gone, node, running, top_server
 from top_server.record.checkpoint import load
 
 CLIENTS, ROUNDS = 6, 3

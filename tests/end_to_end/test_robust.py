@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import play
-from support.gated_task import GatedBlobs, gated_settings, host
-from support.managers_here import managers_here
-from support.reference import Reference, assert_same_bits, median
+
+from tests.support.cluster import play
+from tests.support.gated_task import GatedBlobs, gated_settings, host
+from tests.support.managers_here import managers_here
+from tests.support.reference import Reference, assert_same_bits, median
 
 #: Of five models, who trims two at either end leaves the median.
 OPTIONS = {"median": {}, "trimmed-mean": {"trim": "0.4"}}

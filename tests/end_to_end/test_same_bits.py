@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import nodes, play, settings
-from support.reference import Reference, State, assert_same_bits
 
 from fedgsp import windows
 from fedgsp_node import attachment
 from fedgsp_node.tasks import load_task
+from tests.support.cluster import nodes, play, settings
+from tests.support.reference import Reference, State, assert_same_bits
 
 EIGHT = range(8)
 LAYOUTS = {
@@ -102,7 +102,7 @@ async def test_fedavg_equals_the_oracle(tmp_path: Path, layout: str) -> None:
 
 
 async def test_batch_norm_buffers_are_averaged_and_counters_kept(tmp_path: Path) -> None:
-    task = "support.batch_norm_task:Task"
+    task = "tests.support.batch_norm_task:Task"
     oracle = Reference(load_task(task, {}), range(4), rounds=2, beta=2, sampling_rate=1.0)
     expected = oracle.play_fedgsp()
     hosts = [dataclasses.replace(node, task=task, task_option={}) for node in nodes([0, 1], [2, 3])]

@@ -7,8 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from support import toy_task
-from support.processes import node, top_server
+
+from tests.support import toy_task
+from tests.support.processes import node, top_server
 
 
 def copies(folder: Path) -> None:

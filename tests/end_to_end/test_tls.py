@@ -14,10 +14,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from support.certificates import Authority, unchecked
-from support.cluster import nodes, play, settings
-from support.reference import Reference, assert_same_bits
-from support.serving import serving
 
 from fedgsp.channels import Channels, describe
 from fedgsp.errors import PeerError
@@ -26,6 +22,10 @@ from fedgsp.tls import Tls
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from group_manager import server as manager_server
+from tests.support.certificates import Authority, unchecked
+from tests.support.cluster import nodes, play, settings
+from tests.support.reference import Reference, assert_same_bits
+from tests.support.serving import serving
 from top_server.grouping_service import servicer as grouping_service
 from top_server.record.journal import Event
 
@@ -136,7 +136,7 @@ async def test_a_node_and_a_top_server_of_which_one_has_tls_do_not_meet_and_the_
 ) -> None:
     async with serving(tls=doors.tls if dialled else None) as top:
         files = doors.settings if dials else {}
-        task = "support.batch_norm_task:Task"
+        task = "tests.support.batch_norm_task:Task"
         alone = NodeSettings(top_server=top.address, task=task, clients="3", connect_timeout=0.1, **files)
         with pytest.raises(PeerError, match=f"no top server at {top.address} .*{said}"):
             await node_server.run(alone)

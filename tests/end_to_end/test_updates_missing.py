@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import play
-from support.gated_task import ALPHA, gated_settings, host, oracle
 
 from fedgsp.messages import Failure, FailureCode, ModelRef, Order, TensorSpec, Train, Trained
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Learned
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.worker import Uploader, Worker
+from tests.support.cluster import play
+from tests.support.gated_task import ALPHA, gated_settings, host, oracle
 
 GOOD = Worker._reveal
 

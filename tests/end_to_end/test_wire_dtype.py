@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import nodes, play, settings
-from support.reference import Reference, State, assert_same_bits
-from support.reference_groups import GroupReference, assert_equals
 
 from fedgsp_node.tasks import load_task
+from tests.support.cluster import nodes, play, settings
+from tests.support.reference import Reference, State, assert_same_bits
+from tests.support.reference_groups import GroupReference, assert_equals
 
 TASK = {"clients": "8"}
 LAYOUTS = {"two nodes": [range(4), range(4, 8)], "mixed up": [[7, 0, 3], [1, 2], [4, 5, 6]]}

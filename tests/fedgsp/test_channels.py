@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from support.serving import nobody, serving
-from support.wall import wall
 
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe, refuse, start_server
 from fedgsp.errors import ConfigError
+from tests.support.serving import nobody, serving
+from tests.support.wall import wall
 
 
 def _has_ipv6() -> bool:

@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from support.certificates import SERVERS, Authority, unchecked
-from support.serving import serving
 
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe, start_server
 from fedgsp.tls import Tls
+from tests.support.certificates import SERVERS, Authority, unchecked
+from tests.support.serving import serving
 
 #: Hosts that are not the machine's own: a certificate for them does not cover where it is dialled.
 ELSEWHERE = ["198.51.100.1", "elsewhere.example.org"]

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.weights import TENSORS
 
 from fedgsp import chunks, wire
 from fedgsp.messages import ModelHeader, ModelRef
 from fedgsp.v1 import model_pb2
+from tests.support.weights import TENSORS
 
 HEADER = ModelHeader(ModelRef("m", 40), TENSORS)
 

@@ -8,16 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.holders import (
-    PLENTY,
-    answer_to,
-    answer_to_upload,
-    data,
-    digest,
-    header,
-    serving_store,
-)
-from support.weights import TENSORS, some_weights, vector
 
 from fedgsp.encoding import Decoder, encoded, rounded, wire_bytes
 from fedgsp.memory import room
@@ -26,6 +16,16 @@ from fedgsp.model_service import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import CHUNK_BYTES
 from fedgsp.weights import Weights, padded_bytes
+from tests.support.holders import (
+    PLENTY,
+    answer_to,
+    answer_to_upload,
+    data,
+    digest,
+    header,
+    serving_store,
+)
+from tests.support.weights import TENSORS, some_weights, vector
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 layouts = st.lists(st.tuples(st.sampled_from(["float32", "float32", "float64", "float16", "int8"]), shapes)).map(

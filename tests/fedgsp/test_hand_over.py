@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.handed_over import ELEMENTS, LARGE, fetched, unknown, uploaded, windows_open
-from support.holders import PLENTY, serving_store
-from support.weights import some_weights, vector
 
 from fedgsp import chunks, spill, windows
 from fedgsp.encoding import rounded, wire_bytes
@@ -22,6 +19,9 @@ from fedgsp.messages import TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.windows import SLOT_BYTES
+from tests.support.handed_over import ELEMENTS, LARGE, fetched, unknown, uploaded, windows_open
+from tests.support.holders import PLENTY, serving_store
+from tests.support.weights import some_weights, vector
 
 pytestmark = [
     pytest.mark.skipif(not windows.machine(), reason="no windows on this system"),

@@ -10,10 +10,6 @@ from typing import Any
 import grpc.aio
 import numpy as np
 import pytest
-from support.handed_over import ELEMENTS, LARGE, a_window, offering, unknown
-from support.holders import PLENTY, Says, refused, registered, serving_store
-from support.serving import serving
-from support.weights import some_weights, vector
 
 from fedgsp import channels, chunks, model_streams, windows
 from fedgsp.messages import FailureCode
@@ -21,6 +17,10 @@ from fedgsp.model_service import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
 from fedgsp.windows import SLOT_BYTES
+from tests.support.handed_over import ELEMENTS, LARGE, a_window, offering, unknown
+from tests.support.holders import PLENTY, Says, refused, registered, serving_store
+from tests.support.serving import serving
+from tests.support.weights import some_weights, vector
 
 pytestmark = [
     pytest.mark.skipif(not windows.machine(), reason="no windows on this system"),

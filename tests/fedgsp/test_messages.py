@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
-from support.values import KINDS
 
 from fedgsp import messages
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.v1 import failure_pb2, group_pb2, membership_pb2, model_pb2, order_pb2
+from tests.support.values import KINDS
 
 FILES: list[FileDescriptor] = [
     module.DESCRIPTOR for module in (failure_pb2, model_pb2, membership_pb2, order_pb2, group_pb2)

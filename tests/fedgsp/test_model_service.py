@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.holders import (
+from xxhash import xxh3_128
+
+from fedgsp import model_service, model_streams
+from fedgsp.channels import Channels, start_server
+from fedgsp.messages import Failure, FailureCode, TensorSpec
+from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.model_store import ModelStore
+from fedgsp.model_streams import CHUNK_BYTES
+from fedgsp.v1 import model_pb2
+from fedgsp.weights import Weights, WeightsError
+from tests.support.holders import (
     BYTES,
     PLENTY,
     WEIGHTS,
@@ -24,19 +34,9 @@ from support.holders import (
     registered,
     serving_store,
 )
-from support.serving import nobody, serving
-from support.wall import wall
-from support.weights import TENSORS, some_weights, vector
-from xxhash import xxh3_128
-
-from fedgsp import model_service, model_streams
-from fedgsp.channels import Channels, start_server
-from fedgsp.messages import Failure, FailureCode, TensorSpec
-from fedgsp.model_service import ModelServicer, fetch, upload
-from fedgsp.model_store import ModelStore
-from fedgsp.model_streams import CHUNK_BYTES
-from fedgsp.v1 import model_pb2
-from fedgsp.weights import Weights, WeightsError
+from tests.support.serving import nobody, serving
+from tests.support.wall import wall
+from tests.support.weights import TENSORS, some_weights, vector
 
 # --- what goes right
 

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scripted import let_others_run
-from support.weights import some_weights
 
 from fedgsp import model_store
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError
+from tests.support.scripted import let_others_run
+from tests.support.weights import some_weights
 
 LOST = Failure(FailureCode.NODE_LOST, "its node is gone")
 

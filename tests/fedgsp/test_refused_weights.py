@@ -5,7 +5,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from support.holders import (
+
+from fedgsp import model_streams
+from fedgsp.messages import Failure, FailureCode, TensorSpec
+from fedgsp.model_service import upload
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import model_pb2
+from fedgsp.weights import Weights
+from tests.support.holders import (
     BYTES,
     PLENTY,
     WEIGHTS,
@@ -17,14 +24,7 @@ from support.holders import (
     refused,
     serving_store,
 )
-from support.weights import TENSORS, vector
-
-from fedgsp import model_streams
-from fedgsp.messages import Failure, FailureCode, TensorSpec
-from fedgsp.model_service import upload
-from fedgsp.model_store import ModelStore
-from fedgsp.v1 import model_pb2
-from fedgsp.weights import Weights
+from tests.support.weights import TENSORS, vector
 
 # --- streams that are refused, whoever says them
 

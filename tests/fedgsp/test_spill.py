@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.holders import PLENTY, serving_store
-from support.weights import some_weights, vector
 
 from fedgsp import spill
 from fedgsp.aggregation import Mean
@@ -15,6 +13,8 @@ from fedgsp.model_service import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room, walk
 from fedgsp.weights import Weights, WeightsError, check_finite
+from tests.support.holders import PLENTY, serving_store
+from tests.support.weights import some_weights, vector
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are counted as Linux does")
 

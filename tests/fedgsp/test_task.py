@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
 
 from fedgsp.errors import TaskError
 from fedgsp.task import Split
+from tests.support.blobs_task import Blobs
 
 
 def histogram(y: np.ndarray) -> list[int]:

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.certificates import SERVERS, Authority
 
 from fedgsp.errors import ConfigError
 from fedgsp.tls import Tls, TlsFiles, handshake_failure, load, tls_files
+from tests.support.certificates import SERVERS, Authority
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tls.md"
 

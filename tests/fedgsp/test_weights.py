@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.weights import TENSORS, some_weights
 from xxhash import xxh3_128
 
 from fedgsp.messages import FailureCode, TensorSpec
@@ -22,6 +21,7 @@ from fedgsp.weights import (
     nbytes,
     total_bytes,
 )
+from tests.support.weights import TENSORS, some_weights
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 layouts = st.lists(st.tuples(st.sampled_from(sorted(DTYPES)), shapes, st.booleans()), min_size=0, max_size=6).map(

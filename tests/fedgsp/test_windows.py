@@ -10,10 +10,10 @@ import sys
 from typing import Any
 
 import pytest
-from support.handed_over import a_window
 
 from fedgsp import windows
 from fedgsp.windows import WINDOW_BYTES
+from tests.support.handed_over import a_window
 
 pytestmark = [
     pytest.mark.skipif(not windows.machine(), reason="no windows on this system"),

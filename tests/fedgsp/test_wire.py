@@ -6,7 +6,6 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.values import KINDS, values_of
 
 from fedgsp import wire
 from fedgsp.messages import (
@@ -30,6 +29,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.v1 import failure_pb2, group_pb2, membership_pb2, model_pb2, order_pb2
+from tests.support.values import KINDS, values_of
 
 MODULES = (failure_pb2, model_pb2, membership_pb2, order_pb2, group_pb2)
 few = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])

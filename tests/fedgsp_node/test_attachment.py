@@ -13,10 +13,6 @@ from typing import Any
 import grpc.aio
 import numpy as np
 import pytest
-from support.blobs_task import Blobs
-from support.scripted import let_others_run
-from support.serving import nobody, serving
-from support.toy_task import Toy
 
 from fedgsp import Task, wire
 from fedgsp.channels import Channels, start_server
@@ -64,6 +60,10 @@ from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from group_manager.members import Members, Session
 from group_manager.servicers import GroupServicer, OrderServicer
+from tests.support.blobs_task import Blobs
+from tests.support.scripted import let_others_run
+from tests.support.serving import nobody, serving
+from tests.support.toy_task import Toy
 
 SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)
 ENDLESS = TrainingSettings("sgd", 10**9, 7, 0.0, seed=3)
@@ -325,7 +325,9 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(again, "m0", "run"), server)
 
     async with manager() as m, serving(register_top_server) as top:
-        settings = NodeSettings(top_server=top.address, task="support.batch_norm_task:Task", clients="3", name="n0")
+        settings = NodeSettings(
+            top_server=top.address, task="tests.support.batch_norm_task:Task", clients="3", name="n0"
+        )
         living = asyncio.create_task(server.run(settings))
         assert await m.members.wait_for({"n0"}, 20) == set()
         await m.served.server.stop(None)

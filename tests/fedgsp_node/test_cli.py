@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.certificates import Authority
 
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp.settings.node import NodeSettings, parse_clients
 from fedgsp_node import cli, server
 from fedgsp_node.server import credentials
+from tests.support.certificates import Authority
 
 
 @pytest.mark.parametrize(

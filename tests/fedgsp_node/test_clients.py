@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
-from support.reference import Reference, assert_same_bits
-from support.toy_task import Toy
 from torch import nn
 
 from fedgsp import ClientData, Split
@@ -23,6 +20,9 @@ from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
+from tests.support.reference import Reference, assert_same_bits
+from tests.support.toy_task import Toy
 
 #: No client's last batch is of one sample, of which there is no variance to normalise by.
 SETTINGS = TrainingSettings("sgd", 2, 7, 0.05, seed=11)

@@ -12,10 +12,6 @@ import grpc.aio
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
-from support.scripted import let_others_run
-from support.serving import serving
-from support.working import HERE, Node, node, why_not
 
 from fedgsp import ClientData, Split
 from fedgsp.channels import Channels
@@ -41,6 +37,10 @@ from fedgsp_node.fetching import Fetcher
 from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control
 from fedgsp_node.worker import Worker
+from tests.support.blobs_task import Blobs
+from tests.support.scripted import let_others_run
+from tests.support.serving import serving
+from tests.support.working import HERE, Node, node, why_not
 
 #: Client c of the blobs has 10 + c samples of 6 numbers, in 3 classes.
 PAIRS = DiscriminatorSettings(samples=5, steps=2, batch_size=4, learning_rate=0.1, seed=3)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.blobs_task import Blobs
 
 from fedgsp.errors import TaskError
 from fedgsp.task import Split
 from fedgsp_node.discriminators import samples_of, split
 from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
 
 
 class Encoded(Blobs):

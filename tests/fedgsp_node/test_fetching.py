@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.scripted import let_others_run
-from support.serving import nobody, serving
-from support.weights import TENSORS, some_weights, vector
 
 from fedgsp.channels import Channels, start_server
 from fedgsp.messages import Failure, FailureCode, Source, SourceKind, Start
@@ -21,6 +18,9 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.fetching import Fetched, Fetcher
+from tests.support.scripted import let_others_run
+from tests.support.serving import nobody, serving
+from tests.support.weights import TENSORS, some_weights, vector
 
 SIZE = 40
 

@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 import grpc.aio
 import numpy as np
 import pytest
-from support.serving import serving
-from support.weights import TENSORS, some_weights, vector
 
 from fedgsp.channels import Channels
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
@@ -18,6 +16,8 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.fetching import Fetcher
+from tests.support.serving import serving
+from tests.support.weights import TENSORS, some_weights, vector
 
 #: Larger than the model of TENSORS, which bounds what is taken of that.
 LARGE = vector(1000)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.blobs_task import Blobs
-from support.local_work import MODELS
 from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp_node.clients import Clients
 from fedgsp_node.model_check import check_model
+from tests.support.blobs_task import Blobs
+from tests.support.local_work import MODELS
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.weights import TENSORS, some_weights
 
 from fedgsp.messages import FailureCode
 from fedgsp.model_store import ModelStore
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.personal import PersonalState
+from tests.support.weights import TENSORS, some_weights
 
 
 class Node:

@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
 
 from fedgsp.errors import TaskError
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node import parts
 from fedgsp_node.parts import Parts
+from tests.support.blobs_task import Blobs
 
 
 class Counting(Blobs):

@@ -9,10 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
-from support.toy_task import SAMPLES, TARGETS, Toy
-from support.trainings import ADAPTING, ALGORITHMS, HEADED, KEEPING
-from support.working import HERE, Node, node, why_not
 from torch import nn
 
 from fedgsp import ClientData, Split
@@ -25,6 +21,10 @@ from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal import PERSONAL_MODEL
 from fedgsp_node.torch_weights import bind
 from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
+from tests.support.toy_task import SAMPLES, TARGETS, Toy
+from tests.support.trainings import ADAPTING, ALGORITHMS, HEADED, KEEPING
+from tests.support.working import HERE, Node, node, why_not
 
 ROUND = 4
 PLAIN = [name for name in ALGORITHMS if name not in (*ADAPTING, *KEEPING, *HEADED)]

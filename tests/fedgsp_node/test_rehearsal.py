@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
 
 from fedgsp.errors import TaskError
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
 
 
 def task_with(**methods: Any) -> Task:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from support.working import HERE, OWN, ROUND, SETTINGS, node
-
 from fedgsp.messages import Order, OrderKey, Release, Start, Train
+from tests.support.working import HERE, OWN, ROUND, SETTINGS, node
 
 
 async def test_a_result_that_its_group_lets_go_leaves_the_model_that_it_started_from() -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from support.scripted import let_others_run
 
 from fedgsp import memory
 from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control, StoppedError
+from tests.support.scripted import let_others_run
 
 
 @dataclass

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
 from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 from fedgsp_node.torch_weights import as_tensor, bind, bound, tensor_specs, weights_of
+from tests.support.blobs_task import Blobs
 
 
 class _Everything(nn.Module):

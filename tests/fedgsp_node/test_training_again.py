@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.trainings import KEEPING
-from support.working import HERE, Node, node
 
 from fedgsp.messages import Start, Train, TrainingSettings
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL
+from tests.support.trainings import KEEPING
+from tests.support.working import HERE, Node, node
 
 #: What a client keeps to itself, and with which algorithm, and whether its head is its own.
 KINDS = pytest.mark.parametrize(

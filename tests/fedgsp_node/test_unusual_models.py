@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support.blobs_task import Blobs
-from support.trainings import ALGORITHMS
 from torch import nn
 
 from fedgsp.messages import Failure, FailureCode, TrainingSettings
@@ -17,6 +15,8 @@ from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
+from tests.support.trainings import ALGORITHMS
 
 BATCH, RATE = 7, 0.05
 SETTINGS = TrainingSettings("sgd", 2, BATCH, RATE, seed=11)

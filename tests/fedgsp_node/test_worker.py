@@ -7,9 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-from support.blobs_task import Blobs
-from support.scripted import let_others_run
-from support.working import HERE, ROUND, SETTINGS, node, training, why_not
 
 from fedgsp.messages import (
     Cancel,
@@ -28,6 +25,9 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp_node.training.control import Control
+from tests.support.blobs_task import Blobs
+from tests.support.scripted import let_others_run
+from tests.support.working import HERE, ROUND, SETTINGS, node, training, why_not
 
 
 class Gate:

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.blobs_task import Blobs
-from support.working import HERE, OWN, ROUND, SETTINGS, Node, node, training, why_not
 
 from fedgsp.encoding import rounded
 from fedgsp.messages import (
@@ -33,6 +31,8 @@ from fedgsp_node.clients import Clients
 from fedgsp_node.personal import HEAD
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
+from tests.support.blobs_task import Blobs
+from tests.support.working import HERE, OWN, ROUND, SETTINGS, Node, node, training, why_not
 
 
 def personal(start: str, produces: str, **changes: Any) -> Train:

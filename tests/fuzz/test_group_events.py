@@ -12,10 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
-from support.recorder import Recorder
-from support.serving import nobody, serving
-from support.weights import TENSORS
 
 from fedgsp import model_streams, wire
 from fedgsp.errors import PeerError
@@ -43,6 +39,10 @@ from fedgsp.model_service import ModelServicer, fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2
 from fedgsp.weights import Weights, WeightsError
+from tests.support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
+from tests.support.recorder import Recorder
+from tests.support.serving import nobody, serving
+from tests.support.weights import TENSORS
 from top_server.grouping import GroupingRequest
 from top_server.grouping_service.client import assign
 from top_server.groups.task import Trace

@@ -15,8 +15,6 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fuzzing import fuzzed, heard, near, path, said, soon, unharmed, until
-from support.real_manager import REF, REPORTS, START, Manager, manager, node, parrot, request
 
 from fedgsp import wire
 from fedgsp.messages import (
@@ -37,6 +35,8 @@ from fedgsp.messages import (
 from fedgsp.programs import PROGRAMS
 from fedgsp.v1 import group_pb2, group_pb2_grpc
 from group_manager import servicers
+from tests.support.fuzzing import fuzzed, heard, near, path, said, soon, unharmed, until
+from tests.support.real_manager import REF, REPORTS, START, Manager, manager, node, parrot, request
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 

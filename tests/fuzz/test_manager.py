@@ -13,21 +13,6 @@ import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.blobs_task import Blobs
-from support.fuzzing import (
-    ENDINGS,
-    MOMENT_S,
-    check_refusal,
-    fuzzed,
-    heard,
-    path,
-    said,
-    say,
-    soon,
-    unharmed,
-    until,
-)
-from support.real_manager import ATTACH, KEY, MADE, REF, REPORTS, SETTINGS, START, manager, node, parrot, request
 
 from fedgsp import channels, wire
 from fedgsp.channels import Channels
@@ -58,6 +43,21 @@ from fedgsp.v1 import order_pb2
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
+from tests.support.blobs_task import Blobs
+from tests.support.fuzzing import (
+    ENDINGS,
+    MOMENT_S,
+    check_refusal,
+    fuzzed,
+    heard,
+    path,
+    said,
+    say,
+    soon,
+    unharmed,
+    until,
+)
+from tests.support.real_manager import ATTACH, KEY, MADE, REF, REPORTS, SETTINGS, START, manager, node, parrot, request
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 

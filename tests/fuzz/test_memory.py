@@ -12,17 +12,17 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 import pytest
-from support.blobs_task import Blobs
-from support.fuzzing import heard, path, say, soon, until
-from support.hellos import hello, membership
-from support.holders import BYTES, data, header, serving_store
-from support.real_manager import ATTACH, REPORTS, manager, node, request
-from support.serving import serving
 
 from fedgsp import wire
 from fedgsp.messages import Describe, Evaluate, NodeMessage, Order, OrderKey, Release, SendUp, Train
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2_grpc
+from tests.support.blobs_task import Blobs
+from tests.support.fuzzing import heard, path, say, soon, until
+from tests.support.hellos import hello, membership
+from tests.support.holders import BYTES, data, header, serving_store
+from tests.support.real_manager import ATTACH, REPORTS, manager, node, request
+from tests.support.serving import serving
 from top_server.grouping_service.servicer import GroupingServicer
 from top_server.nodes.servicer import MembershipServicer
 

@@ -12,7 +12,13 @@ import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fuzzing import (
+
+from fedgsp import model_service, model_streams
+from fedgsp.model_service import fetch, upload
+from fedgsp.model_store import ModelStore
+from fedgsp.v1 import model_pb2
+from fedgsp.weights import Weights, WeightsError
+from tests.support.fuzzing import (
     ENDINGS,
     MOMENT_S,
     check_refusal,
@@ -26,15 +32,9 @@ from support.fuzzing import (
     unharmed,
     until,
 )
-from support.holders import BYTES, WEIGHTS, data, digest, header, serving_store
-from support.serving import serving
-from support.weights import TENSORS
-
-from fedgsp import model_service, model_streams
-from fedgsp.model_service import fetch, upload
-from fedgsp.model_store import ModelStore
-from fedgsp.v1 import model_pb2
-from fedgsp.weights import Weights, WeightsError
+from tests.support.holders import BYTES, WEIGHTS, data, digest, header, serving_store
+from tests.support.serving import serving
+from tests.support.weights import TENSORS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 

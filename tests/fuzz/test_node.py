@@ -17,10 +17,6 @@ import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.blobs_task import Blobs
-from support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
-from support.serving import serving
-from support.working import HERE, SETTINGS, node, training, why_not
 
 from fedgsp import wire
 from fedgsp.channels import Channels
@@ -65,6 +61,10 @@ from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from group_manager.members import Members
 from group_manager.servicers import OrderServicer
+from tests.support.blobs_task import Blobs
+from tests.support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
+from tests.support.serving import serving
+from tests.support.working import HERE, SETTINGS, node, training, why_not
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 

@@ -14,9 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fuzzing import ENDINGS, MOMENT_S, check_refusal, fuzzed, heard, path, said, say, soon, unharmed, until
-from support.hellos import hello, membership
-from support.serving import serving
 
 from fedgsp import channels, wire
 from fedgsp.messages import (
@@ -30,6 +27,21 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2, membership_pb2_grpc
+from tests.support.fuzzing import (
+    ENDINGS,
+    MOMENT_S,
+    check_refusal,
+    fuzzed,
+    heard,
+    path,
+    said,
+    say,
+    soon,
+    unharmed,
+    until,
+)
+from tests.support.hellos import hello, membership
+from tests.support.serving import serving
 from top_server.grouping import GROUPINGS
 from top_server.grouping_service.servicer import GroupingServicer
 from top_server.nodes.servicer import MembershipServicer

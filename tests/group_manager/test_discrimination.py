@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scripted_networks import numbers, plan, stack
 
 from fedgsp.discriminators import UNKNOWN
 from fedgsp.messages import Discriminated, TensorSpec
 from fedgsp.weights import Weights
 from group_manager.discrimination import Networks, PairedNetworks, SharedNetwork, networks
+from tests.support.scripted_networks import numbers, plan, stack
 
 NOBODY: set[int] = set()
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from support.faults import Faults
-from support.scene import MANAGER, Scene, hosted, scene
-from support.scripted import let_others_run, model
-
 from fedgsp.messages import Cancel, GroupEvent, Initialise, Release, Train, TrainingSettings
 from group_manager.group import Group
+from tests.support.faults import Faults
+from tests.support.scene import MANAGER, Scene, hosted, scene
+from tests.support.scripted import let_others_run, model
 
 MEMBERS = hosted(n1=[0])
 

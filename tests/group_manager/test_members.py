@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.clock import Clock
-from support.scripted import let_others_run
 
 from fedgsp.messages import (
     Describe,
@@ -21,6 +19,8 @@ from fedgsp.messages import (
     Progress,
 )
 from group_manager.members import Members, Session
+from tests.support.clock import Clock
+from tests.support.scripted import let_others_run
 
 KEY = OrderKey(1, "train", 0, 0)
 ORDER = Order(KEY, 3, Describe())

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.real_manager import request
 
 from fedgsp.messages import MOST_CLIENT, MOST_SAMPLES, FinishedHop, Member, ModelRef, Part
 from group_manager.requests import MOST_LOST, MOST_STALL_S, refusal
+from tests.support.real_manager import request
 
 MODEL, OTHER, NAMELESS = ModelRef("model"), ModelRef("other"), ModelRef("")
 MEMBERS = (Member(0, "n0", "", 5), Member(1, "n1", "", 7))

@@ -10,10 +10,6 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 import pytest
-from support.faults import Faults
-from support.scene import MANAGER, Scene, hosted, relayed, scene
-from support.scripted import TENSORS, let_others_run, model, value_of
-from support.serving import serving
 
 from fedgsp import windows, wire
 from fedgsp.messages import (
@@ -42,6 +38,10 @@ from group_manager import servicers
 from group_manager.group import Group
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
+from tests.support.faults import Faults
+from tests.support.scene import MANAGER, Scene, hosted, relayed, scene
+from tests.support.scripted import TENSORS, let_others_run, model, value_of
+from tests.support.serving import serving
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
 KEY = OrderKey(1, "describe", 0, 0)

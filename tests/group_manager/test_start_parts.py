@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.scene import Scene, hosted, scene
-from support.scripted import model
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Member, ModelRef, Part, PartLost
+from tests.support.scene import Scene, hosted, scene
+from tests.support.scripted import model
 
 TWO_NODES = hosted(n1=[0], n2=[1])
 START = ModelRef("mean of the parts")

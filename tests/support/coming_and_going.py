@@ -8,11 +8,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from support.cluster import Finished, play
-from support.gated_task import GATES, gated_settings, host
-
 from fedgsp.settings.node import NodeSettings
 from fedgsp_node import server as node_server
+from tests.support.cluster import Finished, play
+from tests.support.gated_task import GATES, gated_settings, host
 from top_server.record.journal import Event
 
 #: Hosted by the node that is restarted in the middle of round 2, when they have trained; the others wait that long.

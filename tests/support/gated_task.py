@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.blobs_task import Blobs
-from support.cluster import nodes, settings
-from support.reference_groups import GroupReference
 from torch import nn
 
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
+from tests.support.blobs_task import Blobs
+from tests.support.cluster import nodes, settings
+from tests.support.reference_groups import GroupReference
 
-TASK = "support.gated_task:GatedBlobs"
+TASK = "tests.support.gated_task:GatedBlobs"
 CLIENTS = {"clients": "6"}
 #: Whoever trains behind a gate waits until it is set.
 GATES: defaultdict[str, threading.Event] = defaultdict(threading.Event)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 
-from support.holders import PLENTY, serving_store
-from support.weights import some_weights, vector
-
 from fedgsp import windows, wire
 from fedgsp.messages import ModelHeader, ModelRef
 from fedgsp.model_service import fetch, upload
@@ -15,6 +12,8 @@ from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights
 from fedgsp.windows import WINDOW_BYTES
+from tests.support.holders import PLENTY, serving_store
+from tests.support.weights import some_weights, vector
 
 #: Through every slot more than once, and not a whole number of slots.
 ELEMENTS = (2 * WINDOW_BYTES + 12_345 * 4) // 4

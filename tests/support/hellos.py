@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from support.recorder import Recorder
-from support.weights import TENSORS
-
 from fedgsp.messages import PROTOCOL, Hello, HostedClient, RelayMode
+from tests.support.recorder import Recorder
+from tests.support.weights import TENSORS
 from top_server.nodes.membership import Membership
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from support.serving import serving
-from support.weights import TENSORS, some_weights
 
 from fedgsp import wire
 from fedgsp.messages import Failure, ModelHeader, ModelRef, TensorSpec
@@ -18,6 +16,8 @@ from fedgsp.model_service import ModelServicer, fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
 from fedgsp.weights import WeightsError
+from tests.support.serving import serving
+from tests.support.weights import TENSORS, some_weights
 
 PLENTY = 2**40
 WEIGHTS = some_weights()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, TensorSpec
 from fedgsp.weights import Weights
+from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.distances import Distances

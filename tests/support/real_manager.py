@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
-from support.blobs_task import Blobs
-from support.fuzzing import path
-from support.serving import serving
 
 from fedgsp import wire
 from fedgsp.channels import Channels
@@ -51,6 +48,9 @@ from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer, OrderServicer
+from tests.support.blobs_task import Blobs
+from tests.support.fuzzing import path
+from tests.support.serving import serving
 from top_server.server import _not_here
 
 ATTACH = path("OrderService", "Attach")

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from support.reference import State, stream, stream_seed, weighted_mean
-from support.reference_groups import Arrays, GroupReference, Partition, Played
 from torch import nn
 
+from tests.support.reference import State, stream, stream_seed, weighted_mean
+from tests.support.reference_groups import Arrays, GroupReference, Partition, Played
 from top_server.grouping import GROUPINGS, GroupingRequest
 
 #: Fewer samples than this are no batch for Per-FedAvg.

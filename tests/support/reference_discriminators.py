@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from support.reference import stream, stream_seed
 from torch import nn
 
 from fedgsp.task import Task
+from tests.support.reference import stream, stream_seed
 
 HIDDEN = 200
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.cluster import Finished
-from support.reference import Reference, State, assert_same_bits, stream, stream_seed, weighted_mean
 
+from tests.support.cluster import Finished
+from tests.support.reference import Reference, State, assert_same_bits, stream, stream_seed, weighted_mean
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.merging.weighing import WEIGHINGS
 from top_server.record.checkpoint import load

@@ -11,10 +11,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import grpc.aio
-from support.clock import Clock
-from support.faults import Faults
-from support.scripted import STALL_TIMEOUT_S, ScriptedNode, model, value_of
-from support.serving import serving
 
 from fedgsp.channels import Channels
 from fedgsp.messages import (
@@ -41,6 +37,10 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
+from tests.support.clock import Clock
+from tests.support.faults import Faults
+from tests.support.scripted import STALL_TIMEOUT_S, ScriptedNode, model, value_of
+from tests.support.serving import serving
 
 MANAGER = Source(SourceKind.MANAGER, "m0", "manager:1")
 START = 1.0

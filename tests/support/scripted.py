@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from support.scripted_networks import Script
 
 from fedgsp.messages import (
     Cancel,
@@ -44,10 +43,11 @@ from fedgsp.messages import (
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError, check_finite
 from group_manager.members import Session
+from tests.support.scripted_networks import Script
 
 if TYPE_CHECKING:
-    from support.faults import Fault
-    from support.scene import Scene
+    from tests.support.faults import Fault
+    from tests.support.scene import Scene
 
 TENSORS = (TensorSpec("w", "float64", (1,)),)
 STALL_TIMEOUT_S = 30.0

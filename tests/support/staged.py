@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from support.hellos import hello
-from support.recorder import Recorder
-from support.scripted import TENSORS, model, value_of
-from support.serving import serving
-
 from fedgsp.channels import Channels
 from fedgsp.messages import (
     Failure,
@@ -37,6 +32,10 @@ from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.servicers import GroupServicer
+from tests.support.hellos import hello
+from tests.support.recorder import Recorder
+from tests.support.scripted import TENSORS, model, value_of
+from tests.support.serving import serving
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.client import ManagerClient

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from support.hellos import hello
-from support.scripted import TENSORS
-from support.staged import Stage, stage
 
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
 from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
+from tests.support.hellos import hello
+from tests.support.scripted import TENSORS
+from tests.support.staged import Stage, stage
 from top_server.groups import survey
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.pool import Manager

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.blobs_task import Blobs
 
 from fedgsp.channels import Channels
 from fedgsp.messages import (
@@ -32,6 +31,7 @@ from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal import PersonalState
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
+from tests.support.blobs_task import Blobs
 
 SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)
 HERE = (Source(SourceKind.LOCAL, "n0"),)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from support.staged import stage
 
 from fedgsp.errors import ConfigError
 from fedgsp.parts import NoOptions, Part
 from fedgsp.settings.checks import check
 from fedgsp.settings.fields import setting
 from fedgsp.settings.run import RunConfig
+from tests.support.staged import stage
 from top_server.choosing import NAMES, choose
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, Grouping, GroupingRequest, Plan

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority
 
 import fedgsp
 from fedgsp.errors import ConfigError, RunError
@@ -17,6 +16,7 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine
 from fedgsp.settings.run import RunConfig
+from tests.support.certificates import Authority
 from top_server import cli
 from top_server.choosing import NAMES
 from top_server.record.history import read_lines

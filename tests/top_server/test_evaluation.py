@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from support.surveyed import surveyed
 
 from fedgsp.messages import Described, Evaluated, MemberDone, Result
+from tests.support.surveyed import surveyed
 from top_server.evaluation import Evaluation, evaluate
 
 TWO = {0: Evaluated(3, 4, 2.0, metrics={"auc": 0.9}), 5: Evaluated(1, 12, 6.0)}

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.staged import Stage, stage
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, Trained
+from tests.support.staged import Stage, stage
 from top_server.evidence import Evidence
 from top_server.grouping import GroupingRequest, Plan
 from top_server.groups.round_tasks import round_tasks

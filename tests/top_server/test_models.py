@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scripted import model, value_of
 
 from fedgsp.messages import ModelRef
 from fedgsp.model_store import ModelStore
+from tests.support.scripted import model, value_of
 from top_server.models import Held, Models
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.staged import stage
 
 from fedgsp.messages import Evaluated
+from tests.support.staged import stage
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.merging import MERGES

@@ -9,10 +9,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support import plain_training
-from support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
-from support.toy_task import TARGETS, Toy
-from support.trainings import ADAPTING, ALGORITHMS, KEEPING, numbers
 from torch import nn
 
 from fedgsp.settings.fields import values_of
@@ -23,6 +19,10 @@ from fedgsp_node.training import factored
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
+from tests.support import plain_training
+from tests.support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
+from tests.support.toy_task import TARGETS, Toy
+from tests.support.trainings import ADAPTING, ALGORITHMS, KEEPING, numbers
 
 torch.set_num_threads(1)
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support.blobs_task import Blobs
 from torch import nn
 
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import BATCH_SIZE, batch_size, evaluate
+from tests.support.blobs_task import Blobs
 
 
 def data(count: int) -> tuple[torch.Tensor, torch.Tensor]:

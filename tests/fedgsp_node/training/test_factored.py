@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.local_work import local_work
 from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +17,7 @@ from fedgsp import Task
 from fedgsp.messages import TrainingSettings
 from fedgsp_node.training import factored, sgd
 from fedgsp_node.training.factored import factored_gradients
+from tests.support.local_work import local_work
 
 torch.set_num_threads(1)
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
-from support.toy_task import SAMPLES, TARGETS, Toy
 from torch import nn
 
 from fedgsp.messages import TrainingSettings
 from fedgsp_node.training import sgd
 from fedgsp_node.training.control import Control, StoppedError
+from tests.support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
+from tests.support.toy_task import SAMPLES, TARGETS, Toy
 
 torch.set_num_threads(1)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.local_work import CrossEntropy, local_work, samples, settings
-from support.trainings import ALGORITHMS, KEEPING
 from torch import nn
 
 from fedgsp.weights import Weights
 from fedgsp_node.training.steps import descent
+from tests.support.local_work import CrossEntropy, local_work, samples, settings
+from tests.support.trainings import ALGORITHMS, KEEPING
 
 torch.set_num_threads(1)
 

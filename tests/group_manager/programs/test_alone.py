@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.faults import Faults
-from support.scene import START, Scene, hosted, relayed, scene, step
-from support.scripted import model, value_of
 
 from fedgsp.messages import (
     Failure,
@@ -26,6 +23,9 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.windows import machine
+from tests.support.faults import Faults
+from tests.support.scene import START, Scene, hosted, relayed, scene, step
+from tests.support.scripted import model, value_of
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
 SIZE = 8

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from support.faults import Faults
-from support.scene import START, Scene, hosted, scene, step
 
 from fedgsp import windows
 from fedgsp.messages import FailureCode, GroupResult, Release, SendUp, Train
 from group_manager.programs import window
 from group_manager.programs.window import AHEAD_PER_NODE
+from tests.support.faults import Faults
+from tests.support.scene import START, Scene, hosted, scene, step
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 SAMPLES = {0: 7, 1: 13, 2: 3, 3: 29, 4: 1, 5: 11}

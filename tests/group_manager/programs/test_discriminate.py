@@ -8,9 +8,6 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from support.faults import Faults
-from support.scene import MANAGER, Scene, hosted, scene
-from support.scripted_networks import NETWORK_BYTES, Script, learned, learned_together, plan, stack
 
 from fedgsp.messages import (
     Discrimination,
@@ -23,6 +20,9 @@ from fedgsp.messages import (
     SourceKind,
     TensorSpec,
 )
+from tests.support.faults import Faults
+from tests.support.scene import MANAGER, Scene, hosted, scene
+from tests.support.scripted_networks import NETWORK_BYTES, Script, learned, learned_together, plan, stack
 
 THREE = hosted(n1=[0, 2], n2=[1])
 FOUR = hosted(n1=[0, 2], n2=[1, 3])

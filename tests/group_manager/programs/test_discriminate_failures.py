@@ -8,9 +8,6 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from support.faults import Faults
-from support.scene import Scene, hosted, scene
-from support.scripted_networks import NETWORK_BYTES, Answer, Script, plan, stack
 
 from fedgsp.discriminators import LARGEST
 from fedgsp.messages import (
@@ -25,6 +22,9 @@ from fedgsp.messages import (
 )
 from fedgsp.weights import Weights, WeightsError
 from group_manager.programs import discriminate
+from tests.support.faults import Faults
+from tests.support.scene import Scene, hosted, scene
+from tests.support.scripted_networks import NETWORK_BYTES, Answer, Script, plan, stack
 
 #: Client 1 is the one that goes wrong.
 THREE = hosted(n1=[0, 2], n2=[1])

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from support.faults import Faults
-from support.scene import START, hosted, scene, step
-from support.scripted import model, value_of
 
 from fedgsp.messages import (
     Cancel,
@@ -24,6 +21,9 @@ from fedgsp.messages import (
     Train,
 )
 from group_manager.programs.window import AHEAD_PER_NODE
+from tests.support.faults import Faults
+from tests.support.scene import START, hosted, scene, step
+from tests.support.scripted import model, value_of
 
 pytestmark = pytest.mark.usefixtures("_both_ways")
 

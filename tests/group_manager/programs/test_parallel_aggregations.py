@@ -6,9 +6,6 @@ import asyncio
 import dataclasses
 
 import pytest
-from support.faults import Faults
-from support.scene import START, Scene, hosted, scene, step
-from support.scripted import model, value_of
 
 from fedgsp.messages import (
     Failure,
@@ -22,6 +19,9 @@ from fedgsp.messages import (
     Train,
     Trained,
 )
+from tests.support.faults import Faults
+from tests.support.scene import START, Scene, hosted, scene, step
+from tests.support.scripted import model, value_of
 
 pytestmark = pytest.mark.usefixtures("_both_ways")
 

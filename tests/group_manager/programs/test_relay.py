@@ -8,9 +8,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.faults import Faults
-from support.scene import hosted, relayed, scene
-from support.scripted import STALL_TIMEOUT_S
 
 from fedgsp.messages import (
     Failure,
@@ -22,6 +19,9 @@ from fedgsp.messages import (
     Trained,
 )
 from group_manager.order import client_order
+from tests.support.faults import Faults
+from tests.support.scene import hosted, relayed, scene
+from tests.support.scripted import STALL_TIMEOUT_S
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 ONE_NODE = hosted(n1=range(6))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from support.faults import Faults
-from support.scene import Scene, hosted, relayed, scene, step
-from support.scripted import model
 
 from fedgsp.messages import Failure, FailureCode, FinishedHop, GroupResult, RelayMode, TensorSpec
 from group_manager.order import client_order
+from tests.support.faults import Faults
+from tests.support.scene import Scene, hosted, relayed, scene, step
+from tests.support.scripted import model
 
 TWO_NODES = hosted(n1=[0, 2, 4], n2=[1, 3, 5])
 

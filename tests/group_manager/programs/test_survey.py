@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.faults import Faults
-from support.scene import START, Scene, hosted, scene
-from support.scripted import model, value_of
 
 from fedgsp.messages import (
     Described,
@@ -29,6 +26,9 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.seeds import derive
+from tests.support.faults import Faults
+from tests.support.scene import START, Scene, hosted, scene
+from tests.support.scripted import model, value_of
 
 TWO_NODES = hosted(n1=[0, 2], n2=[1])
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.recorder import Recorder
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import HostedClient
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
+from tests.support.recorder import Recorder
 from top_server.baseline.gains import gains
 from top_server.baseline.local_run import SAME, check, recorded, set_aside, settings, tell_left_out
 from top_server.record.directory import RunDirectory, prepare

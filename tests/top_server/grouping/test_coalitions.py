@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.coalition_cases import Clients, Groups, any_clients, many_clients, partitions, plain_objective, seeded
 
+from tests.support.coalition_cases import (
+    Clients,
+    Groups,
+    any_clients,
+    many_clients,
+    partitions,
+    plain_objective,
+    seeded,
+)
 from top_server.grouping import coalitions
 from top_server.grouping.coalitions import members, objective, place, solve
 

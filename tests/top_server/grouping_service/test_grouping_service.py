@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serving import nobody, serving
 
 from fedgsp.errors import PeerError
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
+from tests.support.serving import nobody, serving
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping_service import client, servicer
 from top_server.grouping_service.client import assign

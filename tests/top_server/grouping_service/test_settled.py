@@ -9,12 +9,12 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from support.serving import serving
-from support.staged import stage
 
 from fedgsp.channels import Channels
 from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
+from tests.support.serving import serving
+from tests.support.staged import stage
 from top_server.choosing import choose
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recorder import Recorder
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, GroupResult, TensorSpec
 from fedgsp.weights import Weights
+from tests.support.recorder import Recorder
 from top_server.groups import initial
 from top_server.groups.run import MOST_TRIES
 from top_server.groups.task import GroupTask

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from support.recorder import Recorder
 
 from fedgsp.messages import (
     Failure,
@@ -25,6 +24,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.weights import Weights
+from tests.support.recorder import Recorder
 from top_server.groups.task import Trace
 from top_server.groups.watch import GroupWatch
 from top_server.progress import Progress

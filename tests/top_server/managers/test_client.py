@@ -9,8 +9,6 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from support.serving import Served, nobody, serving
-from support.weights import TENSORS, some_weights
 
 from fedgsp import wire
 from fedgsp.messages import (
@@ -33,6 +31,8 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights
+from tests.support.serving import Served, nobody, serving
+from tests.support.weights import TENSORS, some_weights
 from top_server.managers.client import ManagerClient
 
 REQUEST = RunGroupRequest(

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ports import free_ports, range_of
-from support.recorder import Recorder
 
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.lifecycle import spawn
 from fedgsp.messages import AttachTo, Failure, FailureCode, RelayMode, RunGroupRequest
+from tests.support.ports import free_ports, range_of
+from tests.support.recorder import Recorder
 from top_server.managers import pool as manager_pool
 from top_server.managers.pool import Manager, ManagerPool
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 
 import numpy as np
-from support.scripted import model
-from support.staged import Stage, stage
 
 from fedgsp.messages import ModelRef, Trained
+from tests.support.scripted import model
+from tests.support.staged import Stage, stage
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.models import Held, cluster_slot

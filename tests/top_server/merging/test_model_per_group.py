@@ -8,10 +8,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scripted import model
-from support.staged import START, Stage, stage
 
 from fedgsp.messages import Failure, FailureCode, ModelRef
+from tests.support.scripted import model
+from tests.support.staged import START, Stage, stage
 from top_server.groups.lost import LOST
 from top_server.merging import MERGES
 from top_server.models import INITIAL, Held

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.staged import START, Stage, stage
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef
+from tests.support.staged import START, Stage, stage
 from top_server.evidence import Evidence
 from top_server.models import INITIAL
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from support.scripted import model
-from support.staged import Stage, stage
 
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.seeds import stream
+from tests.support.scripted import model
+from tests.support.staged import Stage, stage
 from top_server.evidence import Evidence
 from top_server.models import cluster_slot
 

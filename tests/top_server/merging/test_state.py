@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.staged import stage
 
 from fedgsp.errors import DataError
 from fedgsp.parts import Part
 from fedgsp.weights import Weights
+from tests.support.staged import stage
 from top_server.evidence import Evidence
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.merging.base import GroupModel, Starts, State

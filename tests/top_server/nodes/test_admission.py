@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support.hellos import hello
-from support.weights import TENSORS
 
 from fedgsp.messages import PROTOCOL, Failure, FailureCode, Hello, RelayMode, TensorSpec
+from tests.support.hellos import hello
+from tests.support.weights import TENSORS
 from top_server.nodes import admission
 from top_server.nodes.admission import Known, refusal
 

@@ -5,8 +5,6 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.hellos import hello, membership
-from support.weights import TENSORS
 
 import top_server.nodes.membership
 from fedgsp.messages import (
@@ -19,6 +17,8 @@ from fedgsp.messages import (
     RelayMode,
     Welcome,
 )
+from tests.support.hellos import hello, membership
+from tests.support.weights import TENSORS
 from top_server.nodes.membership import MOST_OFFENCES, Membership, Node
 
 FINISHED = Leave(True, "the run is finished")

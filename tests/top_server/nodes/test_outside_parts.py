@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.hellos import hello
-from support.recorder import Recorder
 
 from fedgsp.messages import Failure, FailureCode, InstalledPart, RelayMode
+from tests.support.hellos import hello
+from tests.support.recorder import Recorder
 from top_server.nodes.membership import Membership, Node
 
 NEEDED = InstalledPart("training", "slow-sgd", "outside-parts 1.0")

@@ -7,8 +7,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from support.hellos import hello, membership
-from support.serving import serving
 
 from fedgsp import channels, wire
 from fedgsp.messages import (
@@ -23,6 +21,8 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
+from tests.support.hellos import hello, membership
+from tests.support.serving import serving
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.hellos import hello, membership
-from support.recorder import Recorder
 
 from fedgsp.messages import AttachTo, Hello, RelayMode
+from tests.support.hellos import hello, membership
+from tests.support.recorder import Recorder
 from top_server.nodes.membership import Membership, Node
 
 ONE, OTHER = b"\x01" * 32, b"\x02" * 32

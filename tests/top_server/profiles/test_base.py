@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.surveyed import surveyed
 
 from fedgsp.messages import Described, Failure, FailureCode, MemberDone, MemberSkipped
+from tests.support.surveyed import surveyed
 from top_server.groups.lost import AllLostError
 from top_server.groups.task import GroupOutcome, GroupTask
 

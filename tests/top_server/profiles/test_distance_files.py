@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.measured import matrix, measuring, same, truth
 
 from fedgsp.errors import ConfigError, RunError
+from tests.support.measured import matrix, measuring, same, truth
 from top_server.profiles import PROFILES
 from top_server.profiles.distance_file import Recorded, read_file
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.measured import found, lacking, matrix, measuring, same, truth
-from support.surveyed import Surveys
 
 from fedgsp.discriminators import MOST_FEATURES
 from fedgsp.errors import ConfigError, RunError
@@ -23,6 +21,8 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.weights import Weights
+from tests.support.measured import found, lacking, matrix, measuring, same, truth
+from tests.support.surveyed import Surveys
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles import PROFILES
 from top_server.profiles.options import DistanceOptions

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.measured import failing, lacking, matrix, measuring, same
-from support.surveyed import Surveys
 
 from fedgsp.errors import RunError
 from fedgsp.messages import FailureCode
+from tests.support.measured import failing, lacking, matrix, measuring, same
+from tests.support.surveyed import Surveys
 from top_server.groups.lost import AllLostError
 from top_server.profiles.distances import MOST_TRIES
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-from support.recorder import Recorder
-from support.surveyed import surveyed
 
 from fedgsp.messages import MOST_SAMPLES, Described, MemberDone
+from tests.support.recorder import Recorder
+from tests.support.surveyed import surveyed
 
 
 async def test_who_tells_no_histogram_is_left_out_and_recorded_like_all_who_are(

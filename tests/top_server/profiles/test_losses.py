@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 import pytest
-from support.scripted import model
-from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Evaluated, MemberDone
+from tests.support.scripted import model
+from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.task import GroupOutcome, GroupTask
 
 

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from support.scripted import TENSORS, model
-from support.surveyed import Surveys, surveyed
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Evaluated, MemberDone, ModelRef
+from tests.support.scripted import TENSORS, model
+from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held, cluster_slot

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results, TensorSpec, Trained
 from fedgsp.weights import Weights
+from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import GLOBAL, INITIAL
 from top_server.profiles.prior_models import PriorModels

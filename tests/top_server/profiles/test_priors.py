@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.surveyed import Surveys, surveyed
 
 from fedgsp.messages import Evaluated, MemberDone, ModelRef, Trained
+from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 

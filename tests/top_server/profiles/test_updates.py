@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.surveyed import surveyed
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
+from tests.support.surveyed import surveyed
 from top_server.nodes.membership import Membership
 from top_server.profiles.updates import LENGTH_BYTES, most_bytes
 

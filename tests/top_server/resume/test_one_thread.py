@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recorder import Recorder
-from support.scripted import model
-from support.staged import Stage, stage
 
 from fedgsp.aggregation import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.model_store import ModelStore
+from tests.support.recorder import Recorder
+from tests.support.scripted import model
+from tests.support.staged import Stage, stage
 from top_server.merging.base import GroupModel
 from top_server.merging.one_model import OneModel
 from top_server.models import Changes, Models, client_slot

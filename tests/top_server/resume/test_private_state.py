@@ -8,10 +8,10 @@ from stat import S_IMODE
 
 import numpy as np
 import pytest
-from support.cluster import play, settings
-from support.staged import stage
 
 from fedgsp.settings.run import RunConfig
+from tests.support.cluster import play, settings
+from tests.support.staged import stage
 from top_server.record.directory import RunDirectory, make_state, prepare
 from top_server.record.journal import Event
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.staged import START, Stage, stage
-from support.surveyed import surveyed
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
+from tests.support.staged import START, Stage, stage
+from tests.support.surveyed import surveyed
 from top_server.record.checkpoint import Checkpoints, load
 from top_server.resume.saving import save
 

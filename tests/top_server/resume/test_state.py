@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.scripted import model, value_of
-from support.staged import Stage, stage
 
 from fedgsp.errors import DataError, RunError
 from fedgsp.messages import ModelRef
+from tests.support.scripted import model, value_of
+from tests.support.staged import Stage, stage
 from top_server.grouping import Plan
 from top_server.models import Held, client_slot
 from top_server.profiles import PROFILES
