@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--grouping-option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--profile-option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--after-arrivals", default="all", choices=("all", "joined"))
     arguments = parser.parse_args()
     directory = arguments.out / f"late-{arguments.late}-at-{arguments.at}-{arguments.seed}"
@@ -78,6 +79,7 @@ def settings_of(run: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
         "seed": arguments.seed,
         "task_option": {"seed": str(arguments.seed), **options("--task-option", arguments.task_option)},
         "grouping_option": options("--grouping-option", arguments.grouping_option),
+        "profile_option": options("--profile-option", arguments.profile_option),
         "listen": "127.0.0.1:0",
         "min_clients": run["clients"] - 1,
     }

@@ -122,8 +122,8 @@ def settings_of(
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     both = {**base, **changes}
-    for key in ("task_option", "grouping_option", "training_option"):
-        if key in base and key in changes:
+    for key in base.keys() & changes.keys():
+        if key.endswith("_option"):
             both[key] = {**base[key], **changes[key]}
     return both
 

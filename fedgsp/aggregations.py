@@ -1,26 +1,44 @@
-"""What group managers and the top server agree on about aggregations of models trained in parallel: their names."""
+"""Aggregations: how group managers combine the models that members trained in parallel.
+
+The table is shared by the top server, which names an aggregation, and by group managers, which import its code.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedgsp.parts import Part, Parts
+from fedgsp.robust import TrimOptions
 
-@dataclass(frozen=True, slots=True)
-class Aggregating:
-    """What is to be known of one before a group is run."""
+_HERE = "group_manager.aggregations"
 
-    #: Whether a scheme may name it whose groups relay: they have one model, so it says nothing there.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregation(Part):
+    """The declaration of an aggregation; its `code` is a subclass of `group_manager.aggregations.Aggregation`."""
+
+    #: Whether a scheme may name it whose groups relay. Such groups have one model, so that it has no effect there.
     beside_relay: bool = False
-    #: Whether it keeps a few models, whatever they are, from moving the result far.
+    #: Whether a few models, whatever they are, cannot move the result far.
     robust: bool = False
-    #: Whether it reads option `trim`, which it is then named with: trimmed-mean:0.2.
-    trims: bool = False
+    #: Whether the result depends on the model that the members started from, which the group manager then gets.
+    needs_start: bool = False
 
 
-#: Those of `group_manager.aggregations`.
-AGGREGATIONS: dict[str, Aggregating] = {
-    "mean": Aggregating(beside_relay=True),
-    "fednova": Aggregating(),
-    "median": Aggregating(robust=True),
-    "trimmed-mean": Aggregating(robust=True, trims=True),
+_BUILT_IN = {
+    "mean": Aggregation(
+        help="the mean, weighted by the scheme's weighing", code=f"{_HERE}:WeightedMean", beside_relay=True
+    ),
+    "fednova": Aggregation(
+        help="each update is divided by its number of local steps", code=f"{_HERE}:FedNova", needs_start=True
+    ),
+    "median": Aggregation(help="the median of every coordinate", code=f"{_HERE}:Median", robust=True),
+    "trimmed-mean": Aggregation(
+        help="the mean of every coordinate without its extreme values",
+        code=f"{_HERE}:TrimmedMean",
+        options=TrimOptions,
+        robust=True,
+    ),
 }
+
+AGGREGATIONS: Parts[Aggregation] = Parts("aggregation", _BUILT_IN, Aggregation)

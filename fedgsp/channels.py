@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NoReturn, Self, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import grpc
 import grpc.aio
 
+from fedgsp.addresses import is_near, loopback, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
@@ -43,56 +43,6 @@ _SERVER_OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 ]
-
-
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"; IPv6 hosts stand in brackets. Raises ConfigError."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[2]) > 65535:
-        raise ConfigError(
-            f"{address!r} is not an address", "write host:port, for example 127.0.0.1:7000 or [::1]:7000"
-        )
-    return found[1], int(found[2])
-
-
-def check_address(flag: str, address: str) -> None:
-    """Raise ConfigError that names the flag unless `address` is host:port."""
-    try:
-        split_address(address)
-    except ConfigError as error:
-        raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
-
-
-def is_wildcard(host: str) -> bool:
-    """Whether a host means every interface."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
-    except ValueError:
-        return host == "*"
-
-
-def is_near(host: str) -> bool:
-    """Whether a host is this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def resolve(address: str, seen_host: str) -> str:
-    """The address to dial: a wildcard host is replaced by the host at which the speaker was reached."""
-    host, port = split_address(address)
-    return f"{seen_host if is_wildcard(host) else host}:{port}"
-
-
-def loopback(host: str) -> str:
-    """The host by which this machine dials its own server that listens at `host`."""
-    if not is_wildcard(host):
-        return host
-    return "[::1]" if host == "[::]" else "127.0.0.1"
 
 
 async def start_server(

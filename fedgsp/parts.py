@@ -1,31 +1,114 @@
 """Parts that schemes are made of: built in, or added by an installed package through Python entry points.
 
 Each kind of part (grouping, profile, merge, ...) has one table. A package adds a part to it by an entry point of group
-`fedgsp.KINDs`, such as `fedgsp.groupings`; the entry point's name is the part's name. What the entry point names is
-imported only when the part is used, so that `--help` stays quick.
+`fedgsp.KINDs`, such as `fedgsp.groupings`; the entry point's name is the part's name. The entry point is read only
+when the part is used, and only the process that runs the part imports its code, so that processes start quickly.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import importlib
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.options import suggestion
+from fedgsp.settings.fields import described, read_options
 
 T = TypeVar("T")
 
 
-class Parts(Mapping[str, T], Generic[T]):
-    """The parts of one kind by name: those of this package first, then those of installed packages by name."""
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """The options of a part that has none."""
 
-    def __init__(self, kind: str, built_in: Mapping[str, T], expected: type[Any]) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The declaration of a part: what every process may know without importing the part's code."""
+
+    #: One sentence for `--help`, without a full stop.
+    help: str
+    #: The code, or its place "package.module:attribute", which only the process that runs the part imports.
+    code: Any
+    #: A frozen dataclass whose fields are made by `fedgsp.settings.fields.setting`.
+    options: type[Any] = NoOptions
+    #: Choices of the scheme that the part needs: the kind of another part -> the names that fit.
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: These three are filled in by the table. The package has its version; it is empty for a part of FedGSP.
+    kind: str = ""
+    name: str = ""
+    package: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" of package {self.package}" if self.package else "")
+
+    def read(self, given: Mapping[str, str]) -> Any:
+        """Its options from texts; raises ConfigError for an unknown name or a wrong value."""
+        with self.guard():
+            return read_options(self.options, f"{self.kind} {self.name}", given)
+
+    def load(self) -> Any:
+        """Its code; raises ConfigError if that cannot be imported."""
+        return load(f"{self.kind} {self.name}", self.code, self.package) if isinstance(self.code, str) else self.code
+
+    @contextlib.contextmanager
+    def guard(self, *expected: type[Exception]) -> Iterator[None]:
+        """Within, an exception of outside code is raised as a RunError that names the part and its package.
+
+        UserError and the `expected` exceptions pass, and so does every exception of a part of FedGSP.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not self.package or isinstance(error, (UserError, *expected)):
+                raise
+            remedy = f"update or correct that package, or choose another {self.kind}"
+            raise RunError(f"{self} raised {self._shown(error)}", remedy) from error
+
+    def _shown(self, error: Exception) -> str:
+        """An error with its place in the part's own package."""
+        top = (self.code if isinstance(self.code, str) else getattr(self.code, "__module__", "")).partition(".")[0]
+        frames = [
+            (frame.f_globals.get("__name__", ""), Path(frame.f_code.co_filename).name, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ]
+        _, file, line = ([found for found in frames if found[0].partition(".")[0] == top] or frames)[-1]
+        return f"{type(error).__name__}: {error} ({file}:{line})"
+
+
+class Parts(Mapping[str, T], Generic[T]):
+    """The parts of one kind by name: those of FedGSP first, then those of installed packages by name.
+
+    It lists the names that a user may choose; parts of FedGSP for its own use can be looked up all the same.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        built_in: Mapping[str, T],
+        expected: type[Any],
+        *,
+        shown: Callable[[T], bool] = lambda _: True,
+        undeclared: Callable[[str], T] | None = None,
+    ) -> None:
+        """`shown` says which parts of FedGSP a user may choose.
+
+        `undeclared` is for kinds whose entry points name the code itself: it makes a declaration from the text
+        "module:attribute".
+        """
         self.kind = kind
-        self._built_in = built_in
+        self.built_in = {name: self._filled_in(part, name) for name, part in built_in.items()}
         self._expected = expected
+        self._shown = shown
+        self._undeclared = undeclared
 
     @property
     def group(self) -> str:
@@ -33,67 +116,94 @@ class Parts(Mapping[str, T], Generic[T]):
         return f"fedgsp.{self.kind}s"
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._built_in
-        yield from sorted(self._outside().keys() - self._built_in.keys())
+        yield from (name for name, part in self.built_in.items() if self._shown(part))
+        yield from sorted(self._outside().keys() - self.built_in.keys())
 
     def __len__(self) -> int:
         return len(tuple(iter(self)))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._built_in or name in self._outside()
+        return name in self.built_in or name in self._outside()
 
     def __getitem__(self, name: str) -> T:
         """The part of that name; raises ConfigError if there is none, or if its package is broken."""
-        if name in self._built_in:
-            return self._built_in[name]
-        found = self._outside().get(name)
-        if found is None:
+        if name in self.built_in:
+            return self.built_in[name]
+        points = self._outside().get(name)
+        if points is None:
             raise ConfigError(f"there is no {self.kind} {name!r}", suggestion(name, self))
-        return self._load(found)
+        if len(points) > 1:
+            packages = ", ".join(map(_package, points))
+            raise ConfigError(f"several packages add a {self.kind} {name}: {packages}", "uninstall all but one")
+        return self._load(points[0])
 
-    def origin(self, name: str) -> str:
-        """The installed package that adds a part, with its version; empty for a part of this package."""
-        found = None if name in self._built_in else self._outside().get(name)
-        return f"{found.dist.name} {found.dist.version}" if found is not None and found.dist is not None else ""
+    def get(self, name: str, default: Any = None) -> Any:
+        """The part of that name, or the default if there is none; raises ConfigError if its package is broken."""
+        if name not in self:
+            return default
+        return self[name]
 
-    def _outside(self) -> Mapping[str, EntryPoint]:
-        return _entry_points(self.group)
+    def packages(self) -> dict[str, str]:
+        """The installed package, with its version, that adds each part that is not of FedGSP; imports none of them."""
+        return {name: _package(points[0]) for name, points in self._outside().items() if name not in self.built_in}
 
-    def _load(self, found: EntryPoint) -> T:
-        part = load(f"{self.kind} {found.name}", found.value, self.origin(found.name))
+    def _outside(self) -> Mapping[str, tuple[EntryPoint, ...]]:
+        return _of_group(self.group)
+
+    def _filled_in(self, part: T, name: str, package: str = "") -> T:
+        if not isinstance(part, Part):
+            return part
+        return dataclasses.replace(part, kind=self.kind, name=name, package=package)
+
+    def _load(self, point: EntryPoint) -> T:
+        package, what = _package(point), f"{self.kind} {point.name}"
+        part = self._undeclared(point.value) if self._undeclared else load(what, point.value, package)
         if not isinstance(part, self._expected):
             raise ConfigError(
-                f"{self.kind} {found.name} of package {self.origin(found.name)} is a {type(part).__name__}",
-                f"let the entry point {found.value} name a {self._expected.__name__}",
+                f"{what} of package {package} is a {type(part).__name__}",
+                f"let the entry point {point.value} name a {self._expected.__name__}",
             )
-        return part  # type: ignore[no-any-return]
+        try:
+            described(getattr(part, "options", NoOptions) if isinstance(part, Part) else NoOptions)
+        except Exception as error:  # the class comes from another package
+            raise ConfigError(
+                f"the options of {what} of package {package} cannot be read: {type(error).__name__}: {error}",
+                "let `options` be a dataclass whose fields are made by fedgsp.settings.fields.setting",
+            ) from error
+        return self._filled_in(part, point.name, package)
 
 
 @functools.cache
-def load(what: str, value: str, origin: str = "") -> Any:
+def load(what: str, value: str, package: str = "") -> Any:
     """The object named by "package.module:attribute"; raises ConfigError that says what of which package is broken."""
     module, _, attribute = value.partition(":")
-    whose = f" of package {origin}" if origin else ""
     try:
         found: Any = importlib.import_module(module)
         for name in attribute.split("."):
             found = getattr(found, name)
-    except Exception as error:  # code of another package may raise anything
+    except (Exception, SystemExit) as error:  # code of another package may raise anything
         raise ConfigError(
-            f"{what}{whose} cannot be loaded from {value}: {type(error).__name__}: {error}",
-            "mend or update that package, or uninstall it",
+            f"{what}{f' of package {package}' if package else ''} cannot be loaded from {value}:"
+            f" {type(error).__name__}: {error}",
+            "update or correct that package, or uninstall it",
         ) from error
     return found
 
 
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "without a name"
+
+
 @functools.cache
-def _entry_points(group: str) -> Mapping[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:
-            raise ConfigError(
-                f"two installed packages have an entry point {point.name!r} of {group}: {other.value}, {point.value}",
-                "uninstall one of them",
-            )
+def _installed() -> Any:
+    return entry_points()  # reads the metadata of every installed package
+
+
+@functools.cache
+def _of_group(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in _installed().select(group=group):
+        known = found.get(point.name, ())
+        if point.value not in [other.value for other in known]:
+            found[point.name] = (*known, point)
     return found

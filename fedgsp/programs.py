@@ -1,20 +1,28 @@
 """In-group programs: what the members of a group do together, and what each program needs.
 
-The table is shared by the top server, which orders a program, and by group managers, which run it. A manager has the
-implementation of each row in `group_manager.programs`.
+The table is shared by the top server, which orders a program, and by group managers, which import its code.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedgsp.parts import Part, Parts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """One program. A flag that is False says that the program does not do so, or does not need it."""
+class Program(Part):
+    """The declaration of a program. A flag that is False says that the program does not do so, or does not need it.
 
-    #: One sentence for `--help`, without a full stop.
-    help: str
+    Its `code` is a coroutine function of a `group_manager.group.Group`, which has the request, the program's options,
+    and everything that a program may do; it returns the `GroupResult`, or a `Failure` with the reason. It runs in the
+    event loop of its manager, so that long work belongs into a thread, and one call never shares a group with another.
+    The same members must give the same bits, whoever finishes first: what is random comes from
+    `fedgsp.seeds.stream(request.training.seed, NAME, request.round, request.group)`. If the manager is lost, another
+    manager runs the program again from the beginning, with a higher `request.attempt`; a program must therefore put
+    the attempt into the ids of the models that it lets members make.
+    """
+
     #: A scheme, or `--program`, may name it. The others are questions that the top server asks between trainings.
     for_schemes: bool = False
     #: Members train.
@@ -39,8 +47,10 @@ class Program:
     pairs: bool = False
 
 
-PROGRAMS: dict[str, Program] = {
+_HERE = "group_manager.programs"
+_BUILT_IN = {
     "relay": Program(
+        code=f"{_HERE}.relay:run",
         help="in turn: each client continues training the model of the client before it",
         for_schemes=True,
         trains=True,
@@ -51,6 +61,7 @@ PROGRAMS: dict[str, Program] = {
         needs_training=True,
     ),
     "parallel": Program(
+        code=f"{_HERE}.parallel:run",
         help="at once: all clients train from the same model, and the results are averaged",
         for_schemes=True,
         trains=True,
@@ -61,28 +72,50 @@ PROGRAMS: dict[str, Program] = {
         needs_training=True,
     ),
     "alone": Program(
+        code=f"{_HERE}.alone:run",
         help="each client trains on its own, and nothing is averaged",
         trains=True,
         needs_start=True,
         takes_own_starts=True,
         needs_training=True,
     ),
-    "collect": Program(help="clients send models that their nodes hold", needs_own_models=True),
+    "collect": Program(
+        code=f"{_HERE}.survey:collect", help="clients send models that their nodes hold", needs_own_models=True
+    ),
     "compare": Program(
+        code=f"{_HERE}.survey:ask",
         help="clients tell the training loss of a model and its distance from a model that they hold",
         needs_start=True,
     ),
-    "describe": Program(help="clients tell the class histogram of their training data"),
-    "discriminate": Program(help="clients train networks that tell their data apart", pairs=True),
+    "describe": Program(code=f"{_HERE}.survey:ask", help="clients tell the class histogram of their training data"),
+    "discriminate": Program(
+        code=f"{_HERE}.discriminate:run", help="clients train networks that tell their data apart", pairs=True
+    ),
     "distance": Program(
+        code=f"{_HERE}.survey:ask",
         help="clients tell the distance of a model from a model that they hold",
         needs_start=True,
         counts_samples=False,
     ),
-    "evaluate": Program(help="clients evaluate a model on their test data", needs_start=True, takes_own_starts=True),
-    "evaluate-training": Program(
-        help="clients evaluate a model on their training data", needs_start=True, takes_own_starts=True
+    "evaluate": Program(
+        code=f"{_HERE}.survey:ask",
+        help="clients evaluate a model on their test data",
+        needs_start=True,
+        takes_own_starts=True,
     ),
-    "forget": Program(help="nodes forget models that they hold for their clients"),
-    "initialise": Program(help="a client's node makes fresh weights", makes_model=True, needs_training=True),
+    "evaluate-training": Program(
+        code=f"{_HERE}.survey:ask",
+        help="clients evaluate a model on their training data",
+        needs_start=True,
+        takes_own_starts=True,
+    ),
+    "forget": Program(code=f"{_HERE}.survey:forget", help="nodes forget models that they hold for their clients"),
+    "initialise": Program(
+        code=f"{_HERE}.survey:initialise",
+        help="a client's node makes fresh weights",
+        makes_model=True,
+        needs_training=True,
+    ),
 }
+
+PROGRAMS: Parts[Program] = Parts("program", _BUILT_IN, Program, shown=lambda program: program.for_schemes)

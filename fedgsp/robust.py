@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import abc
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -22,14 +23,19 @@ from numpy.typing import NDArray
 
 from fedgsp.aggregation import check_alike
 from fedgsp.messages import TensorSpec
+from fedgsp.settings.fields import setting
 from fedgsp.spill import spilling_room, walk
 from fedgsp.weights import DTYPES, Weights, total_bytes
 
-#: Share of the models that a trimmed mean leaves out at each end.
-DEFAULT_TRIM = 0.1
-
 _SCRATCH_BYTES = 4 << 20  # size of a block of coordinates of all models
 _LEAST_BLOCK = 1024  # elements of one model: in smaller blocks, calls cost more than sorting
+
+
+@dataclass(frozen=True, slots=True)
+class TrimOptions:
+    """Options of a trimmed mean."""
+
+    trim: float = setting(0.1, "share of the models that is left out at either end", least=0, below=0.5)
 
 
 class _OfSorted(abc.ABC):
@@ -96,7 +102,7 @@ class TrimmedMean(_OfSorted):
     `trim` is at least 0 and below 0.5, else ValueError. With fewer than 1 / `trim` models, no value is left out.
     """
 
-    def __init__(self, trim: float = DEFAULT_TRIM) -> None:
+    def __init__(self, trim: float) -> None:
         super().__init__()
         if not 0 <= trim < 0.5:
             raise ValueError(f"a mean cannot be trimmed by {trim:g} at either end")

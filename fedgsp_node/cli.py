@@ -11,6 +11,7 @@ from fedgsp import commands, lifecycle, logs
 from fedgsp.errors import ConfigError
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.node import NodeSettings
+from fedgsp.tasks import TASKS
 
 NAME = "fedgsp-node"
 OUTPUT = "Output"
@@ -32,7 +33,7 @@ def node(
 
 
 @app.command()
-@with_flags(NodeSettings, {})
+@with_flags(NodeSettings, {"task": TASKS})
 def start(
     context: typer.Context,
     *,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from fedgsp.errors import ConfigError, TaskError
-from fedgsp.local_training import training_options
+from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
+from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
 from fedgsp_node.model_check import check_model
@@ -23,8 +23,7 @@ from fedgsp_node.parts import Parts
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import rehearse
 from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
-from fedgsp_node.training import ALGORITHMS
-from fedgsp_node.training.base import Algorithm, LocalWork
+from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.users_code import guarded, histogram, where
@@ -144,19 +143,19 @@ class Clients:
 
         In place, `start` itself is trained where the algorithm has no use for it as it was: nobody else may.
         """
-        algorithm, options = _algorithm(settings)
+        chosen = _chosen(settings)
         before = self.whole(client, start, settings.seed, round_number)
-        result = before.to_change() if in_place and algorithm.in_place else before.copy()
+        result = before.to_change() if in_place and chosen.algorithm.in_place else before.copy()
         afresh = start.tensors != self.tensors and self._lacks(client, HEAD, round_number)
         personal = None
-        if algorithm.keeps_personal:
+        if chosen.training.keeps_personal:
             kept = self._personal_model(client, round_number)
             personal, afresh = (kept or before).copy(), afresh or kept is None
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
-        work = self._work(client, settings, options, order, control, before, personal)
+        work = self._work(client, settings, chosen.options, order, control, before, personal)
         begin = time.perf_counter()
-        loss, steps = self._within(result, lambda: algorithm.train(work))
+        loss, steps = self._within(result, lambda: chosen.train(work))
         seconds = time.perf_counter() - begin
         try:
             for trained in (result, personal) if personal is not None else (result,):
@@ -164,7 +163,7 @@ class Clients:
         except WeightsError as error:
             detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
             raise OrderError(Failure(FailureCode.TASK_RAISED, detail)) from error
-        return Learned(before, result, loss, seconds, steps, personal, afresh, algorithm.keeps_head)
+        return Learned(before, result, loss, seconds, steps, personal, afresh, chosen.training.keeps_head)
 
     def evaluate(
         self,
@@ -185,9 +184,9 @@ class Clients:
         afresh = weights.tensors != self.tensors and self._lacks(client, HEAD)
         if settings is not None and personalised_in is not None:
             model = self._personalised(client, model, settings, personalised_in, control)
-            algorithm, _ = _algorithm(settings)
-            afresh = afresh or (algorithm.keeps_head and self._lacks(client, HEAD))
-            afresh = afresh or (algorithm.keeps_personal and self._lacks(client, PERSONAL_MODEL))
+            training = _chosen(settings).training
+            afresh = afresh or (training.keeps_head and self._lacks(client, HEAD))
+            afresh = afresh or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
         x, y = as_tensor(part.x), as_tensor(part.y)
         # Of a copy: a model may change its state while it is evaluated, but what is kept has a digest.
         correct, loss_sum, figures = self._within(
@@ -200,26 +199,26 @@ class Clients:
     def _personalised(
         self, client: int, model: Weights, settings: TrainingSettings, round_number: int, control: Control
     ) -> Weights:
-        algorithm, options = _algorithm(settings)
-        if algorithm.keeps_personal:
+        chosen = _chosen(settings)
+        if chosen.training.keeps_personal:
             return self._personal_model(client) or model  # a client that has not trained yet has none
-        if algorithm.keeps_head:
+        if chosen.training.keeps_head:
             head = self.personal.get_before(client, HEAD, None)
             return Weights.of({**model.arrays, **(head or {})}, self.tensors)
-        if algorithm.adapt is None:
+        if chosen.algorithm.adapt is None:
             return model
-        adapted, adapt = model.copy(), algorithm.adapt
+        adapted = model.copy()
         torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
         order = stream(settings.seed, "adaptation-order", round_number, client)
-        work = self._work(client, settings, options, order, control, model)
-        self._within(adapted, lambda: adapt(work))
+        work = self._work(client, settings, chosen.options, order, control, model)
+        self._within(adapted, lambda: chosen.adapt(work))
         return adapted
 
     def _work(
         self,
         client: int,
         settings: TrainingSettings,
-        options: Mapping[str, int | float],
+        options: Any,
         order: np.random.Generator,
         control: Control,
         received: Weights,
@@ -265,15 +264,30 @@ class Clients:
             raise OrderError(Failure(FailureCode.TASK_RAISED, where(error))) from error
 
 
-def _algorithm(settings: TrainingSettings) -> tuple[Algorithm, Mapping[str, int | float]]:
-    algorithm = ALGORITHMS.get(settings.algorithm)
-    if algorithm is None:
-        detail = f"unknown training algorithm {settings.algorithm!r}; this node knows {', '.join(ALGORITHMS)}"
-        raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The training of an order: its declaration, code and options."""
+
+    training: Training
+    algorithm: Algorithm
+    options: Any
+
+    def train(self, work: LocalWork) -> Result:
+        with self.training.guard(StoppedError):
+            return self.algorithm.train(work)
+
+    def adapt(self, work: LocalWork) -> None:
+        assert self.algorithm.adapt is not None
+        with self.training.guard(StoppedError):
+            self.algorithm.adapt(work)
+
+
+def _chosen(settings: TrainingSettings) -> _Chosen:
     if not settings.batch_size or not settings.local_epochs:
         detail = f"{settings.local_epochs} local epochs in batches of {settings.batch_size}: both count from 1"
         raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
     try:
-        return algorithm, training_options(settings.algorithm, settings.options)
-    except ConfigError as error:
+        training = TRAININGS[settings.algorithm]
+        return _Chosen(training, training.load(), training.read(settings.options))
+    except UserError as error:
         raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error

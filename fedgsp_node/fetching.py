@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 from weakref import WeakSet, WeakValueDictionary
 
-from fedgsp.channels import Channels, resolve
+from fedgsp.addresses import resolve
+from fedgsp.channels import Channels
 from fedgsp.encoding import wire_bytes
 from fedgsp.errors import ConfigError
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec

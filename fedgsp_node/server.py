@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import torch
 
-from fedgsp import windows, wire
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, is_wildcard, resolve, split_address, start_server
+from fedgsp import on_nodes, windows, wire
+from fedgsp.addresses import is_wildcard, resolve, split_address
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.messages import (
     PROTOCOL,
@@ -146,6 +147,7 @@ class _Node:
             clients.training_flop,
             options_to_share(settings.task, settings.task_option, clients.task),
             source_digest(clients.task),
+            on_nodes.installed(),
         )
         self._trainings = TrainingLog()
         self._attachments: dict[str, asyncio.Task[None]] = {}

@@ -1,24 +1,54 @@
-"""Aggregations of models that members trained in parallel from one start. Each is a class and a row of a table."""
+"""Aggregations of models that members trained in parallel from one start: the code of `fedgsp.aggregations`."""
 
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import robust
 from fedgsp.aggregation import Average, Mean, check_weight
+from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.messages import TensorSpec
+from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
 
 
 class Aggregation(abc.ABC):
-    """Takes models one by one, in the order of the members, and gives one model."""
+    """The protocol of aggregations: combines the models that the members of a group trained in parallel into one.
 
-    #: Whether the result depends on the start, which the manager then has to fetch.
-    needs_start: ClassVar[bool] = False
+    There is one object for each group and round; nothing is kept for the next round. `fold` is called once for each
+    model, in the order of the members whatever the order in which they finished, then `result` once, unless nothing
+    was folded. The calls come one at a time, from different threads. The same calls must give the same bits: take no
+    random numbers, and sum in a fixed order. A group whose manager was lost is aggregated again from the beginning.
+    """
+
+    @property
+    @abc.abstractmethod
+    def empty(self) -> bool:
+        """Whether nothing was folded."""
+
+    @abc.abstractmethod
+    def fold(self, weights: Weights, weight: float, steps: float) -> None:
+        """Add a model with `weight` > 0 that was trained for `steps` local steps. The model must not be changed.
+
+        Raises ValueError if the model cannot be added; its member is then skipped.
+        """
+
+    @abc.abstractmethod
+    def result(self, start: Weights | None) -> Weights:
+        """The group's model. The aggregation is not used afterwards. Raises ValueError if no model was folded.
+
+        `start` is the model that the members started from, if the declaration says `needs_start`.
+        """
+
+
+class _ByAverage(Aggregation):
+    """An aggregation whose models are held by one average."""
+
     _mean: Average
 
     @property
@@ -26,23 +56,15 @@ class Aggregation(abc.ABC):
         """Whether nothing was folded."""
         return self._mean.empty
 
-    @abc.abstractmethod
-    def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Adds a model with `weight` > 0, trained for `steps` local steps; ValueError if it cannot be added."""
 
-    @abc.abstractmethod
-    def result(self, start: Weights | None) -> Weights:
-        """The group's model; the aggregation cannot be used afterwards. Raises ValueError if no model was folded."""
-
-
-class WeightedMean(Aggregation):
+class WeightedMean(_ByAverage):
     """The weighted mean of the models (FedAvg)."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: NoOptions) -> None:
         self._mean = Mean(weighted=True)
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Adds a model to the mean; `steps` has no influence."""
+        """Counts by its weight, however long it trained."""
         self._mean.fold(weights, weight)
 
     def result(self, start: Weights | None) -> Weights:
@@ -50,7 +72,7 @@ class WeightedMean(Aggregation):
         return self._mean.result()
 
 
-class FedNova(Aggregation):
+class FedNova(_ByAverage):
     """FedNova: w + tau_eff * sum p_k (w_k - w) / tau_k, with tau_eff = sum p_k tau_k.
 
     Each update is normalised by its number of local steps tau_k. The result lies on the line from the start w through
@@ -58,15 +80,14 @@ class FedNova(Aggregation):
     mean itself: beyond it a variance could be negative.
     """
 
-    needs_start = True
     _mean: Mean
 
-    def __init__(self) -> None:
+    def __init__(self, options: NoOptions) -> None:
         self._mean = Mean(weighted=True)
         self._weight = self._weight_per_step = self._weighted_steps = 0.0
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Adds a model; `steps` > 0 is tau_k, the normalising sum of the local steps."""
+        """`steps` is the normalising sum of the local steps."""
         if not steps > 0:
             raise ValueError(f"it says that it took {steps} local steps")
         self._mean.fold(weights, weight / steps)
@@ -75,7 +96,7 @@ class FedNova(Aggregation):
         self._weighted_steps += weight * steps
 
     def result(self, start: Weights | None) -> Weights:
-        """The normalised average, computed in float64 and rounded once."""
+        """Computed in float64, and rounded once."""
         if self.empty:
             raise ValueError("no model was folded")
         assert start is not None
@@ -91,11 +112,8 @@ class FedNova(Aggregation):
         return self._mean.result(step)
 
 
-class Median(Aggregation):
-    """The median of every coordinate; all models count alike."""
-
-    def __init__(self) -> None:
-        self._mean = robust.Median()
+class _Unweighted(_ByAverage):
+    """An aggregation in which all models count alike."""
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
         """Keeps the model until the result."""
@@ -103,40 +121,27 @@ class Median(Aggregation):
         self._mean.fold(weights)
 
     def result(self, start: Weights | None) -> Weights:
-        """The median."""
+        """The average."""
         return self._mean.result()
 
 
-class TrimmedMean(Median):
+class Median(_Unweighted):
+    """The median of every coordinate."""
+
+    def __init__(self, options: NoOptions) -> None:
+        self._mean = robust.Median()
+
+
+class TrimmedMean(_Unweighted):
     """The mean of every coordinate without its extreme values."""
 
-    def __init__(self, trim: float = robust.DEFAULT_TRIM) -> None:
-        self._mean = robust.TrimmedMean(trim)
+    def __init__(self, options: robust.TrimOptions) -> None:
+        self._mean = robust.TrimmedMean(options.trim)
 
 
-AGGREGATIONS: dict[str, type[Aggregation]] = {
-    "mean": WeightedMean,
-    "fednova": FedNova,
-    "median": Median,
-    "trimmed-mean": TrimmedMean,
-}
-
-
-def needs_start(name: str) -> bool:
-    """Whether the aggregation that a request names compares models with their start."""
-    made = AGGREGATIONS.get(name)
-    return made is not None and made.needs_start
-
-
-def named(name: str) -> Aggregation:
-    """The aggregation that a request names; the mean if it names none. "trimmed-mean:0.2" sets the share to trim.
-
-    Raises ValueError for an unknown name.
-    """
-    kind, colon, share = name.partition(":")
-    if colon and kind == "trimmed-mean":
-        return TrimmedMean(float(share))
-    made = AGGREGATIONS.get(name or "mean")
-    if made is None:
-        raise ValueError(f"unknown aggregation {name!r}; known: {', '.join(AGGREGATIONS)}")
-    return made()
+def make(name: str, options: Mapping[str, str]) -> Aggregation:
+    """The aggregation that a request names, or the mean if it names none; raises UserError if it cannot be made."""
+    part = AGGREGATIONS[name or "mean"]
+    with part.guard():
+        made: Aggregation = part.load()(part.read(options))
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fedgsp.channels import Channels
 from fedgsp.messages import Failure, GroupEvent, GroupResult, ModelRef, RunGroupRequest, Source
@@ -38,6 +39,11 @@ class Group:
     def result(self, ref: ModelRef | None = None, samples: int = 0) -> GroupResult:
         """The group's result so far; without `ref`, the program makes no model."""
         return GroupResult(ref or ModelRef(""), samples, self.reports.bytes_direct, self.reports.bytes_relayed)
+
+    @property
+    def options(self) -> Any:
+        """The options of the program, as the dataclass that its declaration names."""
+        return self.program.read(self.request.program_options)
 
     def nobody_trained(self) -> Failure:
         """The failure of a group in which every member was skipped."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from fedgsp.aggregations import AGGREGATIONS
+from fedgsp.errors import UserError
 from fedgsp.messages import MOST_CLIENT, MOST_SAMPLES, RunGroupRequest
 from fedgsp.programs import PROGRAMS
-from group_manager.aggregations import needs_start
 
 #: Longest time, in seconds, that a member may make no progress: a year.
 MOST_STALL_S = 366 * 24 * 3600.0
@@ -18,13 +19,19 @@ MOST_LOST = (1 << 16) - 1
 
 
 def refusal(request: RunGroupRequest) -> str:
-    """Why a request of a known program cannot be run; empty if it can be run."""
-    name, program = request.program, PROGRAMS[request.program]
+    """Why a request cannot be run; empty if it can be run."""
+    try:
+        name, program = request.program, PROGRAMS[request.program]
+        aggregation = AGGREGATIONS[request.aggregation or "mean"]
+        program.read(request.program_options)
+        aggregation.read(request.aggregation_options)
+    except UserError as error:  # an unknown part, or a wrong option
+        return str(error)
     clients, count = [member.client for member in request.members], len(request.members)
     own = [member.start for member in request.members if member.start is not None]
     start = request.start.id if request.start is not None else ""
     parts = [part.ref.id if part.ref is not None else "" for part in (*request.parts, *own)]
-    compares = program.aggregates and needs_start(request.aggregation)
+    compares = program.aggregates and aggregation.needs_start
     all_own = program.takes_own_starts and not compares and len(own) == count
     hops = [hop.member for hop in request.finished if hop.member is not None]
     made = [hop.model.id for hop in request.finished if hop.model is not None and hop.model.id]

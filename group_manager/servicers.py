@@ -12,6 +12,7 @@ import grpc.aio
 
 from fedgsp import memory, windows, wire
 from fedgsp.channels import Channels, first_message, refuse
+from fedgsp.errors import UserError
 from fedgsp.messages import (
     Attached,
     Failure,
@@ -25,11 +26,11 @@ from fedgsp.messages import (
     Source,
 )
 from fedgsp.model_store import ModelStore
+from fedgsp.programs import PROGRAMS
 from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members, Session
-from group_manager.programs import PROGRAMS
 from group_manager.requests import refusal
 
 logger = logging.getLogger(__name__)
@@ -114,11 +115,6 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     ) -> AsyncIterator[group_pb2.GroupEvent]:
         """Runs one group. The last event is its result, or the failure that ended it."""
         asked = wire.decode(RunGroupRequest, request)
-        if asked.program not in PROGRAMS:
-            known = ", ".join(PROGRAMS)
-            await refuse(
-                context, grpc.StatusCode.INVALID_ARGUMENT, f"unknown program {asked.program!r}; known: {known}"
-            )
         if wrong := refusal(asked):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self._max_bytes = asked.max_model_bytes
@@ -167,7 +163,11 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
 
 async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
     try:
-        outcome = await PROGRAMS[group.request.program](group)
+        program = PROGRAMS[group.request.program]
+        with program.guard():
+            outcome: GroupResult | Failure = await program.load()(group)
+    except UserError as error:
+        outcome = Failure(FailureCode.UNSPECIFIED, str(error))
     except Exception as error:  # the top server must learn of a bug, and why the group ended
         logger.exception("group=%d", group.request.group)
         outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")

@@ -8,13 +8,14 @@ import sys
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = ("top_server", "group_manager", "fedgsp_node")
@@ -26,15 +27,18 @@ READERS = {
         "fedgsp/*",
         *("*/server.py", "*/servicers.py", "*/servicer.py", "*/client.py"),
         "fedgsp_node/attachment.py",  # the client of a manager's order stream
-        "top_server/grouping_service.py",  # servicer and client of Assign
     ),
     "torch": ("fedgsp_node/*",),  # and, deferred, fedgsp/task.py
     "ortools": ("top_server/grouping/balanced_clusters.py",),
     **dict.fromkeys(("pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"), ()),
 }
-#: Decides, and therefore knows of no network.
+#: Files that decide, and therefore neither use a network nor wait.
 PURE = (
-    *("top_server/grouping/*", "top_server/merging/*"),
+    "top_server/grouping/*",
+    "top_server/merging/*",
+    "top_server/nodes/admission.py",
+    "top_server/progress.py",
+    "top_server/teams.py",
     *(f"group_manager/{name}.py" for name in ("chain", "ledger", "lengths", "order", "requests")),
 )
 #: Package -> what importing all of it must not load.
@@ -132,12 +136,34 @@ def test_every_pattern_of_the_tables_is_that_of_a_file() -> None:
         assert any(matches(path, (pattern,)) for path in files()), pattern
 
 
-def test_what_decides_knows_of_no_network() -> None:
+def test_files_that_decide_use_no_network_and_wait_for_nothing() -> None:
     pure = [path for path in files() if matches(path, PURE)]
-    found = [at(path, found.line) for path in pure for found in imports_of(path) if found.of("grpc")]
+    waiting = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+    found = [at(path, node.lineno) for path in pure for node in ast.walk(tree_of(path)) if isinstance(node, waiting)]
     assert not found
     modules = [module_of(path) for path in pure]
-    assert loaded_after(modules) & {"grpc", "torch"} == set()
+    assert loaded_after(modules) & {"asyncio", "grpc", "torch"} == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_files_of_a_package_import_each_other_in_a_circle(package: str) -> None:
+    """Imports for type hints, and imports within functions, count like all others."""
+    modules = {module_of(path): path for path in files() if path.parts[0] == package}
+    arrows = {
+        module: {where for found in imports_of(path) if (where := imported(found.name, modules)) != module}
+        for module, path in modules.items()
+    }
+    try:
+        tuple(TopologicalSorter(arrows).static_order())
+    except CycleError as error:
+        pytest.fail(" <- ".join(filter(None, error.args[1])))
+
+
+def imported(name: str, modules: Mapping[str, PurePath]) -> str:
+    """The module that an imported name is in; empty if it is in no module of these."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def test_nothing_can_unpickle() -> None:

@@ -17,13 +17,13 @@ import typer
 
 import fedgsp_node.cli
 import top_server.cli
+from fedgsp.programs import PROGRAMS
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given
 from fedgsp.settings.run import RunConfig
 from fedgsp.task import Task
-from fedgsp_node.tasks import BUILT_IN
-from fedgsp_node.training import ALGORITHMS
-from group_manager.programs import PROGRAMS
+from fedgsp.tasks import TASKS
+from fedgsp.trainings import TRAININGS
 from top_server.choosing import NAMES
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
@@ -114,7 +114,7 @@ def test_the_choices_of_a_scheme_exist(scheme: str) -> None:
     assert row.grouping in GROUPINGS
     assert row.growth in GROWTHS
     assert row.program in PROGRAMS
-    assert row.training in ALGORITHMS
+    assert row.training in TRAININGS
     assert row.merge in MERGES
     assert row.sampling in ("groups", "clients", "none")
     assert row.weighing in WEIGHINGS
@@ -133,10 +133,9 @@ def test_the_readme_can_be_read_in_minutes() -> None:
     assert texts()[PurePath("README.md")].count("\n") <= MOST_LINES_OF_README
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", TASKS.built_in)
 def test_a_built_in_task_is_where_its_entry_says(name: str) -> None:
-    module, _, attribute = BUILT_IN[name].partition(":")
-    assert issubclass(getattr(importlib.import_module(module), attribute), Task)
+    assert issubclass(TASKS[name].load(), Task)
 
 
 def pages() -> list[PurePath]:

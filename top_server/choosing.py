@@ -4,100 +4,96 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
-from fedgsp.local_training import KEEPS_HEAD, SMALLEST_BATCH, TRAININGS, training_options
 from fedgsp.messages import TensorSpec
+from fedgsp.parts import Parts
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import Names, flag
-from fedgsp.settings.fields import described
+from fedgsp.settings.fields import described, str_of_client
 from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
+from fedgsp.tasks import TASKS
+from fedgsp.trainings import TRAININGS, Training
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
-from top_server.grouping.options import client_of
-from top_server.merging import MERGE_OPTIONS, MERGES
-from top_server.merging.soft_clusters import SoftClusters
-from top_server.merging.trimming import TRIM_OPTIONS, TRIMMED, read_trim
+from top_server.merging import MERGES
+from top_server.merging.weighing import WEIGHINGS
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 
-#: Setting -> the names that it may take.
-NAMES: Names = {
-    "scheme": SCHEMES,
-    "growth": GROWTHS,
-    "grouping": GROUPINGS,
-    "program": [name for name, program in PROGRAMS.items() if program.for_schemes],
-    "training": TRAININGS,
-    "aggregation": AGGREGATIONS,
+#: The tables of the parts that a scheme consists of. Where several choices do not fit, the first kind here is named.
+TABLES: Mapping[str, Parts[Any]] = {
     "merge": MERGES,
+    "grouping": GROUPINGS,
+    "aggregation": AGGREGATIONS,
+    "program": PROGRAMS,
+    "training": TRAININGS,
+    "weighing": WEIGHINGS,
+    "profile": PROFILES,
 }
-
-#: What a choice needs of another: column, value, other column, its values. What is neither here nor in the tables of
-#: groupings and aggregations goes with everything.
-_MERGES_NEED = (
-    ("merge", "clusters", "grouping", ("ifca",)),
-    ("merge", "centres", "grouping", ("fesem",)),
-    ("merge", "centres", "aggregation", ("mean",)),
-    ("merge", "soft-clusters", "grouping", ("singletons",)),
-    ("merge", "soft-clusters", "profile", ("losses",)),
-    # They take means of their own, whatever becomes of a group's models.
-    ("merge", "soft-clusters", "aggregation", ("mean",)),
-)
-_OTHERS_NEED = (
-    ("profile", "model-distances", "program", ("parallel",)),
-    ("weighing", "fedfa", "program", ("parallel",)),
-    ("weighing", "maxfl", "program", ("parallel",)),
-    # Else the models that clients choose among are never trained.
-    ("profile", "losses", "merge", ("clusters", "soft-clusters")),
-    ("profile", "model-distances", "merge", ("centres",)),
-)
+#: Setting -> the names that it may take.
+NAMES: Names = {**TABLES, "scheme": SCHEMES, "growth": GROWTHS, "task": TASKS}
+#: Columns of a scheme that a setting of the same name replaces.
+_REPLACED = (*TABLES, "growth", "after_arrivals")
 
 
 def choose(config: RunConfig) -> Scheme:
     """The scheme's row with the choices that the settings replace; raises ConfigError for what does not fit."""
     row = SCHEMES[config.scheme]
-    chosen = {
-        name: value
-        for name in ("growth", "grouping", "program", "training", "aggregation", "merge", "after_arrivals")
-        if (value := getattr(config, name)) is not None
-    }
+    chosen = {name: value for name in _REPLACED if (value := getattr(config, name)) is not None}
     if chosen.get("grouping", "").startswith(GROUPING_SERVICE):
         chosen["service"] = chosen.pop("grouping").removeprefix(GROUPING_SERVICE)
     scheme = dataclasses.replace(row, **chosen)
-    for column, value, other, needed in _needs():
-        if getattr(scheme, column) == value and getattr(scheme, other) not in needed:
-            fitting = [
-                name
-                for name, row in SCHEMES.items()
-                if getattr(row, column) == value and getattr(row, other) in needed
-            ]
-            if config.scheme in fitting:
-                remedy = f"leave out {flag(other)}"
-            elif fitting:
-                remedy = f"use scheme {' or '.join(fitting)}"
-            else:
-                remedy = f"give {flag(other)} {' or '.join(needed)}"
-            needs = f"{column} {value} needs {other} {' or '.join(needed)}"
-            raise ConfigError(f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}", remedy)
+    scheme = dataclasses.replace(scheme, options=_options(config, row, scheme))
+    _check_needs(config, scheme)
     _check_growth(config, scheme)
     _check_aggregation(config, scheme)
     _check_arrivals(config, scheme)
     _check_options(config, scheme)
-    _check_training(config, scheme)
     return scheme
 
 
-def _needs() -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """Rows as above, those of the two tables too; of several that are not met the first is told."""
-    yield from _MERGES_NEED
-    for name, row in GROUPINGS.items():
-        for column, value in row.needs.items():
-            yield "grouping", name, column, (value,)
-    for name, aggregation in AGGREGATIONS.items():
-        if not aggregation.beside_relay:
-            yield "aggregation", name, "program", ("parallel",)
-    yield from _OTHERS_NEED
+def _options(config: RunConfig, row: Scheme, scheme: Scheme) -> dict[str, dict[str, str]]:
+    """The options of each kind: those of the row unless its part was replaced, and over them those of the settings."""
+    found = {}
+    for kind in TABLES:
+        stays = getattr(scheme, kind) == getattr(row, kind) and not (kind == "grouping" and scheme.service)
+        given = {**(row.given(kind) if stays else {}), **getattr(config, f"{kind}_option")}
+        if given:
+            found[kind] = given
+    return found
+
+
+def _check_needs(config: RunConfig, scheme: Scheme) -> None:
+    """Refuses choices that do not fit the others."""
+    for column, value, other, needed in _needs(scheme):
+        if getattr(scheme, other) in needed:
+            continue
+        fitting = [
+            name
+            for name, row in SCHEMES.built_in.items()
+            if getattr(row, column) == value and getattr(row, other) in needed
+        ]
+        if config.scheme in fitting:
+            remedy = f"leave out {flag(other)}"
+        elif fitting:
+            remedy = f"use scheme {' or '.join(fitting)}"
+        else:
+            remedy = f"give {flag(other)} {' or '.join(needed)}"
+        needs = f"{column} {value} needs {other} {' or '.join(needed)}"
+        raise ConfigError(f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}", remedy)
+
+
+def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """What each choice of a scheme needs: its kind and name, the kind of the other choice, and the names that fit."""
+    for kind, table in TABLES.items():
+        name = getattr(scheme, kind)
+        for other, needed in table[name].needs.items():
+            yield kind, name, other, needed
+    if not AGGREGATIONS[scheme.aggregation].beside_relay and not PROGRAMS[scheme.program].aggregates:
+        yield "aggregation", scheme.aggregation, "program", ("parallel",)
 
 
 def _check_growth(config: RunConfig, scheme: Scheme) -> None:
@@ -136,7 +132,7 @@ def _check_aggregation(config: RunConfig, scheme: Scheme) -> None:
 
 def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
     """Groups can only rest whose models nobody else changes, and that are the same in the next round."""
-    rows = {name: row for name, row in SCHEMES.items() if row.regroup == "arrivals" and row.merge == "none"}
+    rows = {name: row for name, row in SCHEMES.built_in.items() if row.regroup == "arrivals" and row.merge == "none"}
     choices = {(row.regroup, row.merge, row.grouping) for row in rows.values()}
     if scheme.after_arrivals == "joined" and (scheme.regroup, scheme.merge, scheme.grouping) not in choices:
         raise ConfigError(
@@ -145,74 +141,45 @@ def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
         )
 
 
-def _check_training(config: RunConfig, scheme: Scheme) -> None:
-    """Refuses options of the training that cannot be, and settings with which nobody would learn anything."""
-    given = training_options(scheme.training, config.training_option)
-    if scheme.training == "per-fedavg" and config.batch_size < SMALLEST_BATCH:
-        raise ConfigError(
-            f"--batch-size is {config.batch_size}, and training per-fedavg leaves out batches below {SMALLEST_BATCH}",
-            "give a larger one",
-        )
-    rate = max(config.learning_rate, given.get("personal_rate", 0))
-    pull = rate * max(given.get("mu", 0), given.get("lambda", 0))
-    if pull >= 2:
-        raise ConfigError(
-            f"the step size times the pull of training {scheme.training} is {pull:g}: from 2 on it swings ever wider",
-            "lower --learning-rate, or mu, lambda or personal_rate of --training-option",
-        )
-
-
 def _check_options(config: RunConfig, scheme: Scheme) -> None:
-    """Refuses what --grouping-option cannot say before anybody waits for nodes."""
-    given = options(config, scheme)
-    chosen = PROFILES[scheme.profile].read(given["profile"])
-    if scheme.merge == "soft-clusters" and SoftClusters.read(given["merge"]) > (models := chosen.models):
-        raise ConfigError(f"option soft is {given['merge'].get('soft', 2)}, and there are {models} models", "lower it")
-    for kind, trims in (("merge", scheme.merge == TRIMMED), ("aggregation", AGGREGATIONS[scheme.aggregation].trims)):
-        if trims:
-            read_trim(kind, given[kind])
-    if scheme.service:
-        return  # it may have others
-    try:
-        GROUPINGS[scheme.grouping].read(given["grouping"])
-    except ConfigError as error:
-        read = dict.fromkeys(name for names in _readers(scheme).values() for name in names)
-        if not read or " has no option " not in error.what:
-            raise
-        raise ConfigError(error.what, f"{error.remedy}; scheme {config.scheme} reads {', '.join(read)}") from None
+    """Refuses options before anybody waits for nodes."""
+    parts = {kind: table[getattr(scheme, kind)] for kind, table in TABLES.items()}
+    known = {kind: {one.name for one in described(part.options).values()} for kind, part in parts.items()}
+    read = {}
+    for kind, part in parts.items():
+        if kind == "grouping" and scheme.service:
+            continue  # it may have other options
+        for name in scheme.given(kind):
+            readers = [other for other in TABLES if name.partition(".")[0] in known[other]]
+            if readers and kind not in readers:
+                remedy = " or ".join(f"{flag(f'{other}_option')} {name}=..." for other in readers)
+                raise ConfigError(f"{part} has no option {name!r}", f"give {remedy}")
+        read[kind] = part.read(scheme.given(kind))
+    if scheme.merge == "soft-clusters" and read["merge"].soft > (models := read["profile"].models):
+        raise ConfigError(f"option soft is {read['merge'].soft}, and there are {models} models", "lower it")
+    training: Training = parts["training"]
+    with training.guard():
+        training.check(read["training"], config.learning_rate, config.batch_size)
 
 
 def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
     """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
     heads = sum(spec.head for spec in tensors)
-    keeps = scheme.without_head or scheme.training in KEEPS_HEAD
+    keeps = scheme.without_head or TRAININGS[scheme.training].keeps_head
     if keeps and not 0 < heads < len(tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
 
 
-def options(config: RunConfig, scheme: Scheme) -> dict[str, dict[str, str]]:
-    """The options of --grouping-option, by the part of the scheme that reads them; the grouping has the others."""
-    readers = _readers(scheme)
-    elsewhere = {name for names in readers.values() for name in names}
-    replaced = scheme.service or scheme.grouping != SCHEMES[config.scheme].grouping
-    usual = {name: value for name, value in scheme.options.items() if name in elsewhere or not replaced}
-    merged = {**usual, **config.grouping_option}
-    found = {part: {name: merged[name] for name in merged if name in names} for part, names in readers.items()}
-    return {**found, "grouping": {name: value for name, value in merged.items() if name not in elsewhere}}
-
-
-def absent(scheme: Scheme, given: Mapping[str, str], clients: Collection[int]) -> list[int]:
-    """Clients that options of the grouping are for, and that are not there: misspelt, or they come late."""
-    named = {client for name in given if (client := client_of(name)) is not None}
-    if not scheme.service:
-        named.update(GROUPINGS[scheme.grouping].names(given))
-    return sorted(named.difference(clients))
-
-
-def _readers(scheme: Scheme) -> dict[str, tuple[str, ...]]:
-    return {
-        "profile": PROFILES[scheme.profile].options,
-        "merge": MERGE_OPTIONS.get(scheme.merge, ()),
-        "aggregation": TRIM_OPTIONS if AGGREGATIONS[scheme.aggregation].trims else (),
+def absent(scheme: Scheme, clients: Collection[int]) -> list[int]:
+    """Clients that options of the grouping name and that are not present: misspelt, or they come late."""
+    given = scheme.given("grouping")
+    named = {
+        int(client)
+        for _, dot, client in (name.rpartition(".") for name in given)
+        if dot and str_of_client(client) == client
     }
+    if not scheme.service:
+        grouping = GROUPINGS[scheme.grouping]
+        named.update(grouping.names(grouping.read(given)))
+    return sorted(named.difference(clients))

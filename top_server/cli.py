@@ -78,7 +78,8 @@ def run(
 
 def _run(settings: RunConfig, json: bool) -> int:
     # What --help and a bad flag can do without, most of all gRPC.
-    from top_server import choosing, local_run, server
+    from top_server import choosing, server
+    from top_server.baseline import local_run
     from top_server.record.directory import prepare
 
     choosing.choose(settings)  # refuses what cannot work together before a directory is taken
@@ -168,9 +169,9 @@ def grouping_service(
     settings = settled(GroupingServiceSettings, config_file, given(context, GroupingServiceSettings), {})
     logs.configure(verbose)
     credentials = tls.load(settings.tls_files)
-    from top_server import grouping_service
+    from top_server.grouping_service import servicer
 
-    raise typer.Exit(lifecycle.run(grouping_service.serve(settings.listen, credentials)))
+    raise typer.Exit(lifecycle.run(servicer.serve(settings.listen, credentials)))
 
 
 def main() -> None:

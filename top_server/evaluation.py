@@ -1,23 +1,25 @@
-"""How good the models are on the clients' own test parts."""
+"""The accuracy and loss of the models on the clients' own test parts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fedgsp.messages import Evaluated
+from top_server.groups.survey import survey
+from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
-
-if TYPE_CHECKING:
-    from top_server.run import Run
+from top_server.merging import Merging
+from top_server.progress import Progress
+from top_server.run import RunContext
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Each client's counts with the model that it would use now; only clients with test samples."""
+    """The answers of the clients that have test samples."""
 
+    #: Client -> its answer, with the model that it would use now.
     of: dict[int, Evaluated]
-    #: Whether some client gave no answer.
+    #: Whether a client gave no answer.
     partial: bool = False
 
     @property
@@ -46,26 +48,26 @@ class Evaluation:
         return sum(one.samples for one in self.of.values())
 
 
-async def evaluate(run: Run, round_number: int) -> Evaluation | None:
-    """Every client's model on its own test part; None, and the reason in the journal, if nobody could be asked.
+async def evaluate(context: RunContext, progress: Progress, merging: Merging, round_number: int) -> Evaluation | None:
+    """Evaluates every client's model on its own test part; None, and the reason in the journal, without any answer.
 
-    A model that nobody trained is no result: its client is left out.
-    If only part of the clients answered the evaluation is `partial`: figures over all clients would not compare with
-    those of other rounds.
+    A client whose model nobody trained is left out. If only a part of the clients answered, the evaluation is
+    `partial`, since figures over all clients could not be compared with those of other rounds.
     """
-    clients = tuple(client for client in run.membership.clients if not run.merging.untrained(client))
+    there, slots = context.membership.clients, context.models.slots
+    clients = tuple(client for client in there if not merging.untrained(client, slots))
     if not clients:
-        reason = "no client that is there has a trained model" if run.membership.clients else "no client is there"
-        run.journal.record("not_evaluated", round=round_number, reason=reason)
+        reason = "no client that is there has a trained model" if there else "no client is there"
+        context.journal.record("not_evaluated", round=round_number, reason=reason)
         return None
-    models = {client: run.merging.of(client) for client in clients}
+    models = {client: merging.of(client, slots) for client in clients}
     if len({held.ref.id for held in models.values()}) == 1:
         task = GroupTask(0, "evaluate", clients, ((models[clients[0]], 1.0),))
     else:
         task = GroupTask(0, "evaluate", clients, own_starts=models)
-    outcome = await run.survey(round_number, task)
-    if run.scheme.after_arrivals == "joined":  # else it is noticed as they train, when their groups may have better
-        run.merging.note_lost(outcome)
+    outcome = await survey(context, progress, round_number, task)
+    if context.scheme.after_arrivals == "joined":  # in other schemes all clients train, and a loss is noticed then
+        note_lost(context, progress, merging, outcome)
     answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
     told = {client: answers[client] for client in clients if client in answers and answers[client].samples}
     partial = len(answers) < len(clients)
@@ -75,5 +77,5 @@ async def evaluate(run: Run, round_number: int) -> Evaluation | None:
     else:
         reason = "no client has test samples"
     if partial or not told:
-        run.journal.record("not_evaluated", round=round_number, reason=reason)
+        context.journal.record("not_evaluated", round=round_number, reason=reason)
     return Evaluation(told, partial) if told else None

@@ -1,4 +1,4 @@
-"""What a profile found out about the clients of a round."""
+"""The evidence that a profile gathered about the clients of a round."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ Matrices = Mapping[str, NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """The clients that can be grouped, ascending; row i of every array belongs to `clients[i]`."""
+    """Evidence about N clients; row i of every array belongs to `clients[i]`."""
 
+    #: The clients that can be grouped, in ascending order.
     clients: tuple[int, ...]
     histograms: NDArray[np.int64] | None = None
     #: A row per client: one figure of it, or one of it with each of several models.
     figures: Matrices = field(default_factory=dict)
     #: A row and a column per client.
     pairwise: Matrices = field(default_factory=dict)
-    #: Clients that came while training went on.
+    #: Clients that joined after the first round.
     newcomers: tuple[int, ...] = ()
-    #: What the clients are to show of their updates in this round.
+    #: The view of their updates that clients are asked to reveal in this round.
     reveal: Reveal | None = None
-    #: Whether clients keep what they trained, beside what it was merged into.
+    #: Whether the nodes retain what each client trains.
     retain: bool = False
+    #: Clients that have no such model, or whose model is lost or out of reach.
+    without_model: tuple[int, ...] = ()
 
     @property
     def matrices(self) -> dict[str, NDArray[np.floating]]:
-        """All that has a name, as groupings are told it."""
+        """All named matrices, as groupings read them."""
         return {**self.figures, **self.pairwise}
 
     def of(self, clients: Sequence[int]) -> Evidence:
@@ -50,7 +53,7 @@ class Evidence:
         )
 
     def columns(self, clients: Sequence[int]) -> dict[str, NDArray[np.floating]]:
-        """What is one figure per client, of some of the clients; of losses under several models the first."""
+        """The first column of every matrix in `figures`, for some of the clients; shape (len(clients),) each."""
         place = {client: row for row, client in enumerate(self.clients)}
         rows = np.array([place[client] for client in clients], np.int64)
         return {name: matrix[rows, 0] for name, matrix in self.figures.items()}

@@ -1,16 +1,18 @@
-"""The models of a run by what they are for, and who holds each."""
+"""The models of a run: a slot for each use, such as "global" or "client 3", and the holder of each slot's model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedgsp.messages import ModelRef
-from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 
-#: Slot of the model of round 0, for clients that come later; and of the one model of schemes with one.
+if TYPE_CHECKING:
+    from fedgsp.model_store import ModelStore
+
+#: The slot of the initial model, for clients that join later; and the slot of the model that all clients share.
 INITIAL = "initial"
 GLOBAL = "global"
 
@@ -27,13 +29,13 @@ def cluster_slot(cluster: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A model and who holds it: the node of `client`, or this process if that is None."""
+    """A model and its holder: the node of `client`, or this process if `client` is None."""
 
     ref: ModelRef
     client: int | None = None
 
     def to_json(self) -> list[Any]:
-        """As it stands in a saved state."""
+        """The JSON of a saved state."""
         return [self.ref.id, self.ref.size, self.ref.digest.hex(), self.client]
 
     @classmethod
@@ -43,8 +45,35 @@ class Held:
         return cls(ModelRef(model_id, size, bytes.fromhex(digest)), client)
 
 
+@dataclass(slots=True, eq=False)
+class Made:
+    """A model that was made in this process, and its id."""
+
+    model_id: str
+    weights: Weights
+
+
+#: The new content of slots: a model made here, a model that exists already, or None for a slot to be forgotten.
+#: Several slots may name the same `Made`.
+Changes = Mapping[str, Made | Held | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """The models of a run with their holders, and the present clients, at one moment."""
+
+    slots: Mapping[str, Held]
+    #: Training samples of each present client, in ascending order of the clients.
+    samples: Mapping[int, int]
+    #: The model that each client trained last, for schemes in which nodes retain it.
+    local_models: Mapping[int, Held]
+
+
 class Models:
-    """Slots such as "global" or "client 3". Invariant: the store holds what a slot of this process names, no more."""
+    """Slots such as "global" or "client 3".
+
+    Invariant: the store holds exactly the models that slots name and that this process holds.
+    """
 
     def __init__(self, store: ModelStore) -> None:
         self._store = store
@@ -58,32 +87,41 @@ class Models:
 
     @property
     def slots(self) -> dict[str, Held]:
-        """Who holds what, by slot."""
+        """The model of every slot, at this moment."""
         return dict(self._slots)
 
-    def held(self, held: Held) -> Weights:
-        """A model that this process holds."""
+    def weights(self, held: Held) -> Weights:
+        """The weights of a model that this process holds."""
         return self._store.held(held.ref.id)
 
-    def clients(self) -> set[int]:
-        """Clients with a slot."""
-        return {int(slot.removeprefix("client ")) for slot in self._slots if slot.startswith("client ")}
+    def apply(self, changes: Changes) -> None:
+        """Changes slots."""
+        held: dict[str, Held] = {}
+        for slot, change in changes.items():
+            if isinstance(change, Made):
+                self._store.put(change.model_id, change.weights)
+                held[slot] = Held(change.weights.ref(change.model_id))
+            elif change is not None:
+                held[slot] = change
+        self.point(held)
+        for slot in changes.keys() - held.keys():
+            self.drop(slot)
 
     def put(self, slots: Iterable[str], model_id: str, weights: Weights) -> Held:
-        """Keeps a model here, for several slots at once."""
+        """Keeps a model in this process and lets these slots name it."""
         self._store.put(model_id, weights)
         held = Held(weights.ref(model_id))
         self.point(dict.fromkeys(slots, held))
         return held
 
     def point(self, slots: dict[str, Held]) -> None:
-        """Lets slots name these models; one that no slot names any more is forgotten."""
+        """Lets slots name these models. A model that no slot names any more is forgotten."""
         before = {self._slots[slot].ref.id for slot in slots if slot in self._slots}
         self._slots.update(slots)
         self._store.release(before - {held.ref.id for held in self._slots.values()})
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Forgets all slots and their models."""
         self._store.release(held.ref.id for held in self._slots.values())
         self._slots.clear()
 
@@ -92,7 +130,3 @@ class Models:
         held = self._slots.pop(slot, None)
         if held is not None and held.ref.id not in {other.ref.id for other in self._slots.values()}:
             self._store.release([held.ref.id])
-
-    async def weights(self, held: Held) -> Weights:
-        """A model that this process holds, or is about to."""
-        return await self._store.get(held.ref.id)

@@ -1,228 +1,240 @@
-"""One round, from top to bottom: learn of the clients, group, sample, train, merge, evaluate, note."""
+"""One round, from top to bottom: learn of the clients, form teams, train, merge, evaluate, record."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-
-import numpy as np
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
-from top_server.grouping import GroupingRequest
-from top_server.grouping.growth import group_count
-from top_server.grouping.latecomers import with_absent, with_latecomers
-from top_server.grouping.sampling import sample
-from top_server.groups.run import MOST_TRIES, run_group
-from top_server.groups.task import GroupOutcome, GroupTask, Trace
-from top_server.merging.weighing import WEIGHINGS
+from top_server.groups.lost import AllLostError, unanswered
+from top_server.groups.round_tasks import round_tasks
+from top_server.groups.run import MOST_TRIES, fresh_trace, run_group, shown
+from top_server.groups.taking import group_model, note_lost
+from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
+from top_server.merging import Merging
+from top_server.models import Changes, Made
 from top_server.nodes.membership import RETURN_TIMEOUT_S
-from top_server.row import Teams, row_of
-from top_server.run import AllLostError, Run, unanswered
+from top_server.profiles.base import AnyProfile
+from top_server.progress import Progress
+from top_server.reveals.updates import Reveals
+from top_server.row import row_of
+from top_server.run import RunContext
+from top_server.teams import Before, Teams, ask, form
 
 
-async def play(run: Run, number: int, last: int) -> dict[str, Any]:
-    """Plays round `number` of `last`; returns its row of the history. Raises RunError if nobody trained.
+async def play(
+    context: RunContext,
+    progress: Progress,
+    merging: Merging,
+    profile: AnyProfile,
+    number: int,
+    interrupted: Interrupted | None = None,
+) -> dict[str, Any]:
+    """Plays round `number` and returns its row of the history; raises RunError if nobody trained.
 
-    A round whose nodes were all lost, perhaps with a network, is tried again when some are back.
+    If all nodes are lost, the round is tried again when some are back. `interrupted` is the round that an earlier top
+    server of this run had begun.
     """
     begin = time.monotonic()
-    await wait_for_clients(run)
-    clients = tuple(run.membership.clients)
+    await _wait_for_clients(context)
+    clients = tuple(context.membership.clients)
     evidence: Evidence | None = None
     for tries in range(MOST_TRIES):
         if tries:
-            await run.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, run.config.join_timeout))
-            await wait_for_clients(run)
+            await context.membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, context.config.join_timeout))
+            await _wait_for_clients(context)
         try:
-            if evidence is None:  # once it is there it stays: what the round before left may be used up
-                evidence = await run.profile.gather(number)
-            return await _try(run, number, last, evidence, tries, begin)
+            if evidence is None:  # gathered once: gathering may use up what the last round left
+                evidence = await gather(progress, profile, number)
+            begun, interrupted = interrupted, None
+            return await _try(context, progress, merging, profile, number, evidence, tries, begun, begin)
         except AllLostError as error:
-            run.journal.record("round_failed", round=number, reason=error.what)
+            context.journal.record("round_failed", round=number, reason=error.what)
             lost = error
     raise RunError(lost.what, lost.remedy)
 
 
-async def _try(run: Run, number: int, last: int, evidence: Evidence, tries: int, begin: float) -> dict[str, Any]:
-    await wait_for_clients(run)
-    teams = await form_teams(run, number, evidence)
-    run.merging.afresh.clear()
-    await run.merging.begin(number, evidence)
-    tasks = group_tasks(run, teams, evidence)
-    managers = await run.managers.ensure(len(tasks))
-    traces = _traces(run, number, teams, tasks, tries)
-    run.journal.record(
+async def _try(
+    context: RunContext,
+    progress: Progress,
+    merging: Merging,
+    profile: AnyProfile,
+    number: int,
+    evidence: Evidence,
+    tries: int,
+    begun: Interrupted | None,
+    begin: float,
+) -> dict[str, Any]:
+    await _wait_for_clients(context)
+    teams = await form_teams(context, progress, number, evidence)
+    await begin_merging(context, merging, number, evidence)
+    tasks = round_tasks(context.scheme, merging, context.holdings(progress.local_models), teams, evidence)
+    managers = await context.managers.ensure(len(tasks))
+    reveals = profile.reveals
+    traces = _traces(context, reveals, number, teams, tasks, tries, begun)
+    context.journal.record(
         "round_started",
         round=number,
         groups=len(teams.plan.groups),
         sampled_groups=len(teams.sampled),
         clients=sum(len(group) for group in teams.sampled),
         teams=teams.sampled,
+        reason=teams.reason,
     )
     training = [
-        asyncio.create_task(run_group(run, number, task, manager, trace), name=f"group {task.number}")
+        asyncio.create_task(
+            run_group(context, progress, number, task, manager, trace, reveals), name=f"group {task.number}"
+        )
         for task, manager, trace in zip(tasks, managers, traces, strict=True)
     ]
     try:
-        outcomes = await merge(run, number, training)
+        outcomes = await merge(context, progress, merging, number, training, reveals)
     finally:
         for task in training:
             task.cancel()
         await asyncio.gather(*training, return_exceptions=True)
-    for outcome in outcomes:  # only now, so that no group is judged by what the others happened to finish before
-        run.update_lengths.extend(outcome.update_lengths)
+    for outcome in outcomes:  # only now, so that no group is judged by the groups that happened to finish before
+        progress.update_lengths.extend(outcome.update_lengths)
     evaluated = None
-    if number % run.config.evaluate_every == 0 or number == last:
-        evaluated = await evaluate(run, number)
-    row = run.journal.row(row_of(run, number, teams, outcomes, evaluated, time.monotonic() - begin))
-    run.journal.record("round_finished", **row)
+    if number % context.config.evaluate_every == 0 or number == context.config.rounds:
+        evaluated = await evaluate(context, progress, merging, number)
+    seconds = time.monotonic() - begin
+    row = row_of(context, number, teams, outcomes, evaluated, seconds, merging.shared, profile.histograms)
+    row = context.journal.row(row)
+    context.journal.record("round_finished", **row)
     return row
 
 
-def _traces(run: Run, number: int, teams: Teams, tasks: list[GroupTask], tries: int) -> Sequence[Trace]:
+def _traces(
+    context: RunContext,
+    reveals: Reveals | None,
+    number: int,
+    teams: Teams,
+    tasks: list[GroupTask],
+    tries: int,
+    begun: Interrupted | None,
+) -> Sequence[Trace]:
     """What the groups had done before their top server died, if this is the same round of the same groups."""
-    interrupted, run.interrupted = run.interrupted, None
-    if interrupted is not None and (interrupted.round, interrupted.teams) == (number, teams.sampled):
-        began = dict(enumerate(interrupted.traces))  # clients that train alone share a task: they begin again
-        traces = [run.shown(task, began.get(task.number, run.trace(tries))) for task in tasks]
-        run.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
+    fresh = fresh_trace(context, tries)
+    if begun is not None and (begun.round, begun.teams) == (number, teams.sampled):
+        of_group = dict(enumerate(begun.traces))  # clients that train alone share a task: they begin again
+        traces = [shown(task, of_group.get(task.number, fresh), reveals) for task in tasks]
+        context.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
         return traces
-    # Orders and models of every try have names of their own.
-    return [run.trace(tries)] * len(tasks)
+    return [fresh] * len(tasks)
 
 
-async def wait_for_clients(run: Run) -> None:
-    """A run whose clients have all gone waits for one to come back; raises RunError if none does."""
-    if not await run.membership.wait_for(1, 1, run.config.join_timeout):
-        raise RunError(f"no client came back for {run.config.join_timeout:.0f} s", "start the nodes again")
+async def _wait_for_clients(context: RunContext) -> None:
+    """Waits for a client if all have gone; raises RunError if none comes back."""
+    timeout = context.config.join_timeout
+    if not await context.membership.wait_for(1, 1, timeout):
+        raise RunError(f"no client came back for {timeout:.0f} s", "start the nodes again")
 
 
-async def form_teams(run: Run, number: int, evidence: Evidence) -> Teams:
-    """Grouping and sampling among the clients that are known."""
-    config, scheme = run.config, run.scheme
-    if not evidence.clients:
-        raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
-    wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(evidence.clients))
+async def gather(progress: Progress, profile: AnyProfile, number: int) -> Evidence:
+    """The evidence about the clients; models that are found to be lost are forgotten."""
+    evidence = await profile.gather(number)
+    for client in evidence.without_model:
+        progress.local_models.pop(client, None)
+    return evidence
+
+
+async def form_teams(context: RunContext, progress: Progress, number: int, evidence: Evidence) -> Teams:
+    """Decides who trains with whom, and notes it; raises RunError if there is evidence about nobody."""
+    config, scheme = context.config, context.scheme
     rng = stream(config.seed, "sampling", number)
-    if scheme.sampling == "clients":
-        evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
-    run.first_clients -= run.merging.afresh
-    if run.plan is None and scheme.after_arrivals == "joined":
-        run.first_clients.update(evidence.clients)
-    arrived = run.plan is not None and (bool(evidence.newcomers) or not run.plan.names(evidence.clients))
-    if run.plan is None or scheme.regroup == "always" or (scheme.regroup == "arrivals" and arrived):
-        plan = await run.assign(_request(run, number, wanted, evidence))
-        run.plan = with_absent(plan, run.plan) if run.plan is not None and scheme.continues else plan
-    elif arrived:
-        run.plan, placed = with_latecomers(run.plan, evidence.clients)
-        for client, group in placed.items():
-            run.journal.record("client_placed", round=number, client=client, group=group)
-    sampled = run.plan.groups
-    if scheme.sampling == "groups":
-        sampled = sample(sampled, config.sampling_rate, rng)
-    if scheme.after_arrivals == "joined":
-        joined = set(run.membership.clients) - run.first_clients
-        sampled = tuple(group for group in sampled if joined.intersection(group)) or sampled
-    return Teams(run.plan, sampled)
+    before = Before(progress.plan, progress.first_clients - progress.afresh)
+    sizes = {client: hosted.train_samples for client, hosted in context.membership.clients.items()}
+    question = ask(config, scheme, scheme.given("grouping"), number, before, evidence, sizes, rng)
+    answer = await context.assign(question.request) if question.request is not None else None
+    teams = form(config, scheme, before, question, answer, context.membership.clients, rng)
+    progress.plan, progress.first_clients = teams.plan, teams.first_clients
+    progress.afresh.clear()
+    for client, group in teams.placed.items():
+        context.journal.record("client_placed", round=number, client=client, group=group)
+    return teams
 
 
-def group_tasks(run: Run, teams: Teams, evidence: Evidence) -> list[GroupTask]:
-    """What each sampled group does; clients that train alone share one manager if their models need none."""
-    scheme, merging = run.scheme, run.merging
-    hosted = run.membership.clients
-    known = {client for client in evidence.clients if client in hosted}
-    tasks: list[GroupTask] = []
-    alone: dict[int, int] = {}
-    for index, group in enumerate(teams.sampled):
-        if len(group) == 1 and merging.alone is not None:
-            alone[group[0]] = index
-        else:
-            starts = merging.start(group)
-            members = [client for client in group if client in known]
-            sizes = np.array([hosted[client].train_samples for client in members])
-            weighed = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members))
-            weights = dict(zip(members, weighed.tolist(), strict=True))
-            results = Results.RETAINED if evidence.retain else Results.UNSPECIFIED
-            task = GroupTask(index, scheme.program, group, starts, {}, weights, results, evidence.reveal)
-            tasks.append(task)
-    if alone:
-        own = {client: merging.start((client,))[0][0] for client in alone if client in hosted}
-        number = len(teams.sampled)
-        assert merging.alone is not None
-        tasks.append(
-            GroupTask(
-                number,
-                "alone",
-                tuple(alone),
-                own_starts=own,
-                results=merging.alone,
-                reveal=evidence.reveal,
-                groups_of_one=alone,
-            )
-        )
-    return tasks
+async def begin_merging(context: RunContext, merging: Merging, number: int, evidence: Evidence) -> None:
+    """Lets the merge make what the groups of a round start from."""
+    models = context.models
+    weights = {slot: models.weights(models[slot]) for slot in merging.reads(evidence)}
+    await change_models(context, lambda: merging.begin(number, evidence, weights))
 
 
-def _request(run: Run, number: int, wanted: int, evidence: Evidence) -> GroupingRequest:
-    hosted = run.membership.clients
-    # A client may leave between its answer and this question; its group is told so.
-    sizes = [hosted[client].train_samples if client in hosted else 0 for client in evidence.clients]
-    return GroupingRequest(
-        round=number,
-        groups=wanted,
-        seed=run.config.seed,
-        clients=evidence.clients,
-        sizes=np.array(sizes, np.int64),
-        histograms=evidence.histograms,
-        matrices=evidence.matrices,
-        options=run.options["grouping"],
-        newcomers=evidence.newcomers,
-        settled=run.plan.among(set(evidence.clients) - set(evidence.newcomers)) if run.plan is not None else (),
-        learning_rate=run.config.learning_rate_in(number - 1),
-    )
-
-
-async def merge(run: Run, number: int, training: Iterable[asyncio.Task[GroupOutcome]]) -> list[GroupOutcome]:
+async def merge(
+    context: RunContext,
+    progress: Progress,
+    merging: Merging,
+    number: int,
+    training: Iterable[asyncio.Task[GroupOutcome]],
+    reveals: Reveals | None = None,
+) -> list[GroupOutcome]:
     """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing."""
     outcomes: list[GroupOutcome] = []
     taken = 0
     failures: list[Failure] = []
     for task in training:
         outcome = await task
-        failure = await run.merging.take(number, outcome)
+        failure = await take_in(context, progress, merging, number, outcome)
         if failure is not None and failure.code is FailureCode.UNREACHABLE and not outcome.manager_lost:
-            # Lost with its result, which the top server comes for only now.
-            manager = await run.managers.replace(outcome.manager)
-            trace = run.shown(outcome.task, outcome.trace.after(outcome))
-            outcome = await run_group(run, number, outcome.task, manager, trace)
-            failure = await run.merging.take(number, outcome)
+            # The manager was lost with the result of its group, before this process took it.
+            manager = await context.managers.replace(outcome.manager)
+            trace = shown(outcome.task, outcome.trace.after(outcome), reveals)
+            outcome = await run_group(context, progress, number, outcome.task, manager, trace, reveals)
+            failure = await take_in(context, progress, merging, number, outcome)
         outcomes.append(outcome)
-        _record_ends(run, number, outcome, failure)
+        _record_ends(context, number, outcome, failure)
         if failure is not None:
             failures.append(failure)
             continue
         taken += 1
         if outcome.task.results is Results.RETAINED:
-            run.local_models.update(outcome.own_models)
-    if not taken and run.merging.afresh:
-        return outcomes  # whose models were lost start afresh in the next round
+            progress.local_models.update(outcome.own_models)
+    if not taken and progress.afresh:
+        return outcomes  # clients whose models were lost start afresh in the next round
     if not taken:
         why = failures[-1] if failures else "it has no groups"
         raise unanswered(f"round {number} trained nobody: {why}", failures)
-    await run.merging.finish(number)
+    await change_models(context, lambda: merging.finish(number))
     return outcomes
 
 
-def _record_ends(run: Run, number: int, outcome: GroupOutcome, failure: Failure | None) -> None:
+def _record_ends(context: RunContext, number: int, outcome: GroupOutcome, failure: Failure | None) -> None:
     failed = outcome.failed_groups(failure)
     for group in outcome.task.groups:
         if group in failed:
-            run.journal.record("group_failed", round=number, group=group, reason=str(failed[group]))
+            context.journal.record("group_failed", round=number, group=group, reason=str(failed[group]))
         else:
-            run.journal.record("group_finished", round=number, group=group)
+            context.journal.record("group_finished", round=number, group=group)
+
+
+async def take_in(
+    context: RunContext, progress: Progress, merging: Merging, number: int, outcome: GroupOutcome
+) -> Failure | None:
+    """Gives a group's models to the merge; returns the reason if they could not be had."""
+    note_lost(context, progress, merging, outcome)
+    group = await group_model(context, outcome)
+    if isinstance(group, Failure):
+        return group
+    await change_models(context, lambda: merging.fold(number, group))
+    return None
+
+
+async def change_models(context: RunContext, made_by: Callable[[], Changes]) -> None:
+    """Puts into slots what a merge makes. It is made, rounded as models travel, and hashed in a thread."""
+
+    def settled() -> Changes:
+        changes = made_by()
+        for made in {change for change in changes.values() if isinstance(change, Made)}:
+            made.weights = context.handed_on(made.weights).at_rest()
+            _ = made.weights.digest
+        return changes
+
+    context.models.apply(await asyncio.to_thread(settled))

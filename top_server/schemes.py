@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedgsp.parts import Parts
 from top_server.grouping import GROUPINGS
 
 
@@ -23,17 +24,17 @@ class Scheme:
     growth: str
     #: What the sampling rate is a share of: "groups", "clients", or "none" where nobody is drawn.
     sampling: str
-    #: What members of a group do; see `group_manager.programs`.
+    #: What members of a group do; see `fedgsp.programs`.
     program: str
     #: Whether the relay order is drawn anew every round.
     shuffle: bool
-    #: Local training algorithm; see `fedgsp.local_training` and `fedgsp_node.training`.
+    #: Local training algorithm; see `fedgsp.trainings`.
     training: str
     #: Which models groups start from and what their results become; see `top_server.merging`.
     merge: str
     #: How members count in a group's mean; see `top_server.merging.weighing`.
     weighing: str = "samples"
-    #: What becomes of models trained in parallel; see `group_manager.aggregations`.
+    #: What becomes of models trained in parallel; see `fedgsp.aggregations`.
     aggregation: str = "mean"
     #: Who trains once clients have joined late: "all", or those in groups that somebody "joined" (section 5.4).
     after_arrivals: str = "all"
@@ -41,8 +42,13 @@ class Scheme:
     without_head: bool = False
     #: Address of the process that is asked in place of this one, and may group as it likes; empty: none is.
     service: str = ""
-    #: What --grouping-option would say unless given; what the grouping reads is dropped where that is replaced.
-    options: Mapping[str, str] = field(default_factory=dict)
+    #: Options of its parts by kind, such as {"profile": {"similarity": "layer"}}. Those of a part that a setting
+    #: replaces do not count.
+    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def given(self, kind: str) -> Mapping[str, str]:
+        """The options of the part of this kind, as text; all others have their defaults."""
+        return self.options.get(kind, {})
 
     @property
     def continues(self) -> bool:
@@ -63,22 +69,40 @@ def _all(
     return Scheme(profile, grouping, regroup, "constant", "none", "parallel", False, training, merge, **others)  # type: ignore[arg-type]
 
 
-SCHEMES: dict[str, Scheme] = {
+_BUILT_IN = {
     # FedGSP: alike groups of unlike clients, relay inside, more groups as rounds go by (section 1)
     "fedgsp": Scheme("histograms", "icg", "always", "log", "groups", "relay", True, "sgd", "mean"),
     # its ablations: a fixed number (beta) of static groups, which nobody is left out of, order fixed too (section 1.5)
     "naive-gsp": Scheme(
-        "histograms", "random", "never", "constant", "groups", "relay", False, "sgd", "mean", options={"mode": "all"}
+        "histograms",
+        "random",
+        "never",
+        "constant",
+        "groups",
+        "relay",
+        False,
+        "sgd",
+        "mean",
+        options={"grouping": {"mode": "all"}},
     ),
     "naive-gsp-icg": Scheme(
-        "histograms", "icg", "never", "constant", "groups", "relay", False, "sgd", "mean", options={"mode": "all"}
+        "histograms",
+        "icg",
+        "never",
+        "constant",
+        "groups",
+        "relay",
+        False,
+        "sgd",
+        "mean",
+        options={"grouping": {"mode": "all"}},
     ),
     # FedAvg: a share of the clients in parallel, sample-weighted mean
     "fedavg": Scheme("none", "single", "always", "constant", "clients", "parallel", False, "sgd", "weighted-mean"),
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
     "hcct": _all("updates", "hcct", "none"),
-    "hcct-e": _all("updates", "hcct", "none", options={"similarity": "layer"}),
-    "hcct-p": _all("updates", "hcct", "none", without_head=True, options={"similarity_of": "shared"}),
+    "hcct-e": _all("updates", "hcct", "none", options={"profile": {"similarity": "layer"}}),
+    "hcct-p": _all("updates", "hcct", "none", without_head=True, options={"profile": {"similarity_of": "shared"}}),
     # what it is compared with (section 4): nobody together, everybody together,
     "independent": _all("none", "singletons", "none"),
     "global": _all("none", "single", "weighted-mean"),
@@ -104,3 +128,5 @@ SCHEMES: dict[str, Scheme] = {
     "fesem": _all("model-distances", "fesem", "centres", weighing="uniform"),
     "kmeans": _all("prior-models", "kmeans", "none", regroup="arrivals"),
 }
+
+SCHEMES: Parts[Scheme] = Parts("scheme", _BUILT_IN, Scheme)

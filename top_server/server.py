@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import functools
 import json
 import logging
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
-from fedgsp import windows
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, loopback, split_address, start_server
+from fedgsp import on_nodes, windows
+from fedgsp.addresses import loopback, split_address
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.errors import ConfigError, RunError, UserError, not_written
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
@@ -28,17 +31,23 @@ from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError
 from fedgsp.words import share
-from top_server import grouping_service, local_run, rounds
-from top_server.choosing import absent, check_head, choose, options
+from top_server import rounds
+from top_server.baseline import local_run
+from top_server.choosing import absent, check_head, choose
 from top_server.grouping import GROUPINGS
+from top_server.grouping_service import client as grouping_service
+from top_server.groups.initial import make_initial
+from top_server.groups.survey import survey
 from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
 from top_server.managers.pool import manager_pool
-from top_server.merging import MERGES
+from top_server.merging import MERGES, MergeSettings, Merging
+from top_server.models import INITIAL, Models
 from top_server.nodes import local as local_nodes
 from top_server.nodes.membership import RETURN_TIMEOUT_S, Membership
 from top_server.nodes.servicer import MembershipServicer
 from top_server.profiles import PROFILES
+from top_server.progress import Progress
 from top_server.record.checkpoint import Checkpoints
 from top_server.record.directory import RunDirectory, make_state, prepare, unusable
 from top_server.record.history import read_lines
@@ -46,8 +55,8 @@ from top_server.record.journal import Event, Journal
 from top_server.record.summary import summarise
 from top_server.resume import state
 from top_server.resume.find import Resumed
-from top_server.run import Assign, Run, in_thread
-from top_server.saving import save
+from top_server.resume.saving import save
+from top_server.run import Assign, RunContext
 from top_server.schemes import SCHEMES, Scheme
 
 logger = logging.getLogger(__name__)
@@ -73,7 +82,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     directory = RunDirectory(config.run_dir)
     try:
         directory.logs.mkdir(exist_ok=True)
-        make_state(directory)  # before a local node makes its own folder there
+        make_state(directory)  # before a local node makes a folder in it
     except OSError as error:
         raise unusable(directory, "the record in", error) from None
     begin = time.monotonic()
@@ -82,11 +91,18 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
     async with AsyncExitStack() as stack:
         channels = await stack.enter_async_context(Channels(tls, config.lost_after))
-        membership = Membership(run_id, config.task, RelayMode[config.relay.upper()], journal, config.task_option)
+        membership = Membership(
+            run_id,
+            config.task,
+            RelayMode[config.relay.upper()],
+            journal,
+            config.task_option,
+            on_nodes.needed({"training": scheme.training}),
+        )
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
-        # Where nodes look for a run that is resumed.
+        # Nodes look for a resumed run at its old address.
         listen = resumed.address if resumed else config.listen
         address = await stack.enter_async_context(_doors(listen, config, membership, store, tls, resumed is not None))
         journal.record("listening", address=address)
@@ -101,7 +117,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 channels,
                 journal,
                 arguments_of(ManagerSettings(**config.for_children, run=run_id)),
-                f"r{resumed.times}" if resumed else "",  # a node may still dial one of the same number
+                f"r{resumed.times}" if resumed else "",  # a node may still dial an old manager of the same number
             )
         )
         nodes_may_end = await stack.enter_async_context(
@@ -115,20 +131,25 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await _wait_for_nodes(config, membership, journal)
             manager_ports.check(config, scheme, len(membership.clients))
 
-            def new_run(config: RunConfig, scheme: Scheme, run_id: str, journal: Journal) -> Run:
-                assign = _assign(scheme, channels)
-                given = options(config, scheme)
-                return Run(run_id, config, scheme, address, membership, managers, assign, store, journal, given)
-
-            alone = None
+            context = RunContext(
+                run_id=run_id,
+                config=config,
+                scheme=scheme,
+                address=address,
+                membership=membership,
+                managers=managers,
+                assign=_assign(scheme, channels),
+                models=Models(store),
+                journal=journal,
+                times=resumed.times if resumed else 0,
+            )
             if config.local_run is not None:
-                alone = local_run.recorded(config) or await _play_alone(config, new_run, run_id, journal)
+                alone = local_run.recorded(config) or await _play_alone(context, store, channels)
                 local_run.tell_left_out(config, membership.clients, alone, journal)
-            run = new_run(config, scheme, run_id, journal)
-            run.alone = alone
-            if away := absent(scheme, run.options["grouping"], membership.clients):
+                context = dataclasses.replace(context, alone=alone)
+            if away := absent(scheme, membership.clients):
                 logger.warning("--grouping-option is for clients that are not there: %s", ", ".join(map(str, away)))
-            row = await _play(run, directory, resumed)
+            row = await _play(context, Progress(), _merging(context), directory, resumed)
             finished, reason = True, "the run is finished"
         except UserError as error:
             reason = str(error)
@@ -140,15 +161,21 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         _finish(directory, journal, row, begin)
 
 
-async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = None) -> dict[str, Any]:
-    """All rounds of a run, or those that are left, recorded; returns the last row of its history."""
-    config, scheme, membership = run.config, run.scheme, run.membership
-    run.merging = MERGES[scheme.merge](run)
-    run.profile = PROFILES[scheme.profile](run)
+async def _play(
+    context: RunContext,
+    progress: Progress,
+    merging: Merging,
+    directory: RunDirectory,
+    resumed: Resumed | None = None,
+) -> dict[str, Any]:
+    """Plays and records all rounds of a run, or the remaining ones; returns the last row of its history."""
+    config, scheme, membership = context.config, context.scheme, context.membership
+    part = PROFILES[scheme.profile]
+    profile = part.load()(context, progress, merging, part.read(scheme.given("profile")))
     try:
-        run.journal.record(
+        context.journal.record(
             "run_resumed" if resumed else "run_started",
-            run=run.run_id,
+            run=context.run_id,
             directory=str(Path.cwd()),
             round=resumed.round if resumed else 0,
             clients=len(membership.clients),
@@ -159,22 +186,22 @@ async def _play(run: Run, directory: RunDirectory, resumed: Resumed | None = Non
         )
         checkpoints = Checkpoints(directory.models, config.keep_models)
         check_head(scheme, membership.tensors)
-        if resumed:
-            run.interrupted, run.times = resumed.interrupted, resumed.times
         if resumed and resumed.saved:
-            await state.restore(run, resumed.saved)
+            await state.restore(context, progress, merging, profile, resumed.saved)
         else:
-            await run.initialise()
-            await run.merging.prepare()
-            await state.save(run, directory, 0, {})
+            await make_initial(context, progress, INITIAL)
+            context.models.apply(merging.prepare(context.models.slots))
+            await state.save(context, progress, merging, profile, directory, 0, {})
+        interrupted = resumed.interrupted if resumed else None
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
-            row = await rounds.play(run, number, config.rounds)
-            files = await save(run, checkpoints, number)
+            row = await rounds.play(context, progress, merging, profile, number, interrupted)
+            interrupted = None
+            files = await save(context, progress, merging, checkpoints, number)
             if number < config.rounds:
-                await state.save(run, directory, number, files)
+                await state.save(context, progress, merging, profile, directory, number, files)
     finally:
-        run.profile.close()
-    _summarise(directory, run.journal)
+        profile.close()
+    _summarise(directory, context.journal)
     return row
 
 
@@ -185,10 +212,9 @@ def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], b
     shutil.rmtree(directory.state, ignore_errors=True)
 
 
-async def _play_alone(
-    config: RunConfig, new_run: Callable[[RunConfig, Scheme, str, Journal], Run], run_id: str, journal: Journal
-) -> dict[int, float]:
-    """What every client reaches alone, by a run of its own on the same nodes, before the run that it is for."""
+async def _play_alone(context: RunContext, store: ModelStore, channels: Channels) -> dict[int, float]:
+    """Plays the local run before the run that needs it, on the same nodes; returns the accuracy of each client."""
+    config, journal = context.config, context.journal
     begin, settings = time.monotonic(), local_run.settings(config)
     local_run.set_aside(config)
     directory = prepare(settings)
@@ -201,19 +227,37 @@ async def _play_alone(
 
     with Journal(directory) as own_journal:
         own_journal.subscribe(tell)
-        # Models of both runs are in the same stores at the same time.
-        run = new_run(settings, SCHEMES["independent"], run_id + local_run.MARK, own_journal)
-        row = await _play(run, directory)
-        models = [run.merging.of(client) for client in run.merging.clients()]
+        scheme = SCHEMES["independent"]
+        own = dataclasses.replace(
+            context,
+            run_id=context.run_id + local_run.MARK,  # models of both runs are in the same stores at the same time
+            config=settings,
+            scheme=scheme,
+            assign=_assign(scheme, channels),
+            models=Models(store),
+            journal=own_journal,
+            times=0,
+        )
+        progress, merging = Progress(), _merging(own)
+        row = await _play(own, progress, merging, directory)
+        holdings = own.holdings({})
+        models = [merging.of(client, holdings.slots) for client in merging.clients(holdings)]
         at_home = {held.client: held for held in models if held.client is not None}
-        await run.survey(settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
-        run.models.clear()
-        # New ones: an order of this run that is still on its way must not be taken for one of the next.
-        await run.managers.close()
+        await survey(own, progress, settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
+        own.models.clear()
+        # The run gets new managers: an order of the local run that is still on its way must not reach it.
+        await own.managers.close()
         _finish(directory, own_journal, row, begin)
     found = local_run.recorded(config)
     assert found is not None
     return found
+
+
+def _merging(context: RunContext) -> Merging:
+    scheme, part = context.scheme, MERGES[context.scheme.merge]
+    options = part.read(scheme.given("merge"))
+    merging: Merging = part.load()(MergeSettings(context.run_id, context.config.seed, scheme.lasts, options))
+    return merging
 
 
 async def _not_here(model_id: str) -> None:
@@ -224,7 +268,7 @@ async def _not_here(model_id: str) -> None:
 async def _wait_for_return(
     clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
 ) -> None:
-    """Waits for the clients of an interrupted run; clients that do not come back in time are left out."""
+    """Waits for the clients of a resumed run, and records the clients that do not come back."""
     journal.record("waiting_for_clients", clients=len(clients), timeout=join_timeout)
     if not await membership.wait_for(1, 1, join_timeout):
         raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
@@ -271,7 +315,8 @@ def _assign(scheme: Scheme, channels: Channels) -> Assign:
     if scheme.service:
         channel = channels.to(scheme.service)
         return functools.partial(grouping_service.assign, channel, scheme.service, scheme.grouping)
-    return functools.partial(in_thread, GROUPINGS[scheme.grouping])
+    grouping = GROUPINGS[scheme.grouping]
+    return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
 
 
 def _summarise(directory: RunDirectory, journal: Journal) -> None:

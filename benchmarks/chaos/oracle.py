@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from benchmarks.chaos.events import Event
 from benchmarks.chaos.plan import Plan
-from fedgsp.local_training import training_options
+from fedgsp.settings.fields import values_of
 from fedgsp.task import Task
+from fedgsp.trainings import TRAININGS
 from fedgsp_node.tasks import load_task
 from tests.support.reference import Reference, State, stream, weighted_mean
 from tests.support.reference_coalitions import CoalitionReference
@@ -73,15 +75,12 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
     reference = Reference(task, clients, plan.rounds, seed=plan.seed)
     personal: dict[int, State] = {}  # filled by the reference
     if plan.scheme == "ditto":
-        reference = CoalitionReference(
-            task,
-            clients,
-            plan.rounds,
-            seed=plan.seed,
-            training="ditto",
-            numbers=training_options("ditto", {}),
-            personal=personal,
-        )
+        how: dict[str, Any] = {
+            "training": "ditto",
+            "numbers": values_of(TRAININGS["ditto"].read({})),
+            "personal": personal,
+        }
+        reference = CoalitionReference(task, clients, plan.rounds, seed=plan.seed, **how)
     model = reference.initial()
     for number in range(1, plan.rounds + 1):
         states, sizes = [], []

@@ -18,10 +18,10 @@ from torch import nn
 
 from benchmarks.performance.rows import Row, main
 from fedgsp import ClientData, Task
-from fedgsp.local_training import training_options
 from fedgsp.messages import TrainingSettings
+from fedgsp.settings.fields import values_of
+from fedgsp.trainings import TRAININGS
 from fedgsp_node.torch_weights import bind, weights_of
-from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control
 
@@ -132,23 +132,25 @@ PLAIN: dict[str, Callable[[nn.Module, Batches, Options], None]] = {
 
 def seconds(algorithm: str, task: Task, x: torch.Tensor, y: torch.Tensor, batch_size: int) -> tuple[float, float]:
     """Of one local epoch, ours and plain."""
-    settings, options = TrainingSettings(algorithm, 1, batch_size, RATE, seed=0), training_options(algorithm, {})
+    training = TRAININGS[algorithm]
+    settings, options = TrainingSettings(algorithm, 1, batch_size, RATE, seed=0), training.read({})
     torch.manual_seed(0)
     module = task.model()
     received = weights_of(module)
-    personal = received.copy() if ALGORITHMS[algorithm].keeps_personal else None
+    personal = received.copy() if training.keeps_personal else None
     trained = received.copy()
     bind(module, trained)
     rng = np.random.default_rng(0)
     work = LocalWork(module, task, x, y, settings, options, rng, Control(), received, personal)
+    train = training.load().train
     begin = time.process_time()
-    ALGORITHMS[algorithm].train(work)
+    train(work)
     ours = time.process_time() - begin
     torch.manual_seed(0)
     module = task.model().train()
     begin = time.process_time()
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(x)))
-    PLAIN[algorithm](module, [(x[rows], y[rows]) for rows in torch.split(order, batch_size)], options)
+    PLAIN[algorithm](module, [(x[rows], y[rows]) for rows in torch.split(order, batch_size)], values_of(options))
     plain = time.process_time() - begin
     for parameter, array in zip(module.parameters(), trained.arrays.values(), strict=True):
         assert np.allclose(array, parameter.detach().numpy(), rtol=1e-3, atol=1e-5), "not the same training"

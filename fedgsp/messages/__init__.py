@@ -26,7 +26,16 @@ from fedgsp.messages.group import (
     RunGroupRequest,
 )
 from fedgsp.messages.limits import MOST_CLIENT, MOST_CLIENTS_OF_NODE, MOST_SAMPLES, PROTOCOL, TASK_DIGEST_BYTES
-from fedgsp.messages.membership import AttachTo, Hello, HostedClient, Leave, NodeMessage, TopServerMessage, Welcome
+from fedgsp.messages.membership import (
+    AttachTo,
+    Hello,
+    HostedClient,
+    InstalledPart,
+    Leave,
+    NodeMessage,
+    TopServerMessage,
+    Welcome,
+)
 from fedgsp.messages.model import ModelHeader, ModelRef, Source, SourceKind, TensorSpec
 from fedgsp.messages.order import (
     Attached,
@@ -86,6 +95,7 @@ __all__ = [
     "Hello",
     "HostedClient",
     "Initialise",
+    "InstalledPart",
     "Leave",
     "Member",
     "MemberDone",

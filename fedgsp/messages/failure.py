@@ -60,6 +60,8 @@ class FailureCode(IntEnum):
     CANNOT_BE_DIALLED = 46
     #: The run, or the node, would have more clients or nodes than allowed.
     TOO_MANY = 47
+    #: The node lacks a part that the run needs, or has another version of it.
+    MISSING_PART = 49
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from fedgsp.messages.failure import Failure
@@ -94,6 +95,10 @@ class RunGroupRequest:
     serial: int = 0
     #: Lengths of updates of earlier rounds, from which the median for `most_update_ratio` is taken.
     update_lengths: tuple[float, ...] = ()
+    #: Options of the aggregation, as text.
+    aggregation_options: Mapping[str, str] = field(default_factory=dict)
+    #: Options of the program, as text.
+    program_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

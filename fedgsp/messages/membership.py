@@ -40,6 +40,19 @@ class Hello:
     task_options: Mapping[str, str] = field(default_factory=dict)
     #: SHA-256 of the source file of the task's class. Empty: the class has no source file.
     task_digest: bytes = b""
+    #: The parts of packages beside FedGSP that the node could run.
+    parts: tuple[InstalledPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPart:
+    """A part, such as a training, that an installed package adds."""
+
+    #: Kind of the part, such as training.
+    kind: str
+    name: str
+    #: The package and its version, with a space between.
+    package: str
 
 
 @dataclass(frozen=True, slots=True)

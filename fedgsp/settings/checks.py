@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedgsp.addresses import check_address
 from fedgsp.errors import ConfigError
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import Described, described
@@ -33,13 +34,13 @@ def check(settings: Any, names: Names) -> None:
             raise ConfigError(f"{flag(name)} is missing", remedy)
         service = one.metadata.get("service", "")
         if service and value.startswith(service):
-            _check_address(name, value.removeprefix(service))
-        elif known := choices(one, names):
+            check_address(flag(name), value.removeprefix(service))
+        elif (known := choices(one, names)) and not one.metadata.get("other_names"):
             check_name(flag(name), value, known)
         elif not one.allows(value):
             raise ConfigError(f"{flag(name)} is {value}", f"give {one.wanted}")
         elif one.metadata.get("address"):
-            _check_address(name, value)
+            check_address(flag(name), value)
     settings.check_together()
 
 
@@ -47,9 +48,3 @@ def check_name(flag: str, value: str, known: Iterable[str]) -> None:
     """Raise ConfigError unless `value` is one of the known names; the remedy names the closest one."""
     if value not in (names := tuple(known)):
         raise ConfigError(f"{flag} cannot be {value!r}", suggestion(value, names))
-
-
-def _check_address(name: str, address: str) -> None:
-    from fedgsp.channels import check_address  # imports gRPC, which --help does not need
-
-    check_address(flag(name), address)

@@ -67,7 +67,8 @@ class Described:
     name: str
     #: As Python code names it.
     field: str
-    #: bool, int, float, str, Path, dict, or a class with a class method `parse(texts)` for options of single clients.
+    #: bool, int, float, str, Path, dict; a class with a class method `parse(text)`, which raises ValueError or
+    #: ConfigError; or a class with a class method `parse_all(described, texts)`, for options of single clients.
     type: Any
     #: Whether None is a value: the setting was not given, or there is no limit.
     optional: bool
@@ -78,6 +79,11 @@ class Described:
     #: Bounds by name: least, above, most, below; None where there is no such bound.
     rules: Mapping[str, float | None]
     metadata: Mapping[str, Any]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Its name, and that for single clients if it has one."""
+        return (self.name, f"{self.name}.ID") if hasattr(self.type, "parse_all") else (self.name,)
 
     @property
     def wanted(self) -> str:
@@ -91,7 +97,7 @@ class Described:
     def parse(self, text: str) -> Any:
         """The value that a text stands for; raises OptionError if it stands for none."""
         try:
-            value = truth(text) if self.type is bool else self.type(text)
+            value = truth(text) if self.type is bool else getattr(self.type, "parse", self.type)(text)
         except ValueError:
             raise OptionError(self.name, text) from None
         if not self.allows(value):
@@ -101,7 +107,7 @@ class Described:
     def allows(self, value: Any) -> bool:
         """Whether a value of the right type is within the bounds and among the choices."""
         if self.choices:
-            return value in self.choices
+            return str(value) in self.choices
         if isinstance(value, bool) or not isinstance(value, int | float):
             return True
         least, above, most, below = (self.rules[rule] for rule in ("least", "above", "most", "below"))
@@ -153,7 +159,8 @@ def read_options(kind: type[T], whose: str, given: Mapping[str, str]) -> T:
         base, dot, client = name.partition(".")
         one = known.get(base)
         if one is None or (dot and not (hasattr(one.type, "parse_all") and client == str_of_client(client))):
-            raise ConfigError(f"{whose} has no option {name!r}", suggestion(name, known, "its options are"))
+            written = [found for one in known.values() for found in one.written]
+            raise ConfigError(f"{whose} has no option {name!r}", suggestion(name, written, "its options are"))
         texts.setdefault(base, {})[client] = text
     values = {}
     for name, found in texts.items():
@@ -163,9 +170,17 @@ def read_options(kind: type[T], whose: str, given: Mapping[str, str]) -> T:
             values[one.field] = one.type.parse_all(one, found) if several else one.parse(found[""])
         except OptionError as error:
             raise ConfigError(f"{whose}: option {error.name} is {error.text!r}", f"give {one.wanted}") from None
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ValueError as error:  # options that do not go together
+        raise ConfigError(f"{whose}: {error}", "change one of these options") from None
 
 
 def str_of_client(text: str) -> str | None:
     """The text of a client's number as people write it; None if the text is no such number."""
     return str(int(text)) if text.isdecimal() else None
+
+
+def values_of(options: Any) -> dict[str, Any]:
+    """The values of a dataclass of settings or options, by the names that people write."""
+    return {one.name: getattr(options, one.field) for one in described(type(options)).values()}

@@ -43,7 +43,7 @@ class NodeSettings(PeerSettings):
     connect_timeout: float = setting(
         120.0, "exit after this long without a top server", above=0, metavar="SECONDS", panel=CONNECTIONS
     )
-    task: str = setting("digits", "a built-in task, or your own task as module:factory", panel=WORK)
+    task: str = setting("digits", "a task by name, or your own task as module:factory", other_names=True, panel=WORK)
     task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=WORK)
     clients: str | None = setting(
         None, "clients to host, such as 0-3,7; all clients of the task by default", metavar="IDS", panel=WORK

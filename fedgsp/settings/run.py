@@ -44,21 +44,36 @@ class RunConfig(PeerSettings):
     )
     grouping_option: dict[str, str] = setting(
         {},
-        "an option of the grouping, evidence, merge or aggregation; repeatable",
+        "an option of the grouping; repeatable",
         options_of="grouping",
         panel=METHOD,
     )
+    profile: str | None = setting(None, "what clients reveal before they are grouped", panel=METHOD)
+    profile_option: dict[str, str] = setting(
+        {}, "an option of the profile; repeatable", options_of="profile", panel=METHOD
+    )
     program: str | None = setting(None, "how the clients of a group train: in turn, or at once", panel=METHOD)
+    program_option: dict[str, str] = setting(
+        {}, "an option of the program; repeatable", options_of="program", panel=METHOD
+    )
     training: str | None = setting(None, "how a client trains on its data", panel=METHOD)
     training_option: dict[str, str] = setting(
         {}, "an option of the training; repeatable", options_of="training", panel=METHOD
     )
     aggregation: str | None = setting(None, "how models that were trained in parallel are combined", panel=METHOD)
+    aggregation_option: dict[str, str] = setting(
+        {}, "an option of the aggregation; repeatable", options_of="aggregation", panel=METHOD
+    )
+    weighing: str | None = setting(None, "how much each client counts in the mean of its group", panel=METHOD)
+    weighing_option: dict[str, str] = setting(
+        {}, "an option of the weighing; repeatable", options_of="weighing", panel=METHOD
+    )
     merge: str | None = setting(
         None,
         "how the results of the groups are combined: into one model, or into a model for each group or cluster",
         panel=METHOD,
     )
+    merge_option: dict[str, str] = setting({}, "an option of the merge; repeatable", options_of="merge", panel=METHOD)
     after_arrivals: str | None = setting(
         None,
         "which clients continue training after clients have joined late: all, or only the coalitions that they joined",
@@ -91,8 +106,9 @@ class RunConfig(PeerSettings):
 
     task: str = setting(
         "digits",
-        "a built-in task, or your own task as module:factory",
-        required="name a built-in task, or give module:factory",
+        "a task by name, or your own task as module:factory",
+        required="name a task, or give module:factory",
+        other_names=True,
         panel=TASK,
     )
     task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=TASK)

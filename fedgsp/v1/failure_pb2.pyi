@@ -86,6 +86,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     """The address for peers is invalid, or is missing in a run with `--relay direct`."""
     FAILURE_CODE_TOO_MANY: _FailureCode.ValueType  # 47
     """The run, or the node, would have more clients or nodes than allowed."""
+    FAILURE_CODE_MISSING_PART: _FailureCode.ValueType  # 49
+    """The node lacks a part that the run needs, or has another version of it."""
 
 class FailureCode(_FailureCode, metaclass=_FailureCodeEnumTypeWrapper):
     """The kind of a failure. Numbers of one decade belong together."""
@@ -153,6 +155,8 @@ FAILURE_CODE_CANNOT_BE_DIALLED: FailureCode.ValueType  # 46
 """The address for peers is invalid, or is missing in a run with `--relay direct`."""
 FAILURE_CODE_TOO_MANY: FailureCode.ValueType  # 47
 """The run, or the node, would have more clients or nodes than allowed."""
+FAILURE_CODE_MISSING_PART: FailureCode.ValueType  # 49
+"""The node lacks a part that the run needs, or has another version of it."""
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
 @_typing.final

@@ -82,6 +82,46 @@ class RunGroupRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AggregationOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ProgramOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RUN_ID_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
@@ -107,6 +147,8 @@ class RunGroupRequest(_message.Message):
     MOST_UPDATE_RATIO_FIELD_NUMBER: _builtins.int
     SERIAL_FIELD_NUMBER: _builtins.int
     UPDATE_LENGTHS_FIELD_NUMBER: _builtins.int
+    AGGREGATION_OPTIONS_FIELD_NUMBER: _builtins.int
+    PROGRAM_OPTIONS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
@@ -173,6 +215,14 @@ class RunGroupRequest(_message.Message):
     def update_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Lengths of updates of earlier rounds, from which the median for `most_update_ratio` is taken."""
 
+    @_builtins.property
+    def aggregation_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Options of the aggregation, as text."""
+
+    @_builtins.property
+    def program_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Options of the program, as text."""
+
     def __init__(
         self,
         *,
@@ -201,10 +251,12 @@ class RunGroupRequest(_message.Message):
         most_update_ratio: _builtins.float = ...,
         serial: _builtins.int = ...,
         update_lengths: _abc.Iterable[_builtins.float] | None = ...,
+        aggregation_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        program_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "planned", b"planned", "program", b"program", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths", "without_head", b"without_head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "aggregation_options", b"aggregation_options", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "planned", b"planned", "program", b"program", "program_options", b"program_options", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths", "without_head", b"without_head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -80,6 +80,7 @@ class Hello(_message.Message):
     TRAINING_FLOP_FIELD_NUMBER: _builtins.int
     TASK_OPTIONS_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of the protocol that the node speaks; see `PROTOCOL`."""
     node: _builtins.str
@@ -104,6 +105,10 @@ class Hello(_message.Message):
     def task_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Task options that all nodes of a run must have alike, defaults included."""
 
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalledPart]:
+        """The parts of packages beside FedGSP that the node could run."""
+
     def __init__(
         self,
         *,
@@ -117,14 +122,44 @@ class Hello(_message.Message):
         training_flop: _builtins.int = ...,
         task_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         task_digest: _builtins.bytes = ...,
+        parts: _abc.Iterable[Global___InstalledPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class InstalledPart(_message.Message):
+    """A part, such as a training, that an installed package adds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PACKAGE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Kind of the part, such as training."""
+    name: _builtins.str
+    package: _builtins.str
+    """The package and its version, with a space between."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        package: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "package", b"package"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstalledPart: _TypeAlias = InstalledPart  # noqa: Y015
 
 @_typing.final
 class HostedClient(_message.Message):

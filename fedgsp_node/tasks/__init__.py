@@ -1,5 +1,5 @@
 """Complete tasks, and how one is found by name."""
 
-from fedgsp_node.tasks.loading import BUILT_IN, load_task, options_to_share, source_digest
+from fedgsp_node.tasks.loading import load_task, options_to_share, source_digest
 
-__all__ = ["BUILT_IN", "load_task", "options_to_share", "source_digest"]
+__all__ = ["load_task", "options_to_share", "source_digest"]

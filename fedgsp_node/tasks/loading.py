@@ -12,21 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fedgsp.errors import TaskError, UserError
 from fedgsp.options import suggestion
 from fedgsp.task import Task
+from fedgsp.tasks import TASKS
 from fedgsp_node.tasks.options import parse_options, shared_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
-
-#: name -> module:factory
-BUILT_IN: dict[str, str] = {
-    "cifar10": "fedgsp_node.tasks.cifar10:Cifar10",
-    "digit_domains": "fedgsp_node.tasks.digit_domains:DigitDomains",
-    "digits": "fedgsp_node.tasks.digits:Digits",
-    "fashion_mnist": "fedgsp_node.tasks.grey_images:GreyImages",
-    "femnist": "fedgsp_node.tasks.femnist:Femnist",
-    "mnist": "fedgsp_node.tasks.grey_images:GreyImages",
-}
 
 
 def load_task(name: str, options: Mapping[str, str]) -> Task:
@@ -34,6 +25,16 @@ def load_task(name: str, options: Mapping[str, str]) -> Task:
 
     Raises TaskError where the task cannot be found, built or used; a UserError of the task itself passes through.
     """
+    try:
+        return _load(name, options)
+    except TaskError as error:
+        package = TASKS.packages().get(name)
+        if package is None:
+            raise
+        raise TaskError(f"{error.what}; this task is of package {package}", error.remedy) from error
+
+
+def _load(name: str, options: Mapping[str, str]) -> Task:
     module, factory = _factory(name)
     arguments = parse_options(name, factory, options)
     task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
@@ -71,12 +72,12 @@ def source_digest(task: Task) -> bytes:
 
 
 def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
-    if ":" not in name and name not in BUILT_IN:
-        remedy = suggestion(name, sorted(BUILT_IN), "the built-in tasks are")
+    if ":" not in name and name not in TASKS:
+        remedy = suggestion(name, sorted(TASKS), "the tasks are")
         raise TaskError(f"there is no task {name!r}", f"{remedy}; your own is package.module:factory")
-    if name not in BUILT_IN:
+    if ":" in name:
         _make_current_directory_importable()
-    module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
+    module_name, _, attribute = (name if ":" in name else TASKS[name].code).partition(":")
     module = _import(name, module_name)
     return module, _attribute(name, module, attribute)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ class LocalWork:
     x: torch.Tensor
     y: torch.Tensor
     settings: TrainingSettings
-    #: Numbers of `fedgsp.local_training.training_options`.
-    options: Mapping[str, int | float]
+    #: The options of the training, as its declaration describes them.
+    options: Any
     #: Decides the order of the batches.
     rng: np.random.Generator
     control: Control
@@ -52,8 +52,3 @@ class Algorithm:
     in_place: bool = False
     #: Steps on the model before it is evaluated for this client, in place; None if it is evaluated as it is.
     adapt: Callable[[LocalWork], None] | None = None
-    #: Whether each client keeps a personal model, which is what is evaluated.
-    keeps_personal: bool = False
-    #: Whether each client is evaluated with the head that it trained last, although it shares its heads and begins
-    #: with the one it is given (HCCT-P as in its authors' release).
-    keeps_head: bool = False

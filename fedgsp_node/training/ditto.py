@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedgsp_node.torch_weights import bound
-from fedgsp_node.training.base import LocalWork, Result
+from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import descend
 
 
@@ -12,5 +12,8 @@ def train(work: LocalWork) -> Result:
     assert work.personal is not None
     result = descend(work)
     with bound(work.module, work.personal):
-        descend(work, work.options["lambda"])
+        descend(work, work.options.pull)
     return result
+
+
+DITTO = Algorithm(train)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from fedgsp_node.training.base import LocalWork, Result
+from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import descend
 
 
 def train(work: LocalWork) -> Result:
     """Local epochs on the loss + mu/2 ||w - received||^2; with mu 0 bit for bit those of SGD."""
-    return descend(work, work.options["mu"])
+    return descend(work, work.options.mu)
+
+
+FEDPROX = Algorithm(train)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training import sgd
+from fedgsp_node.training.base import Algorithm, LocalWork
 from fedgsp_node.training.steps import batches, descent, normalises
 
 
@@ -13,9 +14,12 @@ def adapt(work: LocalWork) -> None:
 
     The only sample of a client is no batch for batch norm: its model is used as it came.
     """
-    count = int(work.options["steps"])
+    count = work.options.steps
     if len(work.x) == 1 and normalises(work.module):
         return
     with descent(work) as steps:
         for x, y in itertools.islice(batches(work, epochs=count), count):
             steps.step(x, y, work.settings.learning_rate)
+
+
+FINETUNE = Algorithm(sgd.train, in_place=True, adapt=adapt)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fedgsp.local_training import SMALLEST_BATCH
-from fedgsp_node.training.base import LocalWork, Result
+from fedgsp.trainings import SMALLEST_BATCH
+from fedgsp_node.training import finetune
+from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent
 
 
@@ -32,3 +33,6 @@ def train(work: LocalWork) -> Result:
     work.module.eval()  # statistics of so few samples would be no good
     with torch.inference_mode():
         return Result(float(work.task.loss(work.module(work.x), work.y)), 1)
+
+
+PER_FEDAVG = Algorithm(train, in_place=True, adapt=finetune.adapt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedgsp_node.training.base import LocalWork, Result
+from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent, move
 
 
@@ -12,14 +12,14 @@ def train(work: LocalWork) -> Result:
     The last theta is the personal model. The steps are those of w, one a batch.
     """
     assert work.personal is not None
-    strength, personal_rate = work.options["lambda"], work.options["personal_rate"]
+    strength, personal_rate = work.options.pull, work.options.personal_rate
     count = 0
     with descent(work) as steps:
         shared, theta = [parameter.data for parameter in steps.parameters], steps.trained(work.personal)
         with steps.at(theta):
             for x, y in batches(work, work.settings.local_epochs):
                 copy(shared, theta)
-                for _ in range(int(work.options["personal_steps"])):
+                for _ in range(work.options.personal_steps):
                     steps.step(x, y, personal_rate, shared, strength)
                 move(shared, theta, work.settings.learning_rate * strength)
                 count += 1
@@ -29,3 +29,6 @@ def train(work: LocalWork) -> Result:
         if not spec.trainable:
             work.personal.arrays[spec.name][...] = state[spec.name].numpy()
     return Result(steps.loss, count)
+
+
+PFEDME = Algorithm(train)

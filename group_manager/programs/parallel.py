@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from fedgsp.aggregations import AGGREGATIONS
+from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
 from fedgsp.weights import Weights
-from group_manager.aggregations import Aggregation, named
+from group_manager.aggregations import Aggregation, make
 from group_manager.group import Group
 from group_manager.norms import MemberResult, judged
 from group_manager.programs.window import train_all
@@ -19,8 +21,8 @@ async def run(group: Group) -> GroupResult | Failure:
     """Folds the models in the order of the members, so that the bits do not depend on who ends first."""
     request, folding = group.request, None
     try:
-        intake = _Intake(group, named(request.aggregation))
-    except ValueError as error:
+        intake = _Intake(group, make(request.aggregation, request.aggregation_options))
+    except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
     try:
         async for one in judged(group, train_all(group, intake.retain, bring=True)):
@@ -40,7 +42,7 @@ async def run(group: Group) -> GroupResult | Failure:
     if nobody_counts and not intake.uncounted:
         return group.nobody_trained()
     start: Weights | Failure | None = None
-    if nobody_counts or intake.aggregation.needs_start:
+    if nobody_counts or intake.part.needs_start:
         assert request.start is not None
         start = await group.models.collect(request.start.id)
     if isinstance(start, Failure):
@@ -49,7 +51,7 @@ async def run(group: Group) -> GroupResult | Failure:
     if nobody_counts:
         logger.warning("round=%d group=%d no member with a weight trained", request.round, request.group)
     else:
-        result, samples = await asyncio.to_thread(_result, group, intake.aggregation, start), intake.samples
+        result, samples = await asyncio.to_thread(intake.result, start), intake.samples
     assert result is not None
     return group.result(group.models.keep(f"{request.run_id}/{request.round}/{request.group}/mean", result), samples)
 
@@ -60,6 +62,7 @@ class _Intake:
     def __init__(self, group: Group, aggregation: Aggregation) -> None:
         self._group = group
         self.aggregation = aggregation
+        self.part = AGGREGATIONS[group.request.aggregation or "mean"]
         self.retain = group.request.results is Results.RETAINED
         #: Training samples of members with a weight, and of members without.
         self.samples = self.uncounted = 0
@@ -69,7 +72,7 @@ class _Intake:
         group, trained = self._group, one.outcome
         if isinstance(trained, Trained) and isinstance(model, Weights):
             try:
-                await asyncio.to_thread(self.aggregation.fold, model, one.member.weight, trained.steps)
+                await asyncio.to_thread(self._fold, model, one.member.weight, trained.steps)
             except ValueError as error:
                 model = Failure(FailureCode.WRONG_SHAPES, str(error))
         failure = trained if isinstance(trained, Failure) else model
@@ -86,8 +89,13 @@ class _Intake:
         group.reports.done(one.member, one.position, trained, one.length or 0.0)
         group.models.release([one.model_id], stays=self.retain)
 
+    def result(self, start: Weights | None) -> Weights:
+        """The group's model as it travels, with its digest."""
+        with self.part.guard():
+            result = self._group.models.for_the_wire(self.aggregation.result(start))
+        _ = result.digest  # computed in this thread and not in the event loop
+        return result
 
-def _result(group: Group, aggregation: Aggregation, start: Weights | None) -> Weights:
-    result = group.models.for_the_wire(aggregation.result(start))
-    _ = result.digest  # computed in this thread and not in the event loop
-    return result
+    def _fold(self, model: Weights, weight: float, steps: float) -> None:
+        with self.part.guard(ValueError):
+            self.aggregation.fold(model, weight, steps)

@@ -23,7 +23,7 @@ def test_distances_are_measured_before_others_use_them(name: str) -> None:
     variants = experiments()[name]["variants"]
     file = "{out}/distances-{seed}/distances.json"
     order = list(variants)
-    users = [name for name, given in variants.items() if given.get("grouping_option", {}).get("distances") == file]
+    users = [name for name, given in variants.items() if given.get("profile_option", {}).get("distances") == file]
     assert all(order.index("distances") < order.index(user) for user in users)
 
 

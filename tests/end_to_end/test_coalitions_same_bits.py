@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.local_training import TRAININGS
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import Finished, nodes, play, settings
 from tests.support.coming_and_going import NEW, RESTARTED, play_with_a_restart, play_with_newcomers
 from tests.support.gated_task import GatedBlobs
 from tests.support.managers_here import managers_here
+from tests.support.option_kinds import by_kind
 from tests.support.reference_coalitions import CoalitionReference
 from tests.support.reference_discriminators import Discriminators
 from tests.support.reference_groups import Played, assert_equals
+from tests.support.trainings import numbers
 
 SEVEN = range(7)
 LAYOUTS: dict[str, list[Sequence[int]]] = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}
@@ -111,7 +112,7 @@ def expected(name: str) -> list[Played]:
             batch_size=40,
             options={key: value for key, value in case.options.items() if key not in OF_PROFILES},
             training=training,
-            numbers={**TRAININGS[training], **{key: float(value) for key, value in case.numbers.items()}},
+            numbers=numbers(training, case.numbers),
             aggregation=case.aggregation or "mean",
         )
     )
@@ -128,7 +129,7 @@ def configured(tmp_path: Path, name: str, **changes: Any) -> RunConfig:
         **COMMON,
         "learning_rate": case.rate,
         "scheme": case.scheme,
-        "grouping_option": options,
+        **by_kind(options),
         # a row's own training is not told again
         "training": case.training if case.scheme == "fedcollab" else None,
         "training_option": dict(case.numbers),
@@ -214,7 +215,7 @@ async def test_discriminators_find_the_oracles_distances_and_coalitions(
     tmp_path: Path, kind: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distances, left = told_apart(kind)
-    config = configured(tmp_path, "fedcollab", grouping_option={**LEARNING, **PLACING, **KINDS[kind][0]}, rounds=1)
+    config = configured(tmp_path, "fedcollab", rounds=1, **by_kind({**LEARNING, **PLACING, **KINDS[kind][0]}))
     if layout == "one node":
         managers_here(monkeypatch)
     run = await played(config, layout)
@@ -249,7 +250,7 @@ async def test_personal_models_outlive_their_node_where_they_are_kept_and_their_
     """Clients that lost theirs use the shared model, until they train again."""
     managers_here(monkeypatch)
     lost = [] if kept else [(2, client) for client in RESTARTED]
-    how = {"training": scheme, "numbers": TRAININGS[scheme]}
+    how = {"training": scheme, "numbers": numbers(scheme)}
     state_dir = tmp_path / "state" if kept else None
     run = await play_with_a_restart(tmp_path, state_dir, scheme=scheme, learning_rate=0.3)
     expected = of_blobs(**how, forgotten=lost).play_together()
@@ -303,7 +304,7 @@ async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
     managers_here(monkeypatch)
     learning = {"exchanges": "3", "judge_every": "1", "discriminator_rate": "0.3", "discriminator_batch": "4"}
     options = {**learning, "c": str(c), "restarts": "10"}
-    run = await play_with_newcomers(tmp_path, scheme="fedcollab", grouping_option=options)
+    run = await play_with_newcomers(tmp_path, scheme="fedcollab", **by_kind(options))
 
     first, later = run.of_kind("distances_found")
     assert (first["clients"], later["clients"]) == ([0, 1, 2, 3], [0, 1, 2, 3, 4, 5])
@@ -335,7 +336,7 @@ async def test_only_coalitions_that_somebody_joined_train_on_if_so_asked(
     learning = {"exchanges": "3", "judge_every": "1", "discriminator_rate": "0.3", "discriminator_batch": "4"}
     options = {**learning, "c": str(c), "restarts": "10"}
     run = await play_with_newcomers(
-        tmp_path, scheme="fedcollab", grouping_option=options, after_arrivals="joined", rounds=5
+        tmp_path, scheme="fedcollab", **by_kind(options), after_arrivals="joined", rounds=5
     )
 
     def members(groups: Iterable[Iterable[int]]) -> list[int]:

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
-from fedgsp.local_training import TRAININGS
+from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
+from fedgsp.trainings import TRAININGS
 from tests.support.cluster import Finished, play
 from tests.support.gated_task import ALPHA, GatedBlobs, gated_settings, host
 from tests.support.managers_here import managers_here
 from tests.support.reference import assert_same_bits
 from tests.support.reference_coalitions import CoalitionReference
 from tests.support.reference_groups import Played, assert_final_models
-from top_server.choosing import NAMES, choose, options
+from tests.support.trainings import numbers
+from top_server.choosing import NAMES, choose
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGES
 from top_server.profiles import PROFILES
@@ -110,10 +112,11 @@ def cover() -> list[tuple[str, Combination]]:
 
 
 def configured(tmp_path: Path, scheme: str, grouping: str | None = None, **changes: Any) -> RunConfig:
-    read = PROFILES[SCHEMES[scheme].profile].options
+    read = {one.name for one in described(PROFILES[SCHEMES[scheme].profile].options).values()}
     of_profile = {name: value for name, value in OF_PROFILES.items() if name in read}
-    given = {**of_profile, **OF_GROUPINGS.get(grouping or SCHEMES[scheme].grouping, {})}
-    common = {"scheme": scheme, "grouping": grouping, "grouping_option": given, "rounds": 2, "min_nodes": 2}
+    of_grouping = OF_GROUPINGS.get(grouping or SCHEMES[scheme].grouping, {})
+    given = {"grouping_option": of_grouping, "profile_option": of_profile}
+    common = {"scheme": scheme, "grouping": grouping, **given, "rounds": 2, "min_nodes": 2}
     return gated_settings(tmp_path, **{**common, **changes})
 
 
@@ -125,7 +128,7 @@ def check(run: Finished, config: RunConfig, grouping: str, merge: str) -> None:
     """It ended, trained everybody or, in groups of equal size, all but who is too many, and served these."""
     assert run.directory.summary.exists() or merge in ONE_MODEL
     assert [row["round"] for row in run.rows] == [1, 2]
-    leaves_out = grouping in ("icg", "random") and options(config, choose(config))["grouping"].get("mode") != "all"
+    leaves_out = grouping in ("icg", "random") and choose(config).given("grouping").get("mode") != "all"
     for row in run.rows:
         equal = row["groups"] * (5 // row["groups"])
         assert row["clients_trained"] == (equal if leaves_out else 5)
@@ -182,7 +185,7 @@ def oracle(training: str, **changes: Any) -> CoalitionReference:
         "learning_rate": 0.05,
         "decay": 0.9,
         "batch_size": 8,
-        "numbers": TRAININGS[training],
+        "numbers": numbers(training),
     }
     return CoalitionReference(GatedBlobs(), FIVE, **{**common, "training": training, **changes})
 

@@ -15,6 +15,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import Finished, nodes, play, settings
 from tests.support.managers_here import managers_here
+from tests.support.option_kinds import by_kind
 from tests.support.processes import top_server
 from tests.support.reference_groups import GroupReference, Played, assert_equals
 from top_server.record.directory import RunDirectory
@@ -80,7 +81,7 @@ def configured(tmp_path: Path, name: str, **changes: Any) -> RunConfig:
     scheme, options, _ = SCHEMES[name]
     quick = {
         "scheme": scheme,
-        "grouping_option": options,
+        **by_kind(options),
         "rounds": 3,
         "learning_rate": 0.05,
         "learning_rate_decay": 0.9,
@@ -155,7 +156,7 @@ async def test_the_members_of_a_group_may_relay_its_model(tmp_path: Path) -> Non
 
 
 async def test_groups_of_fedgsp_may_keep_models_of_their_own(tmp_path: Path) -> None:
-    changes = {"scheme": "fedgsp", "merge": "none", "grouping_option": {}, "beta": 2}
+    changes = {"scheme": "fedgsp", "merge": "none", "beta": 2}
     run = await play(configured(tmp_path, "hcct", **changes), hosts("mixed up"))
     assert [row["groups"] for row in run.rows] == [2, 4, 6]
     assert all(row["accuracy"] is not None for row in run.rows)

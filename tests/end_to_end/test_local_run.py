@@ -17,7 +17,8 @@ from tests.support.cluster import Finished, play
 from tests.support.gated_task import gated_settings, host, oracle
 from tests.support.managers_here import managers_here
 from tests.support.reference_groups import assert_equals
-from top_server import cli, local_run
+from top_server import cli
+from top_server.baseline import local_run
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 

@@ -21,16 +21,16 @@ def _managers(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_newcomers_are_placed_where_they_gain_most(tmp_path: Path, start: str) -> None:
     expected = oracle(joins=JOINS).play_hcct(newcomers=start)
     assert expected[2].partition == [[0], [1, 3], [2, 4], [5]]
-    run = await play_with_newcomers(tmp_path, grouping_option={**ALPHA, "newcomer_start": start}, scheme="hcct")
+    run = await play_with_newcomers(
+        tmp_path, grouping_option=ALPHA, profile_option={"newcomer_start": start}, scheme="hcct"
+    )
     assert_equals(run, expected)
     assert [(event["round"], event["clients"]) for event in run.of_kind("newcomers")] == [(3, [4, 5])]
 
 
 async def test_sketches_of_newcomers_can_be_compared_with_those_of_the_others(tmp_path: Path) -> None:
-    options = {**ALPHA, "similarity": "sketch", "sketch_bytes": "16384"}
-    assert_equals(
-        await play_with_newcomers(tmp_path, grouping_option=options, scheme="hcct"), oracle(joins=JOINS).play_hcct()
-    )
+    options = {"grouping_option": ALPHA, "profile_option": {"similarity": "sketch", "sketch_bytes": "16384"}}
+    assert_equals(await play_with_newcomers(tmp_path, scheme="hcct", **options), oracle(joins=JOINS).play_hcct())
 
 
 async def test_newcomers_show_the_layer_that_the_others_show(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fedgsp_node.worker import Uploader, Worker
 from tests.support.cluster import play
 from tests.support.gated_task import gated_settings, host
 from tests.support.managers_here import managers_here
+from tests.support.option_kinds import by_kind
 from top_server.evidence import Evidence
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
@@ -26,7 +27,7 @@ TOLD = {"maxfl": "prior_loss", "kmeans": "gram"}
 async def told(tmp_path: Path, scheme: str, failing: int | None) -> Mapping[str, np.ndarray]:
     """The evidence of the second round, of three clients on one node; one of them may fail in the first."""
     kept: dict[int, Mapping[str, np.ndarray]] = {}
-    profile, train = PROFILES[SCHEMES[scheme].profile], Worker._train
+    profile, train = PROFILES[SCHEMES[scheme].profile].load(), Worker._train
 
     async def fails_once(self: Worker, order: Order, work: Train, upload: Uploader) -> Trained:
         nonlocal failing
@@ -47,7 +48,7 @@ async def told(tmp_path: Path, scheme: str, failing: int | None) -> Mapping[str,
         patch.setattr(Worker, "_train", fails_once)
         patch.setattr(profile, "gather", noted)
         options = {"prior_epochs": "3", **({"clusters": "2"} if scheme == "kmeans" else {})}
-        config = gated_settings(tmp_path, scheme=scheme, rounds=2, evaluate_every=2, grouping_option=options)
+        config = gated_settings(tmp_path, scheme=scheme, rounds=2, evaluate_every=2, **by_kind(options))
         await play(config, [host("n0", 0, 1, 2)])
     return kept[2]
 

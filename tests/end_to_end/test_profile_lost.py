@@ -41,7 +41,7 @@ def models(run: Finished) -> dict[str, np.ndarray]:
 
 def configured(tmp_path: Path, scheme: str) -> RunConfig:
     growing: dict[str, Any] = {"beta": 2, "sampling_rate": 1.0} if scheme == "fedgsp" else {}
-    changes = {"scheme": scheme, "grouping_option": CASES[scheme][0], "rounds": 2, "min_nodes": 2, **growing}
+    changes = {"scheme": scheme, "profile_option": CASES[scheme][0], "rounds": 2, "min_nodes": 2, **growing}
     return gated_settings(tmp_path, **changes)
 
 

@@ -26,14 +26,14 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "hcct": {},
     "ditto": {},
-    "maxfl": {"grouping_option": {"prior_epochs": "1"}},
-    "maxfl-hcct": {"grouping_option": {"prior_epochs": "1"}},
-    "kmeans": {"grouping_option": {"prior_epochs": "1"}},
+    "maxfl": {"profile_option": {"prior_epochs": "1"}},
+    "maxfl-hcct": {"profile_option": {"prior_epochs": "1"}},
+    "kmeans": {"profile_option": {"prior_epochs": "1"}},
     "ifca": {},
     "flsc": {},
     # at lower rates nobody changes clusters, and no start is made of members' models
-    "fesem": {"learning_rate": 0.8, "grouping_option": {"models": "3"}},
-    "fedcollab": {"grouping_option": QUICK},
+    "fesem": {"learning_rate": 0.8, "profile_option": {"models": "3"}},
+    "fedcollab": {"profile_option": QUICK},
 }
 #: Whoever's update were lost would be alone in the last round.
 RELAYED = {"program": "relay", "grouping_option": {"groups": "1"}}

@@ -24,7 +24,7 @@ async def test_medians_of_clients_and_of_groups_equal_the_oracle(
     managers_here(monkeypatch)
     scheme, grows = ("fedavg", {}) if kind == "aggregation" else ("fedgsp", {"beta": 5})
     common: dict[str, Any] = {"rounds": 2, "sampling_rate": 1.0, "batch_size": 8, "learning_rate": 0.05, **grows}
-    settings = {"grouping_option": OPTIONS[name], "learning_rate_decay": 1.0, "keep_models": "all", "min_nodes": 2}
+    settings = {f"{kind}_option": OPTIONS[name], "learning_rate_decay": 1.0, "keep_models": "all", "min_nodes": 2}
     config = gated_settings(tmp_path, scheme=scheme, **{kind: name}, **common, **settings)
     run = await play(config, [host("n0", 0, 3, 4), host("n1", 1, 2)])
     oracle = Reference(GatedBlobs(), range(5), merge=median, **common)

@@ -10,7 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedgsp.channels import Channels, describe, split_address, start_server
+from fedgsp.addresses import split_address
+from fedgsp.channels import Channels, describe, start_server
 from fedgsp.tls import Tls
 from tests.support.certificates import SERVERS, Authority, unchecked
 from tests.support.serving import serving

@@ -12,24 +12,21 @@ import torch
 from torch import nn
 
 from fedgsp import ClientData, Split
-from fedgsp.local_training import KEEPS_HEAD, TRAININGS
 from fedgsp.messages import Evaluate, Evaluated, FailureCode, Order, Start, Train, TrainingSettings
 from fedgsp.seeds import stream
+from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal import PERSONAL_MODEL
 from fedgsp_node.torch_weights import bind
-from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
 from tests.support.toy_task import SAMPLES, TARGETS, Toy
+from tests.support.trainings import ADAPTING, ALGORITHMS, HEADED, KEEPING
 from tests.support.working import HERE, Node, node, why_not
 
 ROUND = 4
-ADAPTING = [name for name, algorithm in ALGORITHMS.items() if algorithm.adapt is not None]
-HEADED = [name for name, algorithm in ALGORITHMS.items() if algorithm.keeps_head]
-KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.keeps_personal]
 PLAIN = [name for name in ALGORITHMS if name not in (*ADAPTING, *KEEPING, *HEADED)]
 
 
@@ -59,7 +56,7 @@ def descended(client: int, steps: int, w: float = 1.0) -> float:
 
 def test_every_algorithm_is_of_one_kind() -> None:
     assert sorted(PLAIN + ADAPTING + KEEPING + HEADED) == sorted(TRAININGS)
-    assert (["finetune", "per-fedavg"], ["pfedme", "ditto"], [*KEEPS_HEAD]) == (ADAPTING, KEEPING, HEADED)
+    assert (ADAPTING, KEEPING, HEADED) == (["finetune", "per-fedavg"], ["pfedme", "ditto"], ["own-head"])
 
 
 @pytest.mark.parametrize("client", [0, 1])
@@ -248,7 +245,7 @@ def test_an_adaptation_can_be_stopped() -> None:
 @pytest.mark.parametrize(
     ("how", "detail"),
     [
-        (settings("adam"), "unknown training algorithm 'adam'"),
+        (settings("adam"), "there is no training 'adam'"),
         (settings("finetune", steps="0"), "option steps is '0'"),
         (settings("sgd", mu="1"), "has no option 'mu'"),
     ],

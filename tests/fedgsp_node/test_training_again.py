@@ -9,10 +9,9 @@ import pytest
 
 from fedgsp.messages import Start, Train, TrainingSettings
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL
-from fedgsp_node.training import ALGORITHMS
+from tests.support.trainings import KEEPING
 from tests.support.working import HERE, Node, node
 
-KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.keeps_personal]
 #: What a client keeps to itself, and with which algorithm, and whether its head is its own.
 KINDS = pytest.mark.parametrize(
     ("purpose", "algorithm", "own_head"),

@@ -14,9 +14,9 @@ from fedgsp.seeds import stream
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
+from tests.support.trainings import ALGORITHMS
 
 BATCH, RATE = 7, 0.05
 SETTINGS = TrainingSettings("sgd", 2, BATCH, RATE, seed=11)

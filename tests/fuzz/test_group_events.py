@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,17 +38,18 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer, fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2
-from fedgsp.weights import WeightsError
+from fedgsp.weights import Weights, WeightsError
 from tests.support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
 from tests.support.recorder import Recorder
 from tests.support.serving import nobody, serving
 from tests.support.weights import TENSORS
 from top_server.grouping import GroupingRequest
-from top_server.grouping_service import assign
+from top_server.grouping_service.client import assign
 from top_server.groups.task import Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers import client as manager_client
 from top_server.managers.client import ManagerClient
+from top_server.progress import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
@@ -79,15 +79,26 @@ EVENTS: list[group_pb2.GroupEvent] = [
 MANAGER_SAYS = said(group_pb2.GroupEvent, EVENTS, ("m", "m.update"))
 
 
+class Unread:
+    """Takes every update, and keeps none."""
+
+    max_bytes = 40
+
+    def came(self, client: int) -> bool:
+        return False
+
+    async def take(self, client: int, shown: Weights | Failure) -> str:
+        return ""
+
+
 def watcher(client: ManagerClient, recorder: Recorder) -> GroupWatch:
-    """One whose run takes what it is told of, and keeps nothing."""
+    """A watch that takes every model and every update."""
 
-    async def take(*_: Any) -> Any:
-        return await client.take("m", TENSORS, 40)
-
-    membership = SimpleNamespace(note_offence=lambda _: None)
-    run = SimpleNamespace(journal=recorder, membership=membership, take_model=take, take_update=take)
-    return GroupWatch(run, REQUEST, SimpleNamespace(client=client), Trace())  # type: ignore[arg-type]
+    context = SimpleNamespace(
+        journal=recorder, membership=SimpleNamespace(note_offence=lambda _: None), tensors=TENSORS
+    )
+    manager = SimpleNamespace(client=client)
+    return GroupWatch(context, Progress(), REQUEST, manager, Trace(), Unread())  # type: ignore[arg-type]
 
 
 @fuzzed(30)

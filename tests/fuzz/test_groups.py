@@ -32,9 +32,9 @@ from fedgsp.messages import (
     Reveal,
     Trained,
 )
+from fedgsp.programs import PROGRAMS
 from fedgsp.v1 import group_pb2, group_pb2_grpc
 from group_manager import servicers
-from group_manager.programs import PROGRAMS
 from tests.support.fuzzing import fuzzed, heard, near, path, said, soon, unharmed, until
 from tests.support.real_manager import REF, REPORTS, START, Manager, manager, node, parrot, request
 
@@ -52,7 +52,7 @@ HOPS = (
 )
 RESUMED = request("relay", attempt=1, finished=HOPS, planned=(0, 1, 2, 3), most_update_ratio=3.0, serial=7)
 REQUESTS: list[group_pb2.RunGroupRequest] = [
-    *(wire.encode(request(program)) for program in PROGRAMS),
+    *(wire.encode(request(program)) for program in PROGRAMS.built_in),
     wire.encode(request("parallel", aggregation="fednova", reveal=Reveal("exact"), attempt=1)),
     wire.encode(request("parallel", most_update_ratio=2.0, tensors=START.tensors)),
     wire.encode(request("alone", results=Results.COLLECTED, reveal=Reveal("sketch:8"))),
@@ -62,7 +62,7 @@ REQUESTS: list[group_pb2.RunGroupRequest] = [
     wire.encode(dataclasses.replace(RESUMED, tensors=START.tensors)),
 ]
 WORDS = (
-    *PROGRAMS,
+    *PROGRAMS.built_in,
     *("n0", "n1", "start", "other", "run", "sgd", "pfedme", "fednova", "exact", "layer:0", "sketch:16"),
     *(model_id for held in LEFT.values() for model_id in held),
 )

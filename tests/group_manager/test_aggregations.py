@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgsp.aggregations import AGGREGATIONS
+from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
-from group_manager.aggregations import AGGREGATIONS, Aggregation, named
+from group_manager.aggregations import Aggregation, make
 from top_server.choosing import NAMES
 from top_server.schemes import SCHEMES
 
@@ -24,7 +26,7 @@ NORMALISED = (
 )
 #: Of each client: its w, how it counts, its local steps.
 Clients = list[tuple[float, float, float]]
-EVERY = pytest.mark.parametrize("name", AGGREGATIONS)
+EVERY = pytest.mark.parametrize("name", AGGREGATIONS.built_in)
 
 
 def scalar(value: float, dtype: str = "float64") -> Weights:
@@ -41,7 +43,7 @@ def normalised(w: float, variance: float, count: int) -> Weights:
 
 
 def folded(name: str, clients: Clients, dtype: str = "float64") -> Aggregation:
-    aggregation = AGGREGATIONS[name]()
+    aggregation = make(name, {})
     for w, weight, steps in clients:
         aggregation.fold(scalar(w, dtype), weight, steps)
     return aggregation
@@ -99,7 +101,7 @@ def test_fednova_rounds_to_single_precision_once() -> None:
     """A mean that is rounded first would be wrong by up to `reach` times as much."""
     rng, like = np.random.default_rng(0), (TensorSpec("w", "float32", (500,)),)
     start, one, other = (Weights.of({"w": 1 + 0.1 * rng.standard_normal(500)}, like) for _ in range(3))
-    aggregation = AGGREGATIONS["fednova"]()
+    aggregation = make("fednova", {})
     aggregation.fold(one, 1.0, 1.0)
     aggregation.fold(other, 3.0, 9.0)
     w, a, b = (weights.arrays["w"].astype(np.float64) for weights in (start, one, other))
@@ -117,7 +119,7 @@ def test_a_client_alone_has_its_own_model_whatever_its_steps() -> None:
 
 def test_buffers_are_averaged_and_never_extrapolated() -> None:
     """Beyond the mean this variance would be negative: 4 + 5.05 (1.12 - 4)."""
-    aggregation = AGGREGATIONS["fednova"]()
+    aggregation = make("fednova", {})
     aggregation.fold(normalised(2.0, 1.0, 5), 10, 1)
     aggregation.fold(normalised(4.0, 13.0, 9), 10, 100)
     start = normalised(3.0, 4.0, 1)
@@ -132,7 +134,7 @@ def test_buffers_are_averaged_and_never_extrapolated() -> None:
 
 @EVERY
 def test_the_result_has_the_tensors_of_the_models_and_the_start_keeps_its_bits(name: str) -> None:
-    aggregation, start = AGGREGATIONS[name](), normalised(1.0, 1.0, 0)
+    aggregation, start = make(name, {}), normalised(1.0, 1.0, 0)
     before = start.buffer.copy()
     models = [normalised(2.0, 3.0, 4), normalised(5.0, 6.0, 7)]
     kept = [model.buffer.copy() for model in models]
@@ -155,7 +157,7 @@ def test_steps_by_which_nothing_can_be_divided_are_refused_and_change_nothing(st
 
 
 def test_a_first_model_that_is_refused_leaves_nothing() -> None:
-    aggregation = AGGREGATIONS["fednova"]()
+    aggregation = make("fednova", {})
     with pytest.raises(ValueError, match="it says that it took 0 local steps"):
         aggregation.fold(scalar(1.0), 5, 0)
     assert aggregation.empty
@@ -182,7 +184,7 @@ def test_a_model_unlike_the_first_is_refused_and_changes_nothing(name: str, othe
 @EVERY
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])
 def test_a_model_counts_something(name: str, weight: float) -> None:
-    aggregation = AGGREGATIONS[name]()
+    aggregation = make(name, {})
     with pytest.raises(ValueError, match="cannot weigh"):
         aggregation.fold(scalar(1.0), weight, 1)
     assert aggregation.empty
@@ -190,7 +192,7 @@ def test_a_model_counts_something(name: str, weight: float) -> None:
 
 @EVERY
 def test_without_a_model_there_is_no_result(name: str) -> None:
-    aggregation = AGGREGATIONS[name]()
+    aggregation = make(name, {})
     assert aggregation.empty
     with pytest.raises(ValueError, match="no model was folded"):
         aggregation.result(scalar(1.0))
@@ -206,27 +208,38 @@ FIVE: Clients = [(9.0, 1, 1), (1e9, 50, 9), (1.0, 1, 1), (5.0, 1, 1), (-1e9, 50,
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "options", "expected"),
     [
-        ("median", 5.0),
-        ("trimmed-mean", 3.0),
-        ("trimmed-mean:0.2", 5.0),
-        ("trimmed-mean:0.4", 5.0),
-        ("mean", 15 / 103),
-        ("", 15 / 103),
+        ("median", {}, 5.0),
+        ("trimmed-mean", {}, 3.0),
+        ("trimmed-mean", {"trim": "0.2"}, 5.0),
+        ("trimmed-mean", {"trim": "0.4"}, 5.0),
+        ("mean", {}, 15 / 103),
+        ("", {}, 15 / 103),
     ],
 )
-def test_a_request_names_the_aggregation_and_the_share_that_it_trims(name: str, expected: float) -> None:
-    aggregation = named(name)
+def test_a_request_names_the_aggregation_and_the_share_that_it_trims(
+    name: str, options: dict[str, str], expected: float
+) -> None:
+    aggregation = make(name, options)
     for w, weight, steps in FIVE:
         aggregation.fold(scalar(w), weight, steps)
     assert value_of(aggregation.result(None)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["mode", "median:0.1", "trimmed-mean:", "trimmed-mean:0.5", "trimmed-mean:-0.1"])
-def test_a_name_that_means_nothing_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown aggregation|could not convert|cannot be trimmed"):
-        named(name)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mode", {}),
+        ("median", {"trim": "0.1"}),
+        ("trimmed-mean", {"trim": ""}),
+        ("trimmed-mean", {"trim": "0.5"}),
+        ("trimmed-mean", {"trim": "-0.1"}),
+    ],
+)
+def test_a_name_or_an_option_that_means_nothing_is_refused(name: str, options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"there is no aggregation|has no option|option trim is"):
+        make(name, options)
 
 
 def test_settings_and_schemes_name_the_aggregations_that_there_are() -> None:

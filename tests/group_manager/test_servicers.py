@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedgsp import programs, windows, wire
+from fedgsp import windows, wire
 from fedgsp.messages import (
     Attached,
     Describe,
@@ -31,12 +31,12 @@ from fedgsp.messages import (
     RunGroupRequest,
 )
 from fedgsp.model_service import ModelServicer, fetch, upload
+from fedgsp.programs import PROGRAMS, Program
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager import servicers
 from group_manager.group import Group
 from group_manager.members import Members
-from group_manager.programs import PROGRAMS
 from group_manager.servicers import GroupServicer, OrderServicer
 from tests.support.faults import Faults
 from tests.support.scene import MANAGER, Scene, hosted, relayed, scene
@@ -260,8 +260,7 @@ async def test_a_bug_in_a_program_ends_the_group_with_a_reason(monkeypatch: pyte
     async def broken(_: Group) -> GroupResult:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setitem(programs.PROGRAMS, "broken", programs.Program(help="raises"))
-    monkeypatch.setitem(PROGRAMS, "broken", broken)
+    monkeypatch.setitem(PROGRAMS.built_in, "broken", Program(help="broken", code=broken))
     async with manager() as m:
         await m.play.attach(TWO_NODES)
         (last,) = await m.events(m.play.request(TWO_NODES, "broken"))

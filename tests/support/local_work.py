@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedgsp import Task
-from fedgsp.local_training import training_options
 from fedgsp.messages import TrainingSettings
+from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.torch_weights import bind, weights_of
 from fedgsp_node.training.base import LocalWork
@@ -102,6 +102,6 @@ def local_work(
     received = weights_of(module)
     trained = received.copy()
     bind(module, trained)
-    options, rng = training_options(how.algorithm, how.options), np.random.default_rng(seed)
+    options, rng = TRAININGS[how.algorithm].read(how.options), np.random.default_rng(seed)
     work = LocalWork(module, task, *data, how, options, rng, control or Control(), received, personal)
     return work, trained

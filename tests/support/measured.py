@@ -77,4 +77,4 @@ async def measuring(
             return surveys.outcome(task, result=surveys.made(found(task.clients, matrix(task.clients, told))))
 
         surveys.answers["discriminate"] = answer
-        yield surveys, Distances(surveys.stage.run)
+        yield surveys, surveys.stage.profile("distances")

@@ -255,7 +255,7 @@ class GroupReference(Reference):
 
     def _weighed(self, weighing: str, **columns: list[float]) -> list[float]:
         evidence = {name: np.array(column) for name, column in columns.items()}
-        return WEIGHINGS[weighing](np.array(self._sizes(self.clients)), evidence).tolist()
+        return WEIGHINGS[weighing](np.array(self._sizes(self.clients)), evidence, {}).tolist()
 
     def _judged(self, state: State, client: int, part: str) -> tuple[int, float, int]:
         model = self.task.model()

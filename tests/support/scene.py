@@ -33,10 +33,10 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
-from group_manager.programs import PROGRAMS
 from tests.support.clock import Clock
 from tests.support.faults import Faults
 from tests.support.scripted import STALL_TIMEOUT_S, ScriptedNode, model, value_of
@@ -126,7 +126,7 @@ class Scene:
         self.group = Group(request, self.members, self.store, self.channels, MANAGER, self._tell)
         result_id = ""
         try:
-            outcome = await PROGRAMS[request.program](self.group)
+            outcome = await PROGRAMS[request.program].load()(self.group)
             if isinstance(outcome, GroupResult) and outcome.ref is not None:
                 result_id = outcome.ref.id
             return outcome

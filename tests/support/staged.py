@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from fedgsp.channels import Channels
@@ -18,12 +19,14 @@ from fedgsp.messages import (
     MemberSkipped,
     ModelRef,
     RelayMode,
+    Results,
     Source,
     SourceKind,
     Trained,
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.parts import NoOptions
 from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
@@ -33,13 +36,21 @@ from tests.support.hellos import hello
 from tests.support.recorder import Recorder
 from tests.support.scripted import TENSORS, model, value_of
 from tests.support.serving import serving
+from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.client import ManagerClient
 from top_server.managers.pool import Manager
-from top_server.merging import MERGES
-from top_server.models import INITIAL, Held
+from top_server.merging import MERGES, MergeSettings, Merging
+from top_server.merging.base import Starts
+from top_server.models import INITIAL, Held, Models
 from top_server.nodes.membership import Membership
-from top_server.run import Run
+from top_server.profiles import PROFILES
+from top_server.profiles.nothing import Nothing
+from top_server.progress import Progress
+from top_server.record.directory import RunDirectory
+from top_server.resume import state
+from top_server.rounds import begin_merging, change_models, take_in
+from top_server.run import RunContext
 from top_server.schemes import SCHEMES
 
 #: Value of the initial model.
@@ -50,11 +61,46 @@ START = 1.0
 class Stage:
     """Clients have 10 + id samples, as `hello` says; a model is one float64."""
 
-    run: Run
+    context: RunContext
+    progress: Progress
+    merging: Merging
+    store: ModelStore
     journal: Recorder
     manager: Manager
     made: ModelStore  # what the manager holds for the top server
+    #: What is saved and restored with the rest.
+    current: Any
     numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def profile(self, name: str) -> Any:
+        """A profile with the options of the run's scheme."""
+        part = PROFILES[name]
+        return part.load()(self.context, self.progress, self.merging, part.read(self.context.scheme.given("profile")))
+
+    def start(self, group: Iterable[int]) -> Starts:
+        return self.merging.start(group, self.context.holdings(self.progress.local_models))
+
+    def of(self, client: int) -> Held:
+        return self.merging.of(client, self.context.models.slots)
+
+    def untrained(self, client: int) -> str:
+        return self.merging.untrained(client, self.context.models.slots)
+
+    async def begin(self, number: int, evidence: Evidence) -> None:
+        await begin_merging(self.context, self.merging, number, evidence)
+
+    async def take(self, number: int, outcome: GroupOutcome) -> Failure | None:
+        return await take_in(self.context, self.progress, self.merging, number, outcome)
+
+    async def finish(self, number: int) -> None:
+        await change_models(self.context, lambda: self.merging.finish(number))
+
+    async def save(self, folder: Path, number: int, files: Mapping[str, Path] | None = None) -> None:
+        parts = (self.context, self.progress, self.merging, self.current)
+        await state.save(*parts, RunDirectory(folder), number, files or {})
+
+    async def restore(self, saved: state.Saved) -> None:
+        await state.restore(self.context, self.progress, self.merging, self.current, saved)
 
     async def trained(
         self, clients: Iterable[int], value: float, number: int = 0, skipped: Mapping[int, str] | None = None
@@ -77,7 +123,8 @@ class Stage:
         models: dict[int, Weights | Failure] = {client: model(value) for client, value in values.items()}
         refs = {client: model(value).ref(f"{next(self.numbers)}") for client, value in values.items()}
         outcome = self.alone(refs)
-        return dataclasses.replace(outcome, models=models)
+        task = dataclasses.replace(outcome.task, results=Results.COLLECTED)
+        return dataclasses.replace(outcome, task=task, models=models)
 
     def outcome(
         self,
@@ -95,7 +142,7 @@ class Stage:
         return GroupOutcome(task, self.manager, result, done, left_out)
 
     async def value(self, held: Held) -> float:
-        return value_of(await self.run.models.weights(held))
+        return value_of(self.context.models.weights(held))
 
 
 @asynccontextmanager
@@ -114,19 +161,23 @@ async def stage(
 
     async with Channels() as channels, serving(register) as served:
         manager = Manager("m0", served.address, cast("Any", None), ManagerClient("m0", served.channel), 0)
-        run = Run(
-            "run",
-            RunConfig(**config),
-            SCHEMES[scheme],
-            served.address,
-            membership,
-            cast("Any", None),
-            cast("Any", None),
-            ModelStore(),
-            cast("Any", journal),
-            {"profile": {}, "merge": dict(options or {}), "grouping": {}},
+        store = ModelStore()
+        context = RunContext(
+            run_id="run",
+            config=RunConfig(**config),
+            scheme=dataclasses.replace(SCHEMES[scheme], options={"merge": dict(options or {})}),
+            address=served.address,
+            membership=membership,
+            managers=cast("Any", None),
+            assign=cast("Any", None),
+            models=Models(store),
+            journal=cast("Any", journal),
         )
-        run.models.put([INITIAL], "run/initial", model(START))
-        run.merging = MERGES[merge](run)
-        await run.merging.prepare()
-        yield Stage(run, journal, manager, made)
+        context.models.put([INITIAL], "run/initial", model(START))
+        read = MERGES[merge].read(context.scheme.given("merge"))
+        merging: Merging = MERGES[merge].load()(MergeSettings("run", context.config.seed, context.scheme.lasts, read))
+        context.models.apply(merging.prepare(context.models.slots))
+        progress = Progress()
+        yield Stage(
+            context, progress, merging, store, journal, manager, made, Nothing(context, progress, merging, NoOptions())
+        )

@@ -7,18 +7,23 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
+from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
 from tests.support.hellos import hello
 from tests.support.scripted import TENSORS
 from tests.support.staged import Stage, stage
+from top_server.groups import survey
 from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.managers.pool import Manager
 from top_server.nodes.membership import Node
-from top_server.run import Run
+from top_server.profiles.nothing import Nothing
+from top_server.progress import Progress
+from top_server.run import RunContext
 
 Answer = Callable[[GroupTask], GroupOutcome]
 
@@ -48,7 +53,7 @@ class Surveys:
     async def join(self, node: str, **clients: int) -> Node:
         """A node whose clients have so many samples: join("n1", c7=40)."""
         hosted = tuple(HostedClient(int(name[1:]), samples, 5) for name, samples in clients.items())
-        joined = await self.stage.run.membership.admit(
+        joined = await self.stage.context.membership.admit(
             dataclasses.replace(hello(node, tensors=TENSORS), clients=hosted)
         )
         assert isinstance(joined, Node), joined
@@ -66,11 +71,31 @@ async def surveyed(
     """A run of so many clients whose profile has these options."""
     async with stage(merge, clients, **config) as play:
         surveys = Surveys(play)
-        play.run.options = {"profile": dict(profile or {}), "merge": {}, "grouping": {}}
+        row = dataclasses.replace(play.context.scheme, options={"profile": dict(profile or {})})
+        managers = cast("Any", OneManager(play.manager))
+        play.context = dataclasses.replace(play.context, scheme=row, managers=managers)
+        play.current = Nothing(play.context, play.progress, play.merging, NoOptions())
 
-        async def survey(self: Run, round_number: int, task: GroupTask, tries: int = 0) -> GroupOutcome:
+        async def run_group(
+            context: RunContext, progress: Progress, round_number: int, task: GroupTask, *_: Any
+        ) -> GroupOutcome:
             surveys.asked.append(task)
             return surveys.answers[task.program](task)
 
-        monkeypatch.setattr(Run, "survey", survey)
+        monkeypatch.setattr(survey, "run_group", run_group)
         yield surveys
+
+
+@dataclass
+class OneManager:
+    """A pool of one manager."""
+
+    manager: Manager
+    discarded: list[Manager] = field(default_factory=list)
+
+    async def ensure(self, count: int) -> list[Manager]:
+        assert count == 1
+        return [self.manager]
+
+    async def discard(self, manager: Manager) -> None:
+        self.discarded.append(manager)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from fedgsp.channels import split_address
+from fedgsp.addresses import split_address
 
 
 class Wall:

@@ -2,58 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
+from fedgsp.parts import NoOptions, Part
 from fedgsp.settings.checks import check
+from fedgsp.settings.fields import setting
 from fedgsp.settings.run import RunConfig
 from tests.support.staged import stage
-from top_server.choosing import NAMES, choose, options
+from top_server.choosing import NAMES, choose
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, Grouping, GroupingRequest, Plan
-from top_server.grouping.options import Options
-from top_server.profiles import PROFILES, Profile
-from top_server.rounds import form_teams, group_tasks
+from top_server.groups.round_tasks import round_tasks
+from top_server.profiles import PROFILES
+from top_server.profiles.base import Profile
+from top_server.rounds import form_teams
 from top_server.schemes import SCHEMES, Scheme
 
 #: What clients 0 to 3 find of each other.
 TASTES = np.array([[0.0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]])
 
 
-class Tastes(Profile):
+class Tastes(Profile[NoOptions]):
     async def gather(self, round_number: int) -> Evidence:
-        clients = tuple(self.run.membership.clients)
+        clients = tuple(self.context.membership.clients)
         moods = {"mood": np.array([[10.0 + client] for client in clients])}
         return Evidence((0, 1, 2, 3), figures=moods, pairwise={"tastes": TASTES}).of(clients)
 
 
-def read_by_taste(given: Mapping[str, str]) -> float:
-    return Options("by-taste", given, ("apart",)).number("apart", 5.0)
+@dataclass(frozen=True, slots=True)
+class TasteOptions:
+    apart: float = setting(5.0, "distance from which on tastes differ", least=0)
 
 
-def by_taste(request: GroupingRequest) -> Plan:
-    near = request.matrices["tastes"] < read_by_taste(request.options)
+def by_taste(request: GroupingRequest, options: TasteOptions) -> Plan:
+    near = request.matrices["tastes"] < options.apart
     return Plan.from_rows({tuple(np.flatnonzero(row).tolist()) for row in near}, request)
 
 
 @pytest.fixture(autouse=True)
 def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     row = Scheme("tastes", "by-taste", "always", "constant", "clients", "parallel", False, "sgd", "none")
-    monkeypatch.setitem(PROFILES, "tastes", Tastes)
-    monkeypatch.setitem(
-        GROUPINGS, "by-taste", Grouping(by_taste, read_by_taste, {"profile": "tastes"}, continues=True)
+    grouping = Grouping(
+        help="by taste",
+        code=by_taste,
+        options=TasteOptions,
+        needs={"profile": ("tastes",)},
+        continues=True,
+        kind="grouping",
+        name="by-taste",
     )
-    monkeypatch.setitem(SCHEMES, "by-taste", row)
+    monkeypatch.setitem(PROFILES.built_in, "tastes", Part(help="tastes", code=Tastes))
+    monkeypatch.setitem(GROUPINGS.built_in, "by-taste", grouping)
+    monkeypatch.setitem(SCHEMES.built_in, "by-taste", row)
 
 
 def test_it_is_chosen_by_its_scheme_or_in_place_of_another_grouping_of_its_evidence() -> None:
     config = RunConfig(scheme="by-taste", grouping_option={"apart": "2"})
     check(config, NAMES)
-    assert choose(config) == SCHEMES["by-taste"]
-    assert options(config, choose(config))["grouping"] == {"apart": "2"}
+    assert choose(config) == replace(SCHEMES["by-taste"], options={"grouping": {"apart": "2"}})
     assert choose(RunConfig(scheme="by-taste", grouping="random")).continues is False
 
 
@@ -73,11 +84,12 @@ async def test_it_is_asked_about_the_clients_of_a_round_and_those_away_keep_thei
         return GROUPINGS["by-taste"](request)
 
     async with stage("none", scheme="by-taste", sampling_rate=0.5) as s:
-        s.run.assign = answer
-        evidence = await Tastes(s.run).gather(1)
+        s.context = dataclasses.replace(s.context, assign=answer)
+        evidence = await s.profile("tastes").gather(1)
         for number in range(1, 6):
-            teams = await form_teams(s.run, number, evidence)
-            group_tasks(s.run, teams, evidence)
+            teams = await form_teams(s.context, s.progress, number, evidence)
+            holdings = s.context.holdings({})
+            round_tasks(s.context.scheme, s.merging, holdings, teams, evidence)
         for request in asked:
             rows = list(request.clients)
             assert request.matrices["tastes"].tolist() == TASTES[np.ix_(rows, rows)].tolist()

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from fedgsp.aggregations import AGGREGATIONS, Aggregating
+from fedgsp.aggregations import AGGREGATIONS, Aggregation
 from fedgsp.errors import ConfigError
 from fedgsp.settings.checks import check
+from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
-from top_server.choosing import NAMES, absent, choose, options
+from top_server.choosing import NAMES, TABLES, absent, choose
 from top_server.grouping import GROUPINGS
-from top_server.merging import MERGE_OPTIONS, MERGES
+from top_server.merging import MERGES
 from top_server.merging.weighing import WEIGHINGS
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
@@ -34,40 +35,39 @@ def test_every_row_names_parts_that_exist_and_goes_by_itself(scheme: str) -> Non
     assert row.weighing in WEIGHINGS
 
 
+@pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_an_option_that_nobody_reads_is_refused_with_those_that_are_read(scheme: str) -> None:
-    error = refused(scheme=scheme, grouping_option={"colour": "red"})
-    assert "'colour'" in error.what
-    row = SCHEMES[scheme]
-    read = [*PROFILES[row.profile].options, *MERGE_OPTIONS.get(row.merge, ())]
-    assert "accepts" in error.remedy
-    assert [name for name in read if name not in error.remedy] == []
+def test_an_option_that_no_part_reads_is_refused_with_the_options_of_its_own_part(scheme: str, kind: str) -> None:
+    error = refused(scheme=scheme, **{f"{kind}_option": {"colour": "red"}})
+    chosen = TABLES[kind][getattr(SCHEMES[scheme], kind)]
+    assert error.what == f"{kind} {chosen.name} has no option 'colour'"
+    assert [one.name for one in described(chosen.options).values() if one.name not in error.remedy] == []
 
 
 @pytest.mark.parametrize(
-    ("scheme", "given", "read"),
+    ("scheme", "given", "remedy"),
     [
-        ("fedgsp", {"start": "spread"}, {"grouping": {"start": "spread"}}),
+        ("hcct", {"grouping_option": {"similarity": "layer"}}, "give --profile-option similarity=..."),
+        ("hcct", {"profile_option": {"alpha.3": "1"}}, "give --grouping-option alpha.3=..."),
+        ("flsc", {"grouping_option": {"soft": "3"}}, "give --merge-option soft=..."),
+        ("fedprox", {"aggregation_option": {"mu": "3"}}, "give --training-option mu=..."),
         (
-            "hcct",
-            {"alpha": "3", "similarity": "layer", "first_epoch": "all"},
-            {"grouping": {"alpha": "3", "first_epoch": "all"}, "profile": {"similarity": "layer"}},
+            "fedavg",
+            {"merge": "trimmed-mean", "aggregation": "trimmed-mean", "grouping_option": {"trim": "0.2"}},
+            "give --merge-option trim=... or --aggregation-option trim=...",
         ),
-        ("hcct-e", {"alpha.2": "3"}, {"grouping": {"alpha.2": "3"}, "profile": {"similarity": "layer"}}),
-        ("maxfl", {"prior_epochs": "2"}, {"profile": {"prior_epochs": "2"}}),
-        ("flsc", {"models": "5", "soft": "3"}, {"profile": {"models": "5"}, "merge": {"soft": "3"}}),
     ],
 )
-def test_every_option_goes_to_the_part_that_reads_it(
-    scheme: str, given: dict[str, str], read: dict[str, dict[str, str]]
+def test_an_option_of_another_part_is_refused_with_the_flag_of_that_part(
+    scheme: str, given: dict[str, Any], remedy: str
 ) -> None:
-    found = options(RunConfig(scheme=scheme, grouping_option=given), SCHEMES[scheme])
-    assert found == {"profile": {}, "merge": {}, "aggregation": {}, "grouping": {}, **read}
+    assert refused(scheme=scheme, **given).remedy == remedy
 
 
-def test_an_option_given_replaces_that_of_the_row() -> None:
-    found = options(RunConfig(scheme="hcct-e", grouping_option={"similarity": "exact"}), SCHEMES["hcct-e"])
-    assert found["profile"] == {"similarity": "exact"}
+def test_a_chosen_scheme_has_the_options_of_its_row_and_over_them_those_that_are_given() -> None:
+    assert choose(RunConfig(scheme="hcct-e")).options == {"profile": {"similarity": "layer"}}
+    given = RunConfig(scheme="hcct-e", grouping_option={"alpha.2": "3"}, profile_option={"similarity": "exact"})
+    assert choose(given).options == {"grouping": {"alpha.2": "3"}, "profile": {"similarity": "exact"}}
 
 
 @pytest.mark.parametrize("merge", ["clusters", "soft-clusters"])
@@ -88,23 +88,39 @@ def test_single_choices_may_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("scheme", "option", "reason"),
     [
-        ("hcct", {"alpha": "much"}, "option alpha is 'much'"),
-        ("hcct", {"alpha.9": "much"}, "option alpha.9 is 'much'"),
-        ("hcct", {"first_epoch": "some"}, "option first_epoch is 'some'"),
-        ("hcct", {"alpha.x": "1"}, "'alpha.x'"),
-        ("hcct", {"similarity": "red"}, "option similarity is 'red'"),
-        ("hcct", {"similarity": "sketch", "sketch_bytes": "12"}, "option sketch_bytes is '12'"),
-        ("hcct", {"sketch_bytes": "16"}, "option sketch_bytes says nothing where similarity is exact"),
-        ("hcct-e", {"sketch_bytes": "16"}, "option sketch_bytes says nothing where similarity is layer"),
-        ("hcct", {"layer_score": "release"}, "option layer_score says nothing where similarity is exact"),
-        ("maxfl", {"prior_epochs": "none"}, "option prior_epochs is 'none'"),
-        ("ifca", {"models": "0"}, "option models is '0'"),
-        ("flsc", {"soft": "5"}, "option soft is 5, and there are 4 models"),
-        ("flsc", {"models": "3", "soft": "4"}, "option soft is 4, and there are 3 models"),
+        ("hcct", {"grouping_option": {"alpha": "much"}}, "option alpha is 'much'"),
+        ("hcct", {"grouping_option": {"alpha.9": "much"}}, "option alpha.9 is 'much'"),
+        ("hcct", {"grouping_option": {"first_epoch": "some"}}, "option first_epoch is 'some'"),
+        ("hcct", {"grouping_option": {"alpha.x": "1"}}, "'alpha.x'"),
+        ("hcct", {"profile_option": {"similarity": "red"}}, "option similarity is 'red'"),
+        ("hcct", {"profile_option": {"similarity": "sketch", "sketch_bytes": "12"}}, "option sketch_bytes is '12'"),
+        (
+            "hcct",
+            {"profile_option": {"sketch_bytes": "16"}},
+            "sketch_bytes says nothing where similarity is exact",
+        ),
+        (
+            "hcct-e",
+            {"profile_option": {"sketch_bytes": "16"}},
+            "sketch_bytes says nothing where similarity is layer",
+        ),
+        (
+            "hcct",
+            {"profile_option": {"layer_score": "release"}},
+            "layer_score says nothing where similarity is exact",
+        ),
+        ("maxfl", {"profile_option": {"prior_epochs": "none"}}, "option prior_epochs is 'none'"),
+        ("ifca", {"profile_option": {"models": "0"}}, "option models is '0'"),
+        ("flsc", {"merge_option": {"soft": "5"}}, "option soft is 5, and there are 4 models"),
+        (
+            "flsc",
+            {"profile_option": {"models": "3"}, "merge_option": {"soft": "4"}},
+            "soft is 4, and there are 3 models",
+        ),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_accepted(scheme: str, option: dict[str, str], reason: str) -> None:
-    error = refused(scheme=scheme, grouping_option=option)
+def test_a_wrong_value_is_refused_with_what_is_accepted(scheme: str, option: dict[str, Any], reason: str) -> None:
+    error = refused(scheme=scheme, **option)
     assert reason in error.what
     assert error.remedy
 
@@ -112,17 +128,9 @@ def test_a_wrong_value_is_refused_with_what_is_accepted(scheme: str, option: dic
 @pytest.mark.parametrize("trim", ["0.5", "-0.1", "some", "nan"])
 @pytest.mark.parametrize("kind", ["merge", "aggregation"])
 def test_a_share_that_cannot_be_trimmed_is_refused(kind: str, trim: str) -> None:
-    error = refused(scheme="fedavg", **{kind: "trimmed-mean"}, grouping_option={"trim": trim})
+    error = refused(scheme="fedavg", **{kind: "trimmed-mean"}, **{f"{kind}_option": {"trim": trim}})
     assert error.what == f"{kind} trimmed-mean: option trim is '{trim}'"
     assert error.remedy == "give a number of at least 0 and below 0.5"
-
-
-def test_one_share_is_for_the_merge_and_the_aggregation() -> None:
-    config = RunConfig(
-        scheme="fedavg", merge="trimmed-mean", aggregation="trimmed-mean", grouping_option={"trim": "0.2"}
-    )
-    found = options(config, choose(config))
-    assert found == {"profile": {}, "merge": {"trim": "0.2"}, "aggregation": {"trim": "0.2"}, "grouping": {}}
 
 
 @pytest.mark.parametrize("aggregation", ["median", "trimmed-mean"])
@@ -162,7 +170,7 @@ def test_nor_is_that_of_a_row_told_to_train_all_alone() -> None:
 
 
 def test_a_new_aggregation_is_not_passed_over_in_silence_where_clients_relay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(AGGREGATIONS, "mine", Aggregating())
+    monkeypatch.setitem(AGGREGATIONS.built_in, "mine", Aggregation(help="mine", code="nowhere:Mine"))
     check(RunConfig(scheme="fedavg", aggregation="mine"), NAMES)
     assert choose(RunConfig(scheme="fedavg", aggregation="mine")).aggregation == "mine"
     error = refused(scheme="fedgsp", aggregation="mine")
@@ -172,15 +180,15 @@ def test_a_new_aggregation_is_not_passed_over_in_silence_where_clients_relay(mon
 def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
     config = RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:9", grouping_option={"colour": "red"})
     assert choose(config).service == "127.0.0.1:9"
-    assert options(config, choose(config))["grouping"] == {"colour": "red"}
+    assert choose(config).given("grouping") == {"colour": "red"}
 
 
 def test_what_a_row_tells_its_own_grouping_is_not_told_to_another() -> None:
     for replaced, told in [(None, {"mode": "all"}), ("icg", {}), ("grpc://127.0.0.1:9", {})]:
         config = RunConfig(scheme="naive-gsp", grouping=replaced)
-        assert options(config, choose(config))["grouping"] == told
+        assert choose(config).given("grouping") == told
     config = RunConfig(scheme="hcct-e", grouping="fedcluster")
-    assert options(config, choose(config))["profile"] == {"similarity": "layer"}
+    assert choose(config).given("profile") == {"similarity": "layer"}
 
 
 def test_groups_of_clients_that_are_drawn_every_round_do_not_last() -> None:
@@ -189,14 +197,15 @@ def test_groups_of_clients_that_are_drawn_every_round_do_not_last() -> None:
 
 
 def test_clients_that_options_name_are_known_by_their_ids() -> None:
-    given = {"alpha": "1", "alpha.3": "2", "alpha.12": "2", "eps.x": "1", "7": "1"}
-    assert absent(SCHEMES["hcct"], given, {0, 3}) == [12]
-    assert absent(SCHEMES["hcct"], given, {3, 12}) == []
-    fixed = choose(RunConfig(scheme="hcct", grouping="fixed"))
-    assert absent(fixed, {"groups": "0,1/22"}, {0, 1, 2, 3}) == [22]
-    assert absent(fixed, {}, {0}) == []
-    asked = choose(RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:7300"))
-    assert absent(asked, {"groups": "as it likes"}, {0}) == []
+    hcct = choose(RunConfig(scheme="hcct", grouping_option={"alpha": "1", "alpha.3": "2", "alpha.12": "2"}))
+    assert absent(hcct, {0, 3}) == [12]
+    assert absent(hcct, {3, 12}) == []
+    fixed = choose(RunConfig(scheme="hcct", grouping="fixed", grouping_option={"groups": "0,1/22"}))
+    assert absent(fixed, {0, 1, 2, 3}) == [22]
+    assert absent(choose(RunConfig(scheme="hcct", grouping="fixed")), {0}) == []
+    of_service = {"groups": "as it likes", "eps.x": "1", "7": "1"}
+    asked = choose(RunConfig(scheme="hcct", grouping="grpc://127.0.0.1:7300", grouping_option=of_service))
+    assert absent(asked, {0}) == []
 
 
 # --- training with which nobody would learn

@@ -75,24 +75,25 @@ def test_groups_that_do_not_stay_cannot_rest(scheme: str, changes: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("scheme", "option", "value"),
+    ("scheme", "kind", "option", "value"),
     [
-        ("hcct", "similarity", "colour"),
-        ("hcct", "sketch_bytes", "0"),
-        ("hcct", "sketch_bytes", "1000000000"),
-        ("hcct", "layer_score", "x"),
-        ("hcct", "newcomer_start", "x"),
-        ("ifca", "models", "0"),
-        ("ifca", "models", "abc"),
-        ("flsc", "soft", "9"),
-        ("flsc", "soft", "x"),
-        ("maxfl", "prior_epochs", "0"),
-        ("maxfl", "prior_epochs", "99999999999"),
+        ("hcct", "profile", "similarity", "colour"),
+        ("hcct", "profile", "sketch_bytes", "0"),
+        ("hcct", "profile", "sketch_bytes", "1000000000"),
+        ("hcct", "profile", "layer_score", "x"),
+        ("hcct", "profile", "newcomer_start", "x"),
+        ("ifca", "profile", "models", "0"),
+        ("ifca", "profile", "models", "abc"),
+        ("flsc", "merge", "soft", "9"),
+        ("flsc", "merge", "soft", "x"),
+        ("maxfl", "profile", "prior_epochs", "0"),
+        ("maxfl", "profile", "prior_epochs", "99999999999"),
     ],
 )
-def test_options_of_every_part_are_judged_at_once(scheme: str, option: str, value: str) -> None:
+def test_options_of_every_part_are_judged_at_once(scheme: str, kind: str, option: str, value: str) -> None:
+    given: dict[str, Any] = {f"{kind}_option": {option: value}}
     with pytest.raises(ConfigError, match=f"option {option} is '?{value}"):
-        choose(RunConfig(scheme=scheme, grouping_option={option: value}))
+        choose(RunConfig(scheme=scheme, **given))
 
 
 def test_the_growths_alpha_is_not_taken_for_that_of_hcct() -> None:

@@ -33,7 +33,8 @@ async def test_a_client_with_another_answer_than_was_asked_for_gave_none(
         surveys.answers["evaluate"] = lambda task: surveys.outcome(
             task, done=(MemberDone(0, 0, Evaluated(3, 5, 2.0)), MemberDone(1, 1, result))
         )
-        found = await evaluate(surveys.stage.run, 1)
+        play = surveys.stage
+        found = await evaluate(play.context, play.progress, play.merging, 1)
         (told,) = surveys.stage.journal.of_kind("not_evaluated")
     assert found == Evaluation({0: Evaluated(3, 5, 2.0)}, partial=True)
     assert told["reason"] == "1 of 2 clients gave no answer: another answer than was asked for"

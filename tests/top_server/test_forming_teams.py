@@ -17,11 +17,12 @@ from fedgsp.messages import Failure, FailureCode, MemberDone, ModelRef, Results,
 from tests.support.staged import Stage, stage
 from top_server.evidence import Evidence
 from top_server.grouping import GroupingRequest, Plan
-from top_server.groups.task import GroupOutcome
+from top_server.groups.round_tasks import round_tasks
+from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held
-from top_server.rounds import form_teams, group_tasks, merge
-from top_server.row import Teams
+from top_server.rounds import form_teams, merge
 from top_server.schemes import SCHEMES
+from top_server.teams import Teams
 
 EVERY = pytest.mark.parametrize("regroup", ["always", "arrivals", "never"])
 
@@ -44,13 +45,14 @@ class Groups:
 @asynccontextmanager
 async def grouping(regroup: str, clients: int = 4, **scheme: Any) -> AsyncIterator[tuple[Stage, Groups]]:
     async with stage("none", clients) as s:
-        s.run.assign = groups = Groups()
-        s.run.scheme = dataclasses.replace(SCHEMES["fedcollab"], regroup=regroup, **scheme)
+        groups = Groups()
+        row = dataclasses.replace(SCHEMES["fedcollab"], regroup=regroup, **scheme)
+        s.context = dataclasses.replace(s.context, assign=groups, scheme=row)
         yield s, groups
 
 
 async def formed(s: Stage, number: int, *clients: int, **evidence: Any) -> tuple[tuple[int, ...], ...]:
-    teams = await form_teams(s.run, number, Evidence(clients, **evidence))
+    teams = await form_teams(s.context, s.progress, number, Evidence(clients, **evidence))
     assert teams.sampled == teams.plan.groups
     return teams.plan.groups
 
@@ -171,11 +173,16 @@ def test_every_scheme_says_when_it_groups_anew() -> None:
 # --- what groups are told of models to retain, and what is known of them afterwards
 
 
+def tasks_of(s: Stage, groups: tuple[tuple[int, ...], ...], evidence: Evidence) -> list[GroupTask]:
+    holdings = s.context.holdings({})
+    return round_tasks(s.context.scheme, s.merging, holdings, Teams(Plan(groups, ()), groups), evidence)
+
+
 @pytest.mark.parametrize(("retain", "results"), [(True, Results.RETAINED), (False, Results.UNSPECIFIED)])
 async def test_groups_are_told_to_retain_models_where_a_profile_needs_them(retain: bool, results: Results) -> None:
     async with grouping("always") as (s, _):
         evidence = Evidence((0, 1, 2, 3), retain=retain)
-        tasks = group_tasks(s.run, Teams(Plan(((0, 1), (2, 3)), ()), ((0, 1), (2, 3))), evidence)
+        tasks = tasks_of(s, ((0, 1), (2, 3)), evidence)
         assert [task.results for task in tasks] == [results] * 2
 
 
@@ -184,7 +191,7 @@ async def test_members_are_weighed_within_their_group() -> None:
     async with grouping("always", weighing="fedfa") as (s, _):
         figures = {"train_accuracy": np.array([[1.0], [1.0], [1.0], [0.5]])}
         groups = ((0, 1), (2, 3))
-        tasks = group_tasks(s.run, Teams(Plan(groups, ()), groups), Evidence((0, 1, 2, 3), figures=figures))
+        tasks = tasks_of(s, groups, Evidence((0, 1, 2, 3), figures=figures))
         assert [task.weights for task in tasks] == [{0: 1.0, 1: 1.0}, {2: 0.0, 3: 1.0}]
 
 
@@ -193,7 +200,9 @@ async def in_a_task(outcome: GroupOutcome) -> GroupOutcome:
 
 
 async def merged(s: Stage, *outcomes: GroupOutcome, number: int = 1) -> None:
-    await merge(s.run, number, [asyncio.create_task(in_a_task(outcome)) for outcome in outcomes])
+    await merge(
+        s.context, s.progress, s.merging, number, [asyncio.create_task(in_a_task(outcome)) for outcome in outcomes]
+    )
 
 
 async def test_what_clients_retain_is_known_by_who_holds_it() -> None:
@@ -201,12 +210,12 @@ async def test_what_clients_retain_is_known_by_who_holds_it() -> None:
         retained = await s.trained((0, 1), 5.0, number=0)
         retained = dataclasses.replace(retained, task=dataclasses.replace(retained.task, results=Results.RETAINED))
         await merged(s, retained, await s.trained((2, 3), 6.0, number=1))
-        assert s.run.local_models == {client: Held(ModelRef(f"of {client}"), client) for client in (0, 1)}
+        assert s.progress.local_models == {client: Held(ModelRef(f"of {client}"), client) for client in (0, 1)}
         again = (MemberDone(0, 0, Trained(ModelRef("newer"))),)
         result = (await s.trained((0,), 7.0)).result
         await merged(s, dataclasses.replace(retained, done=again, result=result), number=2)
-        assert s.run.local_models[0] == Held(ModelRef("newer"), 0)
-        assert s.run.local_models[1] == Held(ModelRef("of 1"), 1)
+        assert s.progress.local_models[0] == Held(ModelRef("newer"), 0)
+        assert s.progress.local_models[1] == Held(ModelRef("of 1"), 1)
 
 
 async def test_a_group_that_failed_changes_nothing_that_is_known() -> None:
@@ -216,7 +225,7 @@ async def test_a_group_that_failed_changes_nothing_that_is_known() -> None:
         task = dataclasses.replace(failed.task, results=Results.RETAINED)
         lost = Failure(FailureCode.UNREACHABLE, "manager m0")
         await merged(s, dataclasses.replace(failed, task=task, result=lost), good)
-        assert s.run.local_models == {}
+        assert s.progress.local_models == {}
 
 
 # --- who trains on once clients have joined late
@@ -226,21 +235,21 @@ async def test_a_group_that_failed_changes_nothing_that_is_known() -> None:
 async def resting(clients: int = 5) -> AsyncIterator[Stage]:
     """0 to 3 are grouped in round 1, in pairs."""
     async with grouping("arrivals", clients, after_arrivals="joined") as (s, _):
-        teams = await form_teams(s.run, 1, Evidence((0, 1, 2, 3)))
+        teams = await form_teams(s.context, s.progress, 1, Evidence((0, 1, 2, 3)))
         assert teams.sampled == teams.plan.groups == ((0, 1), (2, 3))
         yield s
 
 
 async def sampled(s: Stage, number: int, *clients: int) -> tuple[tuple[int, ...], ...]:
-    return (await form_teams(s.run, number, Evidence(clients))).sampled
+    return (await form_teams(s.context, s.progress, number, Evidence(clients))).sampled
 
 
 async def test_groups_that_nobody_joined_rest() -> None:
     async with resting() as s:
         assert await sampled(s, 2, 0, 1, 2, 3, 4) == ((4,),)
         assert await sampled(s, 3, 0, 1, 2, 3, 4) == ((4,),)
-        assert s.run.plan is not None
-        assert s.run.plan.groups == ((0, 1), (2, 3), (4,))
+        assert s.progress.plan is not None
+        assert s.progress.plan.groups == ((0, 1), (2, 3), (4,))
 
 
 async def test_all_train_again_when_those_who_joined_are_gone() -> None:
@@ -257,7 +266,7 @@ async def test_one_of_the_first_who_was_away_is_not_late() -> None:
 async def test_a_group_with_a_member_whose_model_is_lost_trains_on() -> None:
     async with resting() as s:
         assert await sampled(s, 2, 0, 1, 2, 3, 4) == ((4,),)
-        s.run.merging.afresh.add(2)
+        s.progress.afresh.add(2)
         assert await sampled(s, 3, 0, 1, 2, 3, 4) == ((2, 3), (4,))
-        s.run.merging.afresh.clear()
+        s.progress.afresh.clear()
         assert await sampled(s, 4, 0, 1, 2, 3, 4) == ((2, 3), (4,))

@@ -17,7 +17,7 @@ async def test_a_model_is_kept_once_for_all_slots_and_until_none_names_it() -> N
     held = models.put(["a", "b"], "m1", model(1.0))
     assert held == Held(model(1.0).ref("m1"))
     assert models["a"] == models["b"] == held
-    assert value_of(await models.weights(held)) == 1.0
+    assert value_of(models.weights(held)) == 1.0
     models.put(["a"], "m2", model(2.0))
     assert "m1" in store
     models.put(["b"], "m3", model(3.0))

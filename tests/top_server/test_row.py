@@ -12,8 +12,9 @@ from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.merging import MERGES
 from top_server.record.history import complete
-from top_server.row import Teams, row_of
+from top_server.row import row_of
 from top_server.schemes import SCHEMES
+from top_server.teams import Teams
 
 PLAN = Plan(((0, 1), (2, 3)), ())
 SERVED = Evaluation({0: Evaluated(10, 5, 1.0), 1: Evaluated(10, 10, 3.0)})
@@ -23,9 +24,11 @@ SERVED = Evaluation({0: Evaluated(10, 5, 1.0), 1: Evaluated(10, 10, 3.0)})
 @pytest.mark.parametrize("sampling", ["groups", "none"])
 async def test_each_client_is_told_of_where_nobody_is_drawn_or_models_differ(merge: str, sampling: str) -> None:
     async with stage(merge, run_dir=None) as s:
-        s.run.scheme = dataclasses.replace(SCHEMES["fedgsp"], sampling=sampling)
+        s.context = dataclasses.replace(s.context, scheme=dataclasses.replace(SCHEMES["fedgsp"], sampling=sampling))
         trained = [await s.trained([0, 1], 5.0, skipped={1: "gone"})]
-        row = complete(row_of(s.run, 3, Teams(PLAN, PLAN.groups[:1]), trained, SERVED, 1.23456))
+        row = complete(
+            row_of(s.context, 3, Teams(PLAN, PLAN.groups[:1]), trained, SERVED, 1.23456, s.merging.shared, {})
+        )
     told = ("round", "groups", "sampled_groups", "clients_trained", "clients_skipped", "clients_evaluated", "seconds")
     assert [row[name] for name in told] == [3, 2, 1, 1, 1, 2, 1.235]
     assert (row["accuracy"], row["loss"]) == (SERVED.accuracy, SERVED.loss)
@@ -35,15 +38,15 @@ async def test_each_client_is_told_of_where_nobody_is_drawn_or_models_differ(mer
 
 async def test_a_round_without_an_evaluation_has_no_figures_of_one() -> None:
     async with stage("none") as s:
-        s.run.alone = {0: 0.5}
-        row = complete(row_of(s.run, 1, Teams(PLAN, PLAN.groups), [], None, 1.0))
+        context = dataclasses.replace(s.context, alone={0: 0.5})
+        row = complete(row_of(context, 1, Teams(PLAN, PLAN.groups), [], None, 1.0, False, {}))
         assert (row["accuracy"], row["loss"], row["clients_evaluated"]) == (None, None, None)
         assert [name for name in ("accuracy_per_client", "ipr", "rsd") if name in row] == []
-        row = complete(row_of(s.run, 1, Teams(PLAN, PLAN.groups), [], SERVED, 1.0))
+        row = complete(row_of(context, 1, Teams(PLAN, PLAN.groups), [], SERVED, 1.0, False, {}))
         assert "ipr" in row
 
 
 @pytest.mark.parametrize("merge", MERGES)
 async def test_merges_say_whether_all_clients_have_the_same_model(merge: str) -> None:
     async with stage(merge, options={"trim": "0.1"} if merge == "trimmed-mean" else None) as s:
-        assert s.run.merging.shared is (merge in ("mean", "weighted-mean", "median", "trimmed-mean"))
+        assert s.merging.shared is (merge in ("mean", "weighted-mean", "median", "trimmed-mean"))

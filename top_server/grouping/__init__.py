@@ -1,38 +1,86 @@
-"""Groupings: who trains with whom. Pure: evidence in, plan out; adding one is a file and a line here."""
+"""Groupings: who trains with whom. Pure: evidence in, plan out; adding one is a file and a row here."""
 
 from __future__ import annotations
 
-from functools import partial
-
+from fedgsp.parts import Parts
 from top_server.grouping.base import Grouping
 from top_server.grouping.cheapest_model import fesem, ifca
 from top_server.grouping.fedcluster import FedClusterOptions, fedcluster
 from top_server.grouping.fedcollab import FedCollabOptions, fedcollab
-from top_server.grouping.fixed import fixed, fixed_clients, fixed_groups
+from top_server.grouping.fixed import FixedOptions, fixed
 from top_server.grouping.hcct import HcctOptions, hcct
 from top_server.grouping.icg import IcgOptions, icg
 from top_server.grouping.kmeans import KMeansOptions, kmeans
-from top_server.grouping.maxfl_hcct import maxfl_hcct, read_maxfl_hcct
-from top_server.grouping.options import no_options
-from top_server.grouping.random_groups import random_groups, read_random
+from top_server.grouping.maxfl_hcct import MaxflHcctOptions, maxfl_hcct
+from top_server.grouping.random_groups import RandomOptions, random_groups
 from top_server.grouping.request import GroupingRequest, Plan
 from top_server.grouping.single import single_group
 from top_server.grouping.singletons import singletons
 
 __all__ = ["GROUPINGS", "Grouping", "GroupingRequest", "Plan"]
 
-GROUPINGS: dict[str, Grouping] = {
-    "fedcluster": Grouping(fedcluster, FedClusterOptions.read, {"profile": "updates"}, continues=True),
-    "fedcollab": Grouping(fedcollab, FedCollabOptions.read, {"profile": "distances"}, continues=True),
+_BUILT_IN = {
+    "fedcluster": Grouping(
+        help="groups that split in two while the updates of their members disagree",
+        code=fedcluster,
+        options=FedClusterOptions,
+        needs={"profile": ("updates",)},
+        continues=True,
+    ),
+    "fedcollab": Grouping(
+        help="coalitions with the smallest bound on their members' errors, found once",
+        code=fedcollab,
+        options=FedCollabOptions,
+        needs={"profile": ("distances",)},
+        continues=True,
+    ),
     # Without these merges the models that clients choose among are never trained.
-    "fesem": Grouping(fesem, partial(no_options, "fesem"), {"profile": "model-distances", "merge": "centres"}),
-    "fixed": Grouping(fixed, fixed_groups, static=True, names=fixed_clients),
-    "hcct": Grouping(hcct, HcctOptions.read, {"profile": "updates"}),
-    "icg": Grouping(icg, IcgOptions.read, {"profile": "histograms"}, counted=True),
-    "ifca": Grouping(ifca, partial(no_options, "ifca"), {"profile": "losses", "merge": "clusters"}),
-    "kmeans": Grouping(kmeans, KMeansOptions.read, {"profile": "prior-models"}, continues=True),
-    "maxfl-hcct": Grouping(maxfl_hcct, read_maxfl_hcct, {"profile": "prior-distances"}),
-    "random": Grouping(random_groups, read_random, counted=True),
-    "single": Grouping(single_group, partial(no_options, "single"), static=True),
-    "singletons": Grouping(singletons, partial(no_options, "singletons"), static=True),
+    "fesem": Grouping(
+        help="clients whose own models are nearest to the same cluster's model",
+        code=fesem,
+        needs={"profile": ("model-distances",), "merge": ("centres",)},
+    ),
+    "fixed": Grouping(
+        help="groups that are known beforehand",
+        code=fixed,
+        options=FixedOptions,
+        static=True,
+        names=lambda options: options.groups.clients,
+    ),
+    "hcct": Grouping(
+        help="clients that gain more by each other's samples than they lose by their difference",
+        code=hcct,
+        options=HcctOptions,
+        needs={"profile": ("updates",)},
+    ),
+    "icg": Grouping(
+        help="groups with alike class histograms, each of unlike clients",
+        code=icg,
+        options=IcgOptions,
+        needs={"profile": ("histograms",)},
+        counted=True,
+    ),
+    "ifca": Grouping(
+        help="clients for which the same cluster's model has the smallest loss",
+        code=ifca,
+        needs={"profile": ("losses",), "merge": ("clusters",)},
+    ),
+    "kmeans": Grouping(
+        help="k-means of the models that clients train alone before the first round",
+        code=kmeans,
+        options=KMeansOptions,
+        needs={"profile": ("prior-models",)},
+        continues=True,
+    ),
+    "maxfl-hcct": Grouping(
+        help="one group of the clients that the global model still serves; the others are alone",
+        code=maxfl_hcct,
+        options=MaxflHcctOptions,
+        needs={"profile": ("prior-distances",)},
+    ),
+    "random": Grouping(help="groups at random", code=random_groups, options=RandomOptions, counted=True),
+    "single": Grouping(help="one group of all clients", code=single_group, static=True),
+    "singletons": Grouping(help="every client alone", code=singletons, static=True),
 }
+
+GROUPINGS: Parts[Grouping] = Parts("grouping", _BUILT_IN, Grouping)

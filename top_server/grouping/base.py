@@ -1,36 +1,49 @@
-"""What the table of groupings says of each."""
+"""The protocol of groupings: who trains with whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
 
+from fedgsp.errors import RunError
+from fedgsp.parts import Part
 from top_server.grouping.request import GroupingRequest, Plan
 
 
-def _nobody(_: Mapping[str, str]) -> Collection[int]:
+def _nobody(_: Any) -> Collection[int]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """One row. Called, it groups."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping(Part):
+    """The declaration of a grouping; its `code` is a pure function of a `GroupingRequest` and its options to a `Plan`.
 
-    #: Pure; ConfigError without the evidence that it needs.
-    group: Callable[[GroupingRequest], Plan]
-    #: What its options say, before anybody is there to be grouped; ConfigError for one that cannot be.
-    read: Callable[[Mapping[str, str]], object]
-    #: What it needs of a scheme, by column: the profile that tells its evidence, or a merge.
-    needs: Mapping[str, str] = field(default_factory=dict)
-    #: Whether it makes as many groups as are wanted.
+    It is called once in a round in which clients are grouped, in a thread: it may take its time, and several runs may
+    call it at once. The same request must give the same plan, bit for bit, in every process: what is random comes from
+    `fedgsp.seeds.stream(request.seed, NAME, request.round)`. It keeps nothing between rounds: what it needs of the
+    round before is in the request (`settled`, `newcomers`), also after `--resume`. It raises ConfigError if evidence
+    that it needs is missing or cannot be used; every client of the request must be in one group, or idle.
+    """
+
+    #: Whether it makes as many groups as the request asks for.
     counted: bool = False
-    #: Whether it goes on from the groups of the round before.
+    #: Whether it continues the groups of the round before.
     continues: bool = False
     #: Whether it gives the same clients the same groups.
     static: bool = False
-    #: The clients that its options name, beside those of options such as alpha.3.
-    names: Callable[[Mapping[str, str]], Collection[int]] = _nobody
+    #: The clients that its options name, beside those of options for single clients such as alpha.3.
+    names: Callable[[Any], Collection[int]] = _nobody
 
     def __call__(self, request: GroupingRequest) -> Plan:
-        """Who trains with whom."""
-        return self.group(request)
+        """The groups; raises ConfigError for a wrong option or missing evidence, RunError for a fault of the part."""
+        options, group = self.read(request.options), self.load()
+        with self.guard():
+            plan: Plan = group(request, options)
+        try:
+            plan.check(request)
+        except (ValueError, AttributeError) as error:
+            if not self.package:
+                raise
+            raise RunError(f"{self} gave a wrong plan: {error}", "update or correct that package") from error
+        return plan

@@ -8,19 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
-from top_server.grouping.options import no_options
+from fedgsp.parts import NoOptions
 from top_server.grouping.request import GroupingRequest, Plan
 
 Ints = NDArray[np.int64]
 
 
-def cheapest_model(name: str, request: GroupingRequest) -> Plan:
+def cheapest_model(name: str, request: GroupingRequest, options: NoOptions) -> Plan:
     """Groups by chosen model, in the order of the models, from matrix `costs` (N, k): each client's with each model.
 
     Costs are training losses (IFCA) or squared distances to the client's own model (FeSEM). A model that nobody chose
-    has no group; a client whose costs are all unknown idles. No options. ConfigError without costs.
+    has no group; a client whose costs are all unknown idles. ConfigError without costs.
     """
-    no_options(name, request.options)
     costs = request.matrices.get("costs")
     if costs is None or not costs.shape[1]:
         raise ConfigError(

@@ -6,55 +6,40 @@ Sattler, Müller and Samek: Clustered Federated Learning, 2019.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-from top_server.grouping.options import Options
+from fedgsp.settings.fields import setting
 from top_server.grouping.pairwise import Flags, Floats, Matrix, products, reciprocals
 from top_server.grouping.request import GroupingRequest, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FEWEST_TO_SPLIT = 3
 
 
-class FedClusterOptions(NamedTuple):
-    """What `fedcluster` may be told."""
+@dataclass(frozen=True, slots=True)
+class FedClusterOptions:
+    """Options of grouping `fedcluster`."""
 
-    eps1: float
-    eps2: float
-    min_round: int
-    gamma_max: float
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> FedClusterOptions:
-        """What was; ConfigError for what cannot be."""
-        options = Options("fedcluster", given, cls._fields)
-        return cls(
-            options.number("eps1", 0.4),
-            options.number("eps2", 1.6),
-            options.integer("min_round", 20, least=0),
-            options.number("gamma_max", 0.0),
-        )
+    eps1: float = setting(0.4, "a group splits only if its mean update is shorter than this", least=0)
+    eps2: float = setting(1.6, "a group splits only if its longest update is longer than this", least=0)
+    min_round: int = setting(20, "groups split only after this round", least=0)
+    gamma_max: float = setting(0.0, "halves must be further apart than this; 0 does not ask", least=0)
 
 
-def fedcluster(request: GroupingRequest) -> Plan:
+def fedcluster(request: GroupingRequest, options: FedClusterOptions) -> Plan:
     """The groups of the round before, each split in two where it should be, from matrix `gram`: the inner products of
     the clients' updates g = (w_start - w_after) / lr in that round. Lengths are those of the steps w_start - w_after.
 
-    Options: a group of 3 or more splits if the length of its mean update is below `eps1` (0.4) and that of its longest
-    above `eps2` (1.6), from the round after `min_round` (20) on, and if its halves are further apart than `gamma_max`
+    A group of 3 or more splits if the length of its mean update is below `eps1` and that of its longest
+    above `eps2`, from the round after `min_round` on, and if its halves are further apart than `gamma_max`
     (0: not asked). Clients without an update (a row of NaN) count in none of these and go with the larger half;
     clients without a group join the largest. ConfigError without a usable matrix after `min_round`.
     """
-    eps1, eps2, min_round, gamma_max = FedClusterOptions.read(request.options)
-
     groups = _before(request)
-    if request.round - 1 > min_round:
+    if request.round - 1 > options.min_round:
         gram, known = products(request, "fedcluster", "updates")
-        limits = (eps1 / request.learning_rate, eps2 / request.learning_rate, gamma_max)
+        limits = (options.eps1 / request.learning_rate, options.eps2 / request.learning_rate, options.gamma_max)
         groups = [half for group in groups for half in _halves(group, gram, known, limits)]
     return Plan.from_rows(sorted(groups, key=min), request)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,45 +10,33 @@ from numpy.typing import NDArray
 from fedgsp import seeds
 from fedgsp.discriminators import UNKNOWN
 from fedgsp.errors import ConfigError
+from fedgsp.settings.fields import setting
 from top_server.grouping.coalitions import place, solve
-from top_server.grouping.options import Options
 from top_server.grouping.pairwise import square
 from top_server.grouping.request import GroupingRequest, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Floats = NDArray[np.float64]
 
 
-class FedCollabOptions(NamedTuple):
-    """What `fedcollab` may be told."""
+@dataclass(frozen=True, slots=True)
+class FedCollabOptions:
+    """Options of grouping `fedcollab`."""
 
-    c: float
-    restarts: int
-    ignore: str
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> FedCollabOptions:
-        """What was; ConfigError for what cannot be."""
-        options = Options("fedcollab", given, cls._fields)
-        return cls(
-            options.number("c", 10.0),
-            options.integer("restarts", 100),
-            options.choice("ignore", ("none", "quantities", "distances")),
-        )
+    c: float = setting(10.0, "cost of having few samples", least=0)
+    restarts: int = setting(100, "starts of the solver", least=1)
+    ignore: str = setting(
+        "none",
+        "quantities: all clients count as of mean size; distances: all pairs count as of mean distance",
+        choices=("none", "quantities", "distances"),
+    )
 
 
-def fedcollab(request: GroupingRequest) -> Plan:
+def fedcollab(request: GroupingRequest, options: FedCollabOptions) -> Plan:
     """Groups of smallest summed error bound, from matrix `distances` (N, N): 0 alike to 1 apart, NaN not known, so 1.
 
-    Options: `c` (10), what having few samples costs; `restarts` (100) of the solver; `ignore`, one of none, quantities
-    (all clients count as of mean size), distances (all pairs count as of mean distance). A client without samples is
-    alone. With groups of the round before these stay, and clients in none of them join one, or nobody, one by one.
-    ConfigError without a usable matrix where one is needed.
+    A client without samples is alone. Groups of the round before stay, and clients in none of them join one of them,
+    or stay alone, one by one. ConfigError without a usable matrix where one is needed.
     """
-    weight, restarts, ignore = FedCollabOptions.read(request.options)
-
     settled = {client for group in request.settled for client in group}
     groups = request.settled_rows
     newcomers = np.array([client not in settled for client in request.clients])
@@ -57,15 +45,15 @@ def fedcollab(request: GroupingRequest) -> Plan:
     if (newcomers & known).any():
         rows = np.flatnonzero(known)
         distances, sizes = _distances(request)[np.ix_(rows, rows)], request.sizes[rows].astype(np.float64)
-        if ignore == "quantities":
+        if options.ignore == "quantities":
             sizes = np.full(len(rows), sizes.mean())
-        elif ignore == "distances":
+        elif options.ignore == "distances":
             distances = np.full_like(distances, _mean(distances))
         if settled:
-            _join(groups, request, distances, sizes, weight)
+            _join(groups, request, distances, sizes, options.c)
         else:
             rng = seeds.stream(request.seed, "fedcollab")
-            groups += [rows[group].tolist() for group in solve(distances, sizes, weight, restarts, rng)]
+            groups += [rows[group].tolist() for group in solve(distances, sizes, options.c, options.restarts, rng)]
     return Plan.from_rows(sorted(groups, key=min), request)
 
 

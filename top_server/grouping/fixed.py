@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from fedgsp.errors import ConfigError
-from top_server.grouping.options import Options
+from fedgsp.settings.fields import setting
 from top_server.grouping.request import GroupingRequest, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FORM = "ids with commas between them and / between groups, for example 0,1/2"
 
 
-def fixed_groups(given: Mapping[str, str]) -> list[list[int]]:
-    """The groups that are known; ConfigError for what cannot be."""
-    written = Options("fixed", given, ("groups",)).text("groups", "")
-    groups = [_ids(part) for part in written.split("/")] if written else []
-    named = [client for group in groups for client in group]
-    if twice := {client for client in named if named.count(client) > 1}:
-        raise ConfigError(f"grouping fixed: option groups names client {min(twice)} twice", f"write {_FORM}")
-    return groups
+class KnownGroups(tuple[tuple[int, ...], ...]):
+    """Disjoint groups of client ids."""
+
+    @classmethod
+    def parse(cls, text: str) -> KnownGroups:
+        """The groups that a text such as 0,1/2 names; raises ConfigError."""
+        groups = cls(tuple(_ids(part)) for part in text.split("/")) if text else cls()
+        named = [client for group in groups for client in group]
+        if twice := {client for client in named if named.count(client) > 1}:
+            raise ConfigError(f"grouping fixed: option groups names client {min(twice)} twice", f"write {_FORM}")
+        return groups
+
+    @property
+    def clients(self) -> set[int]:
+        """The clients in these groups."""
+        return {client for group in self for client in group}
 
 
-def fixed_clients(given: Mapping[str, str]) -> set[int]:
-    """The clients of these groups."""
-    return {client for group in fixed_groups(given) for client in group}
+@dataclass(frozen=True, slots=True)
+class FixedOptions:
+    """Options of grouping `fixed`."""
+
+    groups: KnownGroups = setting(KnownGroups(), "the groups, written 0,1/2; all other clients are alone")
 
 
-def fixed(request: GroupingRequest) -> Plan:
-    """The groups of option `groups`, written 0,1/2; clients that it does not name are alone, absent ones left out."""
-    groups = fixed_groups(request.options)
-    named = fixed_clients(request.options)
-    present = set(request.clients)
-    found = [tuple(sorted(present & set(group))) for group in groups]
+def fixed(request: GroupingRequest, options: FixedOptions) -> Plan:
+    """The groups of option `groups`; clients that it does not name are alone, and absent clients are left out."""
+    present, named = set(request.clients), options.groups.clients
+    found = [tuple(sorted(present & set(group))) for group in options.groups]
     found += [(client,) for client in request.clients if client not in named]
     return Plan(tuple(group for group in found if group), idle=())
 

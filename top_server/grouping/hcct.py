@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
+from fedgsp.settings.fields import setting
+from fedgsp.settings.per_client import PerClient
 from top_server.grouping.greedy_merging import partition, place
-from top_server.grouping.options import Options, PerClient
 from top_server.grouping.pairwise import products
 from top_server.grouping.request import GroupingRequest, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The first round, of which no update is known yet: everybody alone (the paper) or all together (its release).
 FIRST_EPOCHS = ("singletons", "all")
 
 
-class HcctOptions(NamedTuple):
-    """What `hcct` may be told."""
+@dataclass(frozen=True, slots=True)
+class HcctOptions:
+    """Options of grouping `hcct`."""
 
-    alpha: PerClient
-    groups: int | None
-    first_epoch: str
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> HcctOptions:
-        """What was; ConfigError for what cannot be."""
-        options = Options("hcct", given, ("alpha", "alpha.ID", "groups", "first_epoch"))
-        return cls(
-            options.number_per_client("alpha", 1.0),
-            options.integer("groups", 0) or None,
-            options.choice("first_epoch", FIRST_EPOCHS),
-        )
+    alpha: PerClient = setting(
+        PerClient(1.0), "how much a client prefers more data to similar data; alpha.ID is for one client", least=0
+    )
+    groups: int | None = setting(None, "a forced number of groups", least=1)
+    first_epoch: str = setting(
+        "singletons", "groups of the first round: everyone alone, or all together", choices=FIRST_EPOCHS
+    )
 
 
-def hcct(request: GroupingRequest) -> Plan:
+def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
     """Groups of greatest utility by greedy merging, from matrix `gram`: the inner products <g_i, g_j> of all updates.
 
-    Options: `alpha` (1), the weight of having few samples, for one client `alpha.ID`; `groups`, a forced number;
-    `first_epoch`. A client without samples or without an update (a row of NaN) is alone and counts for no forced
+    A client without samples or without an update (a row of NaN) is alone and counts for no forced
     number; newcomers join the others' groups one by one. ConfigError without a usable matrix after the first round.
     """
-    options = HcctOptions.read(request.options)
     alphas = options.alpha.of(request.clients)
     if request.round == 1 and "gram" not in request.matrices:
         return ungrouped(request, options.first_epoch)

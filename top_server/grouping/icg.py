@@ -5,19 +5,20 @@ Groups so differ little from one another, while each holds clients of all kinds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import seeds
 from fedgsp.errors import ConfigError
-from top_server.grouping.options import Options
+from fedgsp.settings.fields import setting
 from top_server.grouping.request import GroupingRequest, Plan
-from top_server.grouping.sizes import MODES, Shape, hand_out, shape_for
+from top_server.grouping.sizes import MODE_HELP, MODES, Shape, hand_out, shape_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 Ints = NDArray[np.int64]
 
@@ -25,51 +26,36 @@ Ints = NDArray[np.int64]
 _NORMALISED_TOTAL = 2**16
 
 
-class IcgOptions(NamedTuple):
-    """What `icg` may be told."""
+@dataclass(frozen=True, slots=True)
+class IcgOptions:
+    """Options of grouping `icg`."""
 
-    mode: str
-    start: str
-    iterations: int
-    normalise: bool
-    refine: bool
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> IcgOptions:
-        """What was; ConfigError for what cannot be."""
-        options = Options("icg", given, cls._fields)
-        return cls(
-            options.choice("mode", MODES),
-            options.choice("start", tuple(STARTS)),
-            options.integer("iterations", 10),
-            options.flag("normalise", False),
-            options.flag("refine", False),
-        )
+    mode: str = setting("exact", MODE_HELP, choices=MODES)
+    start: str = setting("uniform", "how the first centres are drawn", choices=("uniform", "k-means++"))
+    iterations: int = setting(10, "most iterations of the clustering", least=1)
+    normalise: bool = setting(False, "scale histograms to one total, so that only proportions count")
+    refine: bool = setting(
+        False, "put the members of a cluster where they make groups most alike, in place of at random"
+    )
 
 
-def icg(request: GroupingRequest) -> Plan:
-    """Groups whose class histograms look alike.
-
-    Options: `mode` as in `sizes`, `start` (uniform, k-means++), `iterations` of the clustering (10), `normalise`
-    (false: raw counts, so that quantity counts too), `refine` (false: members of a cluster go to groups at random;
-    true: where they make the groups most alike). ConfigError without histograms.
-    """
-    mode, start, iterations, normalise, refine = IcgOptions.read(request.options)
+def icg(request: GroupingRequest, options: IcgOptions) -> Plan:
+    """Groups whose class histograms look alike; ConfigError without histograms."""
     if request.histograms is None:
         raise ConfigError("grouping icg needs class histograms", "let clients reveal them, or use grouping random")
-    histograms = normalised(request.histograms) if normalise else request.histograms.astype(np.int64)
+    histograms = normalised(request.histograms) if options.normalise else request.histograms.astype(np.int64)
 
     rng = seeds.stream(request.seed, "icg", request.round)
-    shape = shape_for(len(request.clients), request.groups, mode)
+    shape = shape_for(len(request.clients), request.groups, options.mode)
     order = rng.permutation(len(request.clients))
     taking_part, rest = order[: shape.clients], order[shape.clients :]
-    labels = _labels(histograms[taking_part], shape, start, iterations, rng)
+    labels = _labels(histograms[taking_part], shape, options, rng)
     clusters = taking_part[np.argsort(labels, kind="stable")].reshape(shape.members, shape.groups)
     clusters = rng.permuted(clusters, axis=1)
     extra: list[list[int]] = [[] for _ in range(shape.groups)]
-    if mode == "all":
+    if options.mode == "all":
         hand_out(extra, rest.tolist(), rng)
-    if refine:
+    if options.refine:
         clusters = _refined(clusters, histograms, extra, rng)
     return Plan.from_rows([*map(list.__add__, clusters.T.tolist(), extra)], request)
 
@@ -89,14 +75,14 @@ def _refined(clusters: Ints, histograms: Ints, extra: list[list[int]], rng: np.r
     return dealt(clusters, histograms, held, rng)
 
 
-def _labels(rows: Ints, shape: Shape, start: str, iterations: int, rng: np.random.Generator) -> Ints:
+def _labels(rows: Ints, shape: Shape, options: IcgOptions, rng: np.random.Generator) -> Ints:
     if shape.groups == 1:
         return np.arange(len(rows))  # one member per cluster: any clustering gives the same group
     # Loaded only here: most processes that know the groupings never solve a flow.
     from top_server.grouping.balanced_clusters import balanced_clusters
 
-    starts = STARTS[start](rows, shape.members, rng)
-    return balanced_clusters(rows, starts, iterations).labels
+    starts = STARTS[options.start](rows, shape.members, rng)
+    return balanced_clusters(rows, starts, options.iterations).labels
 
 
 def _uniform(rows: Ints, count: int, rng: np.random.Generator) -> Ints:

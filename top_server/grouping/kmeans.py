@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import seeds
 from fedgsp.errors import ConfigError
-from top_server.grouping.options import Options
+from fedgsp.settings.fields import setting
 from top_server.grouping.pairwise import Flags, Matrix, products
 from top_server.grouping.request import GroupingRequest, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class KMeansOptions(NamedTuple):
-    """What `kmeans` may be told."""
+@dataclass(frozen=True, slots=True)
+class KMeansOptions:
+    """Options of grouping `kmeans`."""
 
-    clusters: int
-    restarts: int
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> KMeansOptions:
-        """What was; ConfigError for what cannot be."""
-        options = Options("kmeans", given, cls._fields)
-        return cls(options.integer("clusters", 4), options.integer("restarts", 10))
+    clusters: int = setting(4, "number of clusters", least=1)
+    restarts: int = setting(10, "starts of the k-means", least=1)
 
 
-def kmeans(request: GroupingRequest) -> Plan:
+def kmeans(request: GroupingRequest, options: KMeansOptions) -> Plan:
     """Clusters of alike models, from matrix `gram`: the inner products of the weights after training alone.
 
-    Options: `clusters` (4), `restarts` (10). Groups of the round before stay. Who is in none joins the one with the
-    nearest centre, or, without weights (a row of NaN), the smallest. ConfigError without a usable matrix where there
-    are no groups yet.
+    Groups of the round before stay. A client without a group joins the group with the nearest centre, or, without
+    weights (a row of NaN), the smallest group. ConfigError without a usable matrix where there are no groups yet.
     """
-    clusters, restarts = KMeansOptions.read(request.options)
-
     count = len(request.clients)
     groups = request.settled_rows
     gram: Matrix = np.zeros((count, count))
@@ -53,7 +42,9 @@ def kmeans(request: GroupingRequest) -> Plan:
         rows = np.flatnonzero(known)
         if not len(rows):
             raise ConfigError("grouping kmeans: no client has reported its weights", "use grouping random")
-        labels = clustered(gram[np.ix_(rows, rows)].astype(np.float64), clusters, restarts, request.seed)
+        labels = clustered(
+            gram[np.ix_(rows, rows)].astype(np.float64), options.clusters, options.restarts, request.seed
+        )
         groups = [rows[labels == label].tolist() for label in np.unique(labels)]
     _join(groups, gram, known, sorted(range(count), key=lambda row: request.clients[row]))
     return Plan.from_rows(sorted(groups, key=min), request)

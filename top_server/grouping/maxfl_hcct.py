@@ -5,36 +5,36 @@ It compares a loss with a squared distance, which have different units; the weig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedgsp.errors import ConfigError
+from fedgsp.settings.fields import setting
 from top_server.grouping.hcct import FIRST_EPOCHS, ungrouped
-from top_server.grouping.options import Options
 from top_server.grouping.request import GroupingRequest, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _EVIDENCE = ("train_loss", "prior_distance")
 
 
-def read_maxfl_hcct(given: Mapping[str, str]) -> str:
-    """Its option; ConfigError for what cannot be."""
-    return Options("maxfl-hcct", given, ("first_epoch",)).choice("first_epoch", FIRST_EPOCHS)
+@dataclass(frozen=True, slots=True)
+class MaxflHcctOptions:
+    """Options of grouping `maxfl-hcct`."""
+
+    first_epoch: str = setting(
+        "singletons", "groups of the first round: everyone alone, or all together", choices=FIRST_EPOCHS
+    )
 
 
-def maxfl_hcct(request: GroupingRequest) -> Plan:
+def maxfl_hcct(request: GroupingRequest, options: MaxflHcctOptions) -> Plan:
     """One group of the clients with `train_loss` < `prior_distance`; everybody else alone.
 
     Both matrices are (N, 1): the loss of the global model on the client's training data, and ||w_prior - w_global||^2
-    of the model that the client trained alone beforehand; where one is NaN the client is alone. Option
-    `first_epoch` for the first round as in `hcct`. ConfigError without evidence after the first round.
+    of the model that the client trained alone beforehand; where one is NaN the client is alone.
+    ConfigError without evidence after the first round.
     """
-    first_epoch = read_maxfl_hcct(request.options)
     if request.round == 1:
-        return ungrouped(request, first_epoch)
+        return ungrouped(request, options.first_epoch)
     for name in _EVIDENCE:
         if name not in request.matrices or request.matrices[name].shape[1] != 1:
             raise ConfigError(

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from fedgsp import seeds
-from top_server.grouping.options import Options
+from fedgsp.settings.fields import setting
 from top_server.grouping.request import GroupingRequest, Plan
-from top_server.grouping.sizes import MODES, hand_out, shape_for
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from top_server.grouping.sizes import MODE_HELP, MODES, hand_out, shape_for
 
 
-def read_random(given: Mapping[str, str]) -> str:
-    """Its option; ConfigError for what cannot be."""
-    return Options("random", given, ("mode",)).choice("mode", MODES)
+@dataclass(frozen=True, slots=True)
+class RandomOptions:
+    """Options of grouping `random`."""
+
+    mode: str = setting("exact", MODE_HELP, choices=MODES)
 
 
-def random_groups(request: GroupingRequest) -> Plan:
-    """Groups of the same sizes as ICG makes, drawn uniformly; option `mode` as in `sizes`."""
-    mode = read_random(request.options)
+def random_groups(request: GroupingRequest, options: RandomOptions) -> Plan:
+    """Groups of the same sizes as ICG makes, drawn uniformly."""
     rng = seeds.stream(request.seed, "random-groups", request.round)
-    shape = shape_for(len(request.clients), request.groups, mode)
+    shape = shape_for(len(request.clients), request.groups, options.mode)
     order = rng.permutation(len(request.clients))
     groups = order[: shape.clients].reshape(shape.groups, shape.members).tolist()
-    if mode == "all":
+    if options.mode == "all":
         hand_out(groups, order[shape.clients :].tolist(), rng)
     return Plan.from_rows(groups, request)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from top_server.grouping.options import no_options
+from fedgsp.parts import NoOptions
 from top_server.grouping.request import GroupingRequest, Plan
 
 
-def single_group(request: GroupingRequest) -> Plan:
-    """One group of all clients, whatever number of groups was asked for; no options."""
-    no_options("single", request.options)
+def single_group(request: GroupingRequest, options: NoOptions) -> Plan:
+    """One group of all clients, whatever number of groups was asked for."""
     return Plan(groups=(request.clients,), idle=())

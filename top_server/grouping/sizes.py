@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 MODES = ("exact", "paper", "all")
+#: What the modes mean, for `--help`.
+MODE_HELP = (
+    "when groups do not divide the clients evenly: leave some out of the round (exact), make more groups (paper), "
+    "or larger ones (all)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""One group on one manager, and on another if that one is lost."""
+"""One group on one manager, and on another one if that is lost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import itertools
 
 from fedgsp.encoding import BFLOAT16
 from fedgsp.messages import (
@@ -18,60 +19,92 @@ from fedgsp.messages import (
     RunGroupRequest,
     TrainingSettings,
 )
+from fedgsp.programs import PROGRAMS
 from fedgsp.weights import total_bytes
 from top_server.groups.task import GroupOutcome, GroupTask, Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers.pool import Manager
 from top_server.models import Held
+from top_server.progress import Progress
+from top_server.reveals.updates import Reveals
+from top_server.run import RunContext
 
-if TYPE_CHECKING:
-    from top_server.run import Run
-
-#: Managers that a group is tried on before it is given up.
+#: Managers on which a group is tried before it is given up.
 MOST_MANAGERS = 4
-#: How often a round, or the making of a model, is tried whose nodes are lost.
+#: Tries of a round, or of making a model, when all nodes are lost.
 MOST_TRIES = 5
 
 
 def first_attempt(times: int) -> int:
-    """Where a run that was resumed so often counts attempts at groups from: what it makes then has other ids."""
+    """The first attempt number of a run that was resumed `times` times: models of earlier attempts have other ids."""
     return times * MOST_TRIES * MOST_MANAGERS
 
 
-async def run_group(run: Run, round_number: int, task: GroupTask, manager: Manager, trace: Trace) -> GroupOutcome:
-    """Runs one group, on others if its manager is lost; what its members report goes to the journal as it comes.
+def fresh_trace(context: RunContext, tries: int = 0) -> Trace:
+    """The trace of a group that has done nothing yet. Models of every try, and after every resume, have other ids."""
+    return Trace(first_attempt(context.times) + tries * MOST_MANAGERS)
 
-    A relay that began before, under a manager that is gone, goes on from what its trace says.
+
+def shown(task: GroupTask, trace: Trace, reveals: Reveals | None) -> Trace:
+    """The trace up to the first member whose update did not come here: from there on the members train again."""
+    if task.reveal is None or reveals is None:
+        return trace
+    came = itertools.takewhile(lambda hop: hop.member and reveals.came(hop.member.client), trace.finished)
+    return dataclasses.replace(trace, finished=tuple(came))
+
+
+async def run_group(
+    context: RunContext,
+    progress: Progress,
+    round_number: int,
+    task: GroupTask,
+    manager: Manager,
+    trace: Trace,
+    reveals: Reveals | None = None,
+) -> GroupOutcome:
+    """Runs a group on a manager, and on another one if that is lost; the journal gets what members report.
+
+    A relay that began under a lost manager continues after the hops of `trace`. What members reveal of their updates
+    goes to `reveals`.
     """
     while True:
-        outcome = await _on(run, round_number, task, manager, trace)
+        outcome = await _on(context, progress, round_number, task, manager, trace, reveals)
         if not outcome.manager_lost:
             return outcome
         if trace.attempt % MOST_MANAGERS == MOST_MANAGERS - 1:
-            await run.managers.discard(manager)
+            await context.managers.discard(manager)
             return outcome
-        manager = await run.managers.replace(manager)
-        trace = run.shown(task, trace.after(outcome))
-        told = {"program": task.program, "manager": manager.name, "finished": len(trace.finished)}
+        manager = await context.managers.replace(manager)
+        trace = shown(task, trace.after(outcome), reveals)
+        resumed = {"program": task.program, "manager": manager.name, "finished": len(trace.finished)}
         for group in task.groups:
-            run.journal.record("group_resumed", round=round_number, group=group, **told)
+            context.journal.record("group_resumed", round=round_number, group=group, **resumed)
 
 
-async def _on(run: Run, round_number: int, task: GroupTask, manager: Manager, trace: Trace) -> GroupOutcome:
+async def _on(
+    context: RunContext,
+    progress: Progress,
+    round_number: int,
+    task: GroupTask,
+    manager: Manager,
+    trace: Trace,
+    reveals: Reveals | None,
+) -> GroupOutcome:
     members, absent = [], []
     left_out = {skipped.client for skipped in trace.skipped}
     for client in task.clients:
         if client in left_out:
             continue
-        member = _member(run, task, client)
+        member = _member(context, task, client)
         if member is not None:
             members.append(member)
         elif client not in trace.clients:
             absent.append(client)
     for node in {member.node for member in members}:
-        run.membership.attach(node, manager.contact)
-    request = _request(run, round_number, task, tuple(members), trace)
-    watcher = GroupWatch(run, request, manager, trace, task.groups_of_one)
+        context.membership.attach(node, manager.contact)
+    largest = max(total_bytes(context.membership.tensors), task.max_bytes, reveals.max_bytes if reveals else 0)
+    request = _request(context, progress, round_number, task, tuple(members), trace, largest)
+    watcher = GroupWatch(context, progress, request, manager, trace, reveals, task.groups_of_one)
     for client in absent:
         watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
     try:
@@ -92,70 +125,76 @@ async def _on(run: Run, round_number: int, task: GroupTask, manager: Manager, tr
     )
 
 
-def _member(run: Run, task: GroupTask, client: int) -> Member | None:
-    member = run.membership.member(client)
+def _member(context: RunContext, task: GroupTask, client: int) -> Member | None:
+    member = context.membership.member(client)
     if member is None:
         return None
-    start = _part(run, task.own_starts[client]) if client in task.own_starts else None
+    start = _part(context, task.own_starts[client]) if client in task.own_starts else None
     weight = task.weights.get(client, float(member.samples))
     return Member(member.client, member.node, member.peer_address, member.samples, start, weight)
 
 
-def _part(run: Run, held: Held, weight: float = 0.0) -> Part:
-    """How a manager is told of a model: by the node where its client is now."""
+def _part(context: RunContext, held: Held, weight: float = 0.0) -> Part:
+    """A model as managers read it: with the node that hosts its client now."""
     if held.client is None:
         return Part(held.ref, "", weight)
-    member = run.membership.member(held.client)
+    member = context.membership.member(held.client)
     # A node that left cannot be asked; its name makes the manager say so.
     return Part(held.ref, member.node if member else f"of client {held.client}", weight, held.client)
 
 
 def _request(
-    run: Run, round_number: int, task: GroupTask, members: tuple[Member, ...], trace: Trace
+    context: RunContext,
+    progress: Progress,
+    round_number: int,
+    task: GroupTask,
+    members: tuple[Member, ...],
+    trace: Trace,
+    max_model_bytes: int,
 ) -> RunGroupRequest:
-    config = run.config
-    merged = task.program != "alone" or task.results in (Results.RETAINED, Results.COLLECTED)
+    config = context.config
+    merged = PROGRAMS[task.program].makes_model or task.results in (Results.RETAINED, Results.COLLECTED)
     parts: tuple[Part, ...] = ()
     start = None
     if len(task.starts) == 1 and task.starts[0][0].client is None:
         start = task.starts[0][0].ref
     elif task.starts:
-        parts = tuple(_part(run, held, weight) for held, weight in task.starts)
-        start = ModelRef(f"{run.run_id}/{round_number}/{task.number}/{task.program}-start")
+        parts = tuple(_part(context, held, weight) for held, weight in task.starts)
+        start = ModelRef(f"{context.run_id}/{round_number}/{task.number}/{task.program}-start")
     return RunGroupRequest(
-        run_id=run.run_id,
+        run_id=context.run_id,
         round=round_number,
         group=task.number,
         program=task.program,
         members=members,
         start=start,
-        start_address=run.address,
+        start_address=context.address,
         relay=RelayMode[config.relay.upper()],
-        shuffle=run.scheme.shuffle,
+        shuffle=context.scheme.shuffle,
         training=TrainingSettings(
-            task.training or run.scheme.training,
+            task.training or context.scheme.training,
             task.local_epochs or config.local_epochs,
             config.batch_size,
             config.learning_rate_in(round_number),
             config.seed,
-            {} if task.training else config.training_option,
+            {} if task.training else context.scheme.given("training"),
             config.wire_dtype == BFLOAT16,
         ),
         stall_timeout_s=config.stall_timeout,
-        max_model_bytes=max(
-            total_bytes(run.membership.tensors), run.updates.max_bytes if run.updates else 0, task.max_bytes
-        ),
+        max_model_bytes=max_model_bytes,
         parts=parts,
-        without_head=run.scheme.without_head,
+        without_head=context.scheme.without_head,
         reveal=task.reveal,
         results=task.results,
-        aggregation=run.aggregation,
+        aggregation=context.scheme.aggregation,
+        aggregation_options=context.scheme.given("aggregation"),
+        program_options=context.scheme.given("program") if task.program == context.scheme.program else {},
         discrimination=task.discrimination,
         planned=task.clients,
         attempt=trace.attempt,
         finished=trace.finished,
-        tensors=run.tensors,
+        tensors=context.tensors,
         most_update_ratio=(config.update_norm_limit or 0.0) if merged else 0.0,
-        serial=next(run.serials),
-        update_lengths=tuple(run.update_lengths) if config.update_norm_limit else (),
+        serial=next(context.serials),
+        update_lengths=tuple(progress.update_lengths) if config.update_norm_limit else (),
     )

@@ -1,10 +1,9 @@
-"""One group's part of a round: what it is asked, what is known when it begins, and what came of it."""
+"""The work of one group: its task, what is known when a manager begins with it, and its outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fedgsp.messages import (
     Discrimination,
@@ -18,17 +17,12 @@ from fedgsp.messages import (
     Reveal,
     Trained,
 )
+from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights
+from top_server.groups.lost import LOST
 from top_server.groups.moved import Moved
+from top_server.managers.pool import Manager
 from top_server.models import Held
-
-if TYPE_CHECKING:
-    from top_server.managers.pool import Manager
-
-#: Programs in which members train.
-TRAINS = ("relay", "parallel", "alone")
-#: Why something fails whose nodes, or whose manager, are lost; it can be tried again when they are back.
-LOST = {FailureCode.NODE_LOST, FailureCode.UNREACHABLE, FailureCode.STALLED, FailureCode.CUT_SHORT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +30,22 @@ class GroupTask:
     """What one group is asked to do."""
 
     number: int
+    #: The name of a row of `fedgsp.programs`.
     program: str
     clients: tuple[int, ...]
-    #: The models that the group's start is the mean of, with their weights; one alone is the start itself.
+    #: Models with their weights: the group starts from their mean, or from the model itself if there is only one.
     starts: tuple[tuple[Held, float], ...] = ()
-    #: Starts of single members, in place of the group's.
+    #: Models that single members start from, in place of the group's.
     own_starts: Mapping[int, Held] = field(default_factory=dict)
-    #: How members count in the group's mean; by their training samples unless given.
+    #: How members count in the group's mean; the default is by their training samples.
     weights: Mapping[int, float] = field(default_factory=dict)
     results: Results = Results.UNSPECIFIED
     reveal: Reveal | None = None
     local_epochs: int | None = None
-    #: In place of the scheme's training, with its options.
+    #: A local training in place of the scheme's; it gets no options.
     training: str | None = None
     discrimination: Discrimination | None = None
-    #: The largest model that the manager may take from a node, if larger than the task's.
+    #: The largest model that the manager may take from a node, where it may be larger than a model of the run.
     max_bytes: int = 0
     #: Client -> number of its group, where groups of one client share this task; their order is that of `clients`.
     groups_of_one: Mapping[int, int] = field(default_factory=dict)
@@ -63,45 +58,54 @@ class GroupTask:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What is known of a group's part of a round when a manager begins with it: nothing, but after a loss."""
+    """What a group did under earlier managers, which were lost; nothing under the first one."""
 
-    #: Managers that were lost with it.
+    #: Numbers the managers on which the group is tried.
     attempt: int = 0
-    #: Hops of a relay, in order; whether their models are still there their nodes say.
+    #: Finished hops of a relay, in order. The nodes know whether their models still exist.
     finished: tuple[FinishedHop, ...] = ()
-    #: Members that were skipped: they would train out of their turn.
+    #: Members that were skipped. They are not tried again, since they would train out of their turn.
     skipped: tuple[MemberSkipped, ...] = ()
-    #: By members of those managers.
+    #: Weights that members moved under the earlier managers.
     moved: Moved = field(default_factory=Moved)
 
     @property
     def clients(self) -> set[int]:
-        """Those of whom nothing more is asked, unless their results are lost."""
+        """Clients that are asked nothing more, unless their results are lost."""
         left_out = {skipped.client for skipped in self.skipped}
         return left_out | {hop.member.client for hop in self.finished if hop.member is not None}
 
     def after(self, outcome: GroupOutcome) -> Trace:
-        """What the next manager is told, if the one of this outcome was lost."""
-        skipped = outcome.skipped if outcome.task.program in TRAINS else ()
+        """The trace for the next manager if the manager of this outcome was lost."""
+        skipped = outcome.skipped if PROGRAMS[outcome.task.program].trains else ()
         return Trace(self.attempt + 1, outcome.hops, skipped, outcome.moved)
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A round that an earlier top server of the run had begun: its groups, and what each had done."""
+
+    round: int
+    teams: tuple[tuple[int, ...], ...]
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What a group did: its result or why there is none, and what its members reported."""
+    """What a group did: its result, or the failure in its place, and what its members reported."""
 
     task: GroupTask
     manager: Manager
     result: GroupResult | Failure
     done: tuple[MemberDone, ...]
     skipped: tuple[MemberSkipped, ...]
-    #: Why clients' models had no part in the group's start.
+    #: Clients whose models are missing in the group's start, with the reasons.
     lost: Mapping[int, Failure] = field(default_factory=dict)
-    #: Members' own models, where these are collected, or why one could not be had.
+    #: If members' own models are collected: each of them, or the reason why it did not come.
     models: Mapping[int, Weights | Failure] = field(default_factory=dict)
-    #: The hops of a relay behind its result, or so far.
+    #: The hops of a relay that are behind its result, or that are finished so far.
     hops: tuple[FinishedHop, ...] = ()
-    #: What was known when its manager began.
+    #: The trace that its manager began with.
     trace: Trace = field(default_factory=Trace)
 
     @property
@@ -111,25 +115,25 @@ class GroupOutcome:
 
     @property
     def moved(self) -> Moved:
-        """Bytes of weights, those under managers that were lost included."""
+        """Bytes of weights, under lost managers too."""
         if isinstance(self.result, GroupResult):
             return self.trace.moved + Moved.as_told(self.result)
         return self.trace.moved + Moved.by(done.result for done in self.done if done.result is not None)
 
     @property
     def left_out(self) -> set[int]:
-        """Clients that are not in the result, some of them because it was lost with their node."""
+        """Clients whose training is not in the result."""
         return {skipped.client for skipped in self.skipped}
 
     @property
     def failures(self) -> list[Failure | None]:
-        """Why there is no result, and why members took no part."""
+        """The failure in place of a result, and the failures of members that were skipped."""
         why = [self.result] if isinstance(self.result, Failure) else []
         return [*why, *(skipped.failure for skipped in self.skipped)]
 
     @property
     def took_part(self) -> set[int]:
-        """Clients that are; one that had to train again counts once."""
+        """Clients whose training is in the result; a client that trained twice counts once."""
         before = {hop.member.client for hop in self.hops if hop.member is not None}
         return (before | {done.client for done in self.done}) - self.left_out
 
@@ -143,14 +147,14 @@ class GroupOutcome:
 
     @property
     def update_lengths(self) -> list[float]:
-        """Of the updates behind the result that were looked at, in order."""
+        """Norms of the updates behind the result, in the order of the clients; only updates that were measured."""
         lengths = {hop.member.client: hop.update_length for hop in self.hops if hop.member is not None}
         lengths |= {done.client: done.update_length for done in self.done}
         return [found for client, found in sorted(lengths.items()) if found and client in self.took_part]
 
     @property
     def own_models(self) -> dict[int, Held]:
-        """What the members trained, where it stays with them."""
+        """The models that members trained, as held by their nodes."""
         return {
             done.client: Held(done.result.ref, done.client)
             for done in self.done
@@ -158,6 +162,16 @@ class GroupOutcome:
         }
 
     @property
+    def gone(self) -> dict[int, Failure]:
+        """Clients whose models no longer exist, with the reasons; a model may come back with a node that is away."""
+        found = {client: failure for client, failure in self.lost.items() if failure.code not in LOST}
+        for skipped in self.skipped:
+            why = skipped.failure
+            if skipped.client in self.task.own_starts and why and why.code is FailureCode.NO_SUCH_MODEL:
+                found[skipped.client] = why
+        return dict(sorted(found.items()))
+
+    @property
     def manager_lost(self) -> bool:
-        """Whether the manager, not the group, is why there is no result."""
+        """Whether there is no result because the manager was lost."""
         return isinstance(self.result, Failure) and self.result.code is FailureCode.UNREACHABLE

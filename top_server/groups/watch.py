@@ -1,11 +1,11 @@
-"""What a group's members tell while it runs, noted as it comes."""
+"""Notes what the members of a group report while it runs, and takes their models and updates."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedgsp.messages import (
     Evaluated,
@@ -22,14 +22,16 @@ from fedgsp.messages import (
     RunGroupRequest,
     Trained,
 )
+from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights
-from top_server.groups.task import TRAINS, Trace
+from top_server.groups.taking import take_model
+from top_server.groups.task import Trace
 from top_server.managers.pool import Manager
+from top_server.progress import Progress
+from top_server.reveals.updates import Reveals
+from top_server.run import RunContext
 
-if TYPE_CHECKING:
-    from top_server.run import Run
-
-#: What only a client that is broken, or means harm, hands on.
+#: Failures that only a broken or malicious client causes.
 OFFENCES = (
     FailureCode.TOO_LONG,
     FailureCode.WRONG_DIGEST,
@@ -41,25 +43,31 @@ OFFENCES = (
 
 
 class GroupWatch:
-    """Notes what a group's members report, and takes what they reveal or hand over as they do."""
+    """Notes the reports of a group's members, and takes the updates and models that they reveal or hand over."""
 
     def __init__(
         self,
-        run: Run,
+        context: RunContext,
+        progress: Progress,
         request: RunGroupRequest,
         manager: Manager,
         trace: Trace,
+        reveals: Reveals | None = None,
         groups_of_one: Mapping[int, int] | None = None,
     ) -> None:
-        self._run = run
+        self._context = context
+        self._progress = progress
+        self._journal = context.journal
         self._manager = manager
+        self._reveals = reveals
         self._round, self._group = request.round, request.group
         self._groups_of_one = groups_of_one or {}
         self._program = request.program
+        self._trains = PROGRAMS[request.program].trains
         self._planned = len(request.planned)
         self._members = {member.client: member for member in request.members}
-        self._collects = request.program == "collect" or request.results is Results.COLLECTED
-        self._reveals = request.reveal is not None
+        self._collects = request.results is Results.COLLECTED
+        self._must_reveal = request.reveal is not None
         self._most = request.discrimination.exchanges if request.discrimination is not None else 0
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
@@ -69,22 +77,23 @@ class GroupWatch:
         self.models: dict[int, Weights | Failure] = {}
 
     def __call__(self, event: GroupEvent) -> None:
-        """Takes what the group's manager told, in order."""
+        """Notes one event; the manager tells them in order."""
         match event.kind:
             case MemberDone() as done if done.client in self._members:
                 self.done.append(done)
                 if self._collects and isinstance(done.result, Trained) and done.result.ref is not None:
                     self._take(self._take_model(done.client, done.result.ref.id), done.client)
-                if self._program in TRAINS and isinstance(done.result, Trained):
+                if self._trains and isinstance(done.result, Trained):
                     self._hop(done, done.result)
-                if isinstance(done.result, Evaluated) and done.result.afresh:
-                    self._run.note_missing(done.client, self._round)
+                lost = isinstance(done.result, Evaluated) and done.result.afresh
+                if lost and self._progress.note_missing(done.client):
+                    self._record_missing(done.client)
             case MemberSkipped() as skipped:
                 self.skipped.append(skipped)
                 if skipped.failure is not None and skipped.failure.code in OFFENCES:
-                    self._run.membership.note_offence(skipped.client)
+                    self._context.membership.note_offence(skipped.client)
                 self.hops = [hop for hop in self.hops if hop.member and hop.member.client != skipped.client]
-                self._run.journal.record(
+                self._journal.record(
                     "client_skipped",
                     **self._where(skipped.client),
                     program=self._program,
@@ -96,16 +105,16 @@ class GroupWatch:
                 self.lost[client] = failure or Failure(FailureCode.NO_SUCH_MODEL, "no reason was given")
             case PairsLeft(exchanges, left, pairs):
                 told = {"exchanges": exchanges, "most": self._most, "left": left, "pairs": pairs}
-                self._run.journal.record("discriminators", **told)
+                self._journal.record("discriminators", **told)
             case Rerouted(client, reason):
-                self._run.journal.record("rerouted", **self._where(client), client=client, reason=reason)
+                self._journal.record("rerouted", **self._where(client), client=client, reason=reason)
 
     async def all_taken(self) -> None:
-        """Waits for what is on its way here."""
+        """Waits for the models and updates that are on their way here."""
         await asyncio.gather(*self._taking)
 
     def cancel(self) -> None:
-        """Nobody waits for them any more."""
+        """Gives up the models and updates that are on their way here."""
         for task in self._taking:
             task.cancel()
 
@@ -116,22 +125,31 @@ class GroupWatch:
         self._taking.append(asyncio.create_task(taking, name=f"take from client {client}"))
 
     async def _take_model(self, client: int, model_id: str) -> None:
-        self.models[client] = await self._run.take_model(self._manager, model_id)
+        self.models[client] = await take_model(self._context, self._manager, model_id)
+
+    async def _take_update(self, reveals: Reveals, client: int, model_id: str) -> None:
+        shown = await self._manager.client.take(model_id, None, reveals.max_bytes)
+        if problem := await reveals.take(client, shown):
+            self._journal.record("update_missing", client=client, reason=problem)
+
+    def _record_missing(self, client: int) -> None:
+        reason = "what it keeps to itself is not on its node any more"
+        self._journal.record("model_lost", round=self._round, client=client, reason=reason)
 
     def _hop(self, done: MemberDone, trained: Trained) -> None:
-        if self._program == "relay":
+        if PROGRAMS[self._program].chained:
             member = dataclasses.replace(self._members[done.client], samples=trained.samples)
-            # One that trains again takes its place in the trail once more: what came after is gone.
+            # A member that trains again takes its place once more: the hops after it are lost.
             self.hops[done.position :] = [FinishedHop(member, trained.ref, done.update_length)]
-        if trained.keeps:
-            self._run.note_kept(done.client, self._round, trained.afresh)
-        if trained.update is not None:
-            self._take(self._run.take_update(done.client, trained.update.id, self._manager), done.client)
-        elif self._reveals:
+        if trained.keeps and self._progress.note_kept(done.client, self._round, trained.afresh):
+            self._record_missing(done.client)
+        if trained.update is not None and self._reveals is not None:
+            self._take(self._take_update(self._reveals, done.client, trained.update.id), done.client)
+        elif trained.update is None and self._must_reveal:
             reason = "it did not come to the group manager"
-            self._run.journal.record("update_missing", client=done.client, reason=reason)
+            self._journal.record("update_missing", client=done.client, reason=reason)
         alone = done.client in self._groups_of_one
-        self._run.journal.record(
+        self._journal.record(
             "hop_finished",
             **self._where(done.client),
             program=self._program,

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgsp.channels import Channels, split_address
+from fedgsp.addresses import split_address
+from fedgsp.channels import Channels
 from fedgsp.errors import PeerError, RunError
 from fedgsp.lifecycle import python_module, ready_line, spawn, stop
 from fedgsp.messages import AttachTo

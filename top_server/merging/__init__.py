@@ -1,43 +1,59 @@
-"""Merges: which model a group starts from, and what the results of a round become. One file each, one line here."""
+"""Merges: which model a group starts from, and what becomes of the models that groups trained. One file each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fedgsp.aggregation import Mean
-from fedgsp.robust import Median
-from top_server.merging.base import Merging
+from fedgsp.parts import Part, Parts
+from fedgsp.robust import Median, TrimOptions
+from top_server.merging.base import MergeSettings, Merging
 from top_server.merging.clusters import Centres, Clusters
 from top_server.merging.model_per_group import ModelPerGroup
 from top_server.merging.one_model import OneModel, TrimmedModel
-from top_server.merging.soft_clusters import SoftClusters
-from top_server.merging.trimming import TRIMMED
+from top_server.merging.soft_clusters import SoftClusters, SoftOptions
 
-if TYPE_CHECKING:
-    from top_server.run import Run
+__all__ = ["MERGES", "MergeSettings", "Merging", "share_a_manager"]
 
-__all__ = ["MERGES", "MERGE_OPTIONS", "Merging", "share_a_manager"]
-
-MERGES: dict[str, Callable[[Run], Merging]] = {
-    "mean": partial(OneModel, average=partial(Mean, weighted=False)),
-    "weighted-mean": partial(OneModel, average=partial(Mean, weighted=True)),
-    "median": partial(OneModel, average=Median),
-    TRIMMED: TrimmedModel,
-    "none": ModelPerGroup,
-    "clusters": Clusters,
-    "centres": Centres,
-    "soft-clusters": SoftClusters,
+_BUILT_IN = {
+    "mean": Part(
+        help="one model: the mean of the groups' models",
+        code=partial(OneModel, average=partial(Mean, weighted=False)),
+    ),
+    "weighted-mean": Part(
+        help="one model: the mean of the groups' models, weighted by their training samples",
+        code=partial(OneModel, average=partial(Mean, weighted=True)),
+    ),
+    "median": Part(
+        help="one model: the median of the groups' models, coordinate by coordinate",
+        code=partial(OneModel, average=Median),
+    ),
+    "trimmed-mean": Part(
+        help="one model: the mean of the groups' models without the extreme values of each coordinate",
+        code=TrimmedModel,
+        options=TrimOptions,
+    ),
+    "none": Part(help="a model for each group", code=ModelPerGroup),
+    "clusters": Part(
+        help="a model for each cluster, whether clients chose it or not", code=Clusters, needs={"grouping": ("ifca",)}
+    ),
+    "centres": Part(
+        help="a model for each cluster: the mean of what its members trained last",
+        code=Centres,
+        needs={"grouping": ("fesem",), "aggregation": ("mean",)},
+    ),
+    # It takes means of members' models, and not of groups' models.
+    "soft-clusters": Part(
+        help="a model for each cluster; every client counts in several clusters",
+        code=SoftClusters,
+        options=SoftOptions,
+        needs={"grouping": ("singletons",), "profile": ("losses",), "aggregation": ("mean",)},
+    ),
 }
 
-#: Name -> options of --grouping-option that the merge reads.
-MERGE_OPTIONS: dict[str, tuple[str, ...]] = {
-    "soft-clusters": SoftClusters.options,
-    TRIMMED: TrimmedModel.options,
-}
+MERGES: Parts[Part] = Parts("merge", _BUILT_IN, Part)
 
 
 def share_a_manager(name: str) -> bool:
     """Whether clients that train alone need one manager together, and not one each."""
-    return getattr(MERGES[name], "alone", None) is not None
+    return getattr(MERGES[name].load(), "alone", None) is not None

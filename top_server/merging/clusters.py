@@ -1,103 +1,97 @@
-"""A model per cluster, kept whether anybody chose it or not (IFCA, section 4; FeSEM, section 6)."""
+"""A model per cluster, kept whether a client chose it or not (IFCA, section 4; FeSEM, section 6)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedgsp.messages import Failure
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import choices
-from top_server.merging.base import Merging, Starts
-from top_server.models import Held, cluster_slot
-
-if TYPE_CHECKING:
-    from top_server.groups.task import GroupOutcome
-    from top_server.run import Run
+from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts, State
+from top_server.models import Changes, Held, Holdings, Made, cluster_slot
 
 
 class Clusters(Merging):
-    """A group is those who chose one cluster: it starts from that cluster's model, and its mean replaces it."""
+    """The members of a group chose the same cluster: the group starts from its model, and its mean replaces it."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
+    def __init__(self, settings: MergeSettings) -> None:
+        super().__init__(settings)
         self._chosen: dict[int, int] = {}
 
-    def save(self) -> dict[str, Any]:
-        """The choices."""
-        return {"chosen": self._chosen}
+    def state(self) -> State:
+        """The cluster that each client chose."""
+        return {"chosen": self._chosen}, {}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The choices."""
+    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
+        """The same."""
         self._chosen = {int(client): cluster for client, cluster in saved["chosen"].items()}
 
-    async def begin(self, round_number: int, evidence: Evidence) -> None:
-        """Notes each client's choice."""
+    def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
+        """Notes the cluster that each client chose."""
         chosen = choices(evidence.matrices["costs"]).tolist()
         self._chosen.update(zip(evidence.clients, chosen, strict=True))
+        return {}
 
-    def start(self, group: Iterable[int]) -> Starts:
+    def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
         """The model of the cluster that the members chose."""
-        return ((self.of(next(iter(group))), 1.0),)
+        return ((self.of(next(iter(group)), holdings.slots), 1.0),)
 
-    async def take(self, round_number: int, outcome: GroupOutcome) -> Failure | None:
-        """The group's mean is the cluster's model."""
-        weights = await self.run.take(outcome)
-        if isinstance(weights, Failure):
-            return weights
-        cluster = cluster_slot(self._chosen[outcome.task.clients[0]])
-        self.run.models.put([cluster], self.group_model_id(round_number, outcome.task.number), weights)
-        return None
+    def fold(self, round_number: int, group: GroupModel) -> Changes:
+        """The model of the group becomes that of the cluster."""
+        assert group.weights is not None
+        made = Made(self.model_id(round_number, group.number), group.weights)
+        return {cluster_slot(self._chosen[group.clients[0]]): made}
 
-    def of(self, client: int) -> Held:
-        """The model of the cluster that it chose last."""
-        return self.run.models[cluster_slot(self._chosen.get(client, 0))]
+    def of(self, client: int, slots: Mapping[str, Held]) -> Held:
+        """The model of the cluster that the client chose last."""
+        return slots[cluster_slot(self._chosen.get(client, 0))]
 
-    def untrained(self, client: int) -> str:
-        """A cluster may be chosen and all of its members fail."""
+    def untrained(self, client: int, slots: Mapping[str, Held]) -> str:
+        """The client chose no cluster, or all members of its cluster have failed so far."""
         if client not in self._chosen:
             return "it chose no cluster"
         cluster = self._chosen[client]
         slot = cluster_slot(cluster)
-        initial = self.run.models[slot].ref.id == self.run.initial_id(slot)
+        initial = slots[slot].ref.id == self.initial_id(slot)
         return f"nobody trained cluster {cluster}, which it chose" if initial else ""
 
 
 class Centres(Clusters):
-    """The same, but a group starts from the plain mean of what its members trained last: from its centre.
+    """Like `Clusters`, but a group starts from its centre: the plain mean of the models that its members trained last.
 
-    A member without a model of its own counts in no centre; where nobody has one, the cluster's model is the start.
+    A member that has no model of its own is left out of the mean. If no member has one, the group starts from the
+    model of the cluster.
     """
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        #: Cluster -> the ids of the members' models that its own model is the mean of.
+    def __init__(self, settings: MergeSettings) -> None:
+        super().__init__(settings)
+        #: Cluster -> the ids of the members' models whose mean is the model of the cluster.
         self._behind: dict[int, list[str]] = {}
 
-    def save(self) -> dict[str, Any]:
-        """The choices, and what the clusters' models are the means of."""
-        return {**super().save(), "behind": self._behind}
+    def state(self) -> State:
+        """The choices, and the models behind each mean."""
+        saved, tensors = super().state()
+        return {**saved, "behind": self._behind}, tensors
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
         """The same."""
-        super().restore(saved)
+        super().restore(saved, tensors)
         self._behind = {int(cluster): ids for cluster, ids in saved["behind"].items()}
 
-    def start(self, group: Iterable[int]) -> Starts:
-        """The members' own models, which stay with them; none travels if their mean is the cluster's model."""
+    def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
+        """The members' own models, which stay on their nodes; or the cluster's model if it is the mean of these."""
         members = tuple(group)
-        local = self.run.local_models
-        own = [local[client] for client in members if client in local and self.run.membership.member(client)]
+        local = holdings.local_models
+        own = [local[client] for client in members if client in local and client in holdings.samples]
         if not own or [held.ref.id for held in own] == self._behind.get(self._chosen[members[0]]):
-            return super().start(members)
+            return super().start(members, holdings)
         return tuple((held, 1.0) for held in own)
 
-    async def take(self, round_number: int, outcome: GroupOutcome) -> Failure | None:
-        """The mean of what the members trained is the cluster's model."""
-        failure = await super().take(round_number, outcome)
-        if failure is None:
-            trained = outcome.own_models
-            self._behind[self._chosen[outcome.task.clients[0]]] = [
-                trained[client].ref.id for client in sorted(trained)
-            ]
-        return failure
+    def fold(self, round_number: int, group: GroupModel) -> Changes:
+        """The mean of what the members trained becomes the model of the cluster."""
+        self._behind[self._chosen[group.clients[0]]] = [one.held.ref.id for one in group.members.values()]
+        return super().fold(round_number, group)

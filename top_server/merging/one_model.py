@@ -1,77 +1,60 @@
-"""One global model: the mean of the groups' models, plain or weighted by their samples, or their median."""
+"""One global model: the mean of the groups' models, plain or weighted by samples, or their median or trimmed mean."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
 
 from fedgsp.aggregation import Average
-from fedgsp.messages import Failure
 from fedgsp.robust import TrimmedMean
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.merging.base import Merging, Starts
-from top_server.merging.trimming import TRIM_OPTIONS, read_trim
-from top_server.models import GLOBAL, INITIAL, Held
-
-if TYPE_CHECKING:
-    from top_server.groups.task import GroupOutcome
-    from top_server.run import Run
+from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts
+from top_server.models import GLOBAL, INITIAL, Changes, Held, Holdings, Made
 
 
 class OneModel(Merging):
-    """All start from the global model; results are folded in the order of the groups, whatever the timing."""
+    """All groups start from the global model. Their results are folded in the order of the groups."""
 
     shared: ClassVar[bool] = True
 
-    def __init__(self, run: Run, average: Callable[[], Average]) -> None:
-        super().__init__(run)
+    def __init__(self, settings: MergeSettings, average: Callable[[], Average]) -> None:
+        super().__init__(settings)
         self._average = average
         self._mean = average()
 
-    async def prepare(self) -> None:
-        """The global model is the initial one."""
-        self.run.models.point({GLOBAL: self.run.models[INITIAL]})
-        self.run.models.drop(INITIAL)
+    def prepare(self, slots: Mapping[str, Held]) -> Changes:
+        """The initial model becomes the global model."""
+        return {GLOBAL: slots[INITIAL], INITIAL: None}
 
-    async def begin(self, round_number: int, evidence: Evidence) -> None:
-        """Starts a new mean."""
+    def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
+        """Begins a new mean."""
         self._mean = self._average()
+        return {}
 
-    def start(self, group: Iterable[int]) -> Starts:
+    def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
         """The global model."""
-        return ((self.run.models[GLOBAL], 1.0),)
+        return ((holdings.slots[GLOBAL], 1.0),)
 
-    async def take(self, round_number: int, outcome: GroupOutcome) -> Failure | None:
-        """Folds a group's model."""
-        weights = await self.run.take(outcome)
-        if isinstance(weights, Failure):
-            return weights
-        await asyncio.to_thread(self._mean.fold, weights, outcome.samples)
-        return None
+    def fold(self, round_number: int, group: GroupModel) -> Changes:
+        """Folds the model of a group into the mean."""
+        assert group.weights is not None
+        self._mean.fold(group.weights, group.samples)
+        return {}
 
-    async def finish(self, round_number: int) -> None:
-        """The mean is the global model."""
-        merged = await asyncio.to_thread(self._merged)
-        self._mean = self._average()  # which holds on to models no more
-        self.run.models.put([GLOBAL], self.group_model_id(round_number, GLOBAL), merged)
+    def finish(self, round_number: int) -> Changes:
+        """The mean becomes the global model."""
+        merged = self._mean.result()
+        self._mean = self._average()  # does not hold on to the groups' models
+        return {GLOBAL: Made(self.model_id(round_number, GLOBAL), merged)}
 
-    def of(self, client: int) -> Held:
+    def of(self, client: int, slots: Mapping[str, Held]) -> Held:
         """The global model."""
-        return self.run.models[GLOBAL]
-
-    def _merged(self) -> Weights:
-        merged = self.run.handed_on(self._mean.result()).at_rest()
-        _ = merged.digest  # here and not in the event loop
-        return merged
+        return slots[GLOBAL]
 
 
 class TrimmedModel(OneModel):
-    """The mean without the extreme values of every coordinate, as many as option `trim` says."""
+    """The mean without the extreme values of every coordinate; option `trim` is the share left out at either end."""
 
-    options: ClassVar[tuple[str, ...]] = TRIM_OPTIONS
-
-    def __init__(self, run: Run) -> None:
-        trim = read_trim("merge", run.options["merge"])
-        super().__init__(run, lambda: TrimmedMean(trim))
+    def __init__(self, settings: MergeSettings) -> None:
+        super().__init__(settings, lambda: TrimmedMean(settings.options.trim))

@@ -1,48 +1,41 @@
-"""How much each member counts in the mean of its group.
-
-A weighing takes the members' training samples (M,) and named evidence, a column (M,) each, and returns weights (M,):
-numbers of at least 0, not normalised. A member whose evidence is NaN has weight 0; where all
-weights would be 0 they are all 1.
-"""
+"""Weighings: how much each member counts in the mean of its group."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
+from fedgsp.parts import NoOptions, Part, Parts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Sizes = NDArray[np.integer]
-    Evidence = Mapping[str, NDArray[np.floating]]
-
+Sizes = NDArray[np.integer]
+Evidence = Mapping[str, NDArray[np.floating]]
 Floats = NDArray[np.float64]
 
 #: What FedFA takes for an accuracy of 0, whose logarithm is infinite.
 _LEAST_ACCURACY = 1e-7
 
 
-def samples(sizes: Sizes, evidence: Evidence) -> Floats:
+def samples(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
     """The members' training samples (FedAvg)."""
     return _weights(sizes.astype(np.float64))
 
 
-def uniform(sizes: Sizes, evidence: Evidence) -> Floats:
+def uniform(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
     """Everybody alike."""
     return np.ones(len(sizes))
 
 
-def fedfa(sizes: Sizes, evidence: Evidence) -> Floats:
+def fedfa(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
     """-log2 of `train_accuracy`, the group model's accuracy on the member's training data (FedFA as in HCCT)."""
     accuracy = _column("fedfa", evidence, "train_accuracy")
     return _weights(-np.log2(np.where(accuracy == 0, _LEAST_ACCURACY, accuracy)))
 
 
-def maxfl(sizes: Sizes, evidence: Evidence) -> Floats:
+def maxfl(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
     """s * (1 - s) with s = sigmoid(`train_loss` - `prior_loss`): who is near to gaining by the group model (MaxFL).
 
     `train_loss` is that of the group model on the member's training data, `prior_loss` that of the member's own.
@@ -53,13 +46,43 @@ def maxfl(sizes: Sizes, evidence: Evidence) -> Floats:
     return _weights(tail / (1 + tail) ** 2)
 
 
-#: Name -> weighing(sizes, evidence), as above; ConfigError if a column of evidence is missing.
-WEIGHINGS: dict[str, Callable[[Sizes, Evidence], Floats]] = {
-    "fedfa": fedfa,
-    "maxfl": maxfl,
-    "samples": samples,
-    "uniform": uniform,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighing(Part):
+    """The declaration of a weighing: its `code` is a pure function, weights = code(sizes, evidence, options).
+
+    `sizes` are the members' training samples, shape (M,); `evidence` has named columns of shape (M,) from the
+    scheme's profile, NaN for a member of which nothing is known. The weights, shape (M,), are finite numbers of at
+    least 0, which need not add up to 1; members of weight 0 do not count, and if all have weight 0, the group keeps
+    its model. It is called once for each group of a round, in the event loop, and keeps nothing. The same arguments
+    must give the same weights, bit for bit. It raises ConfigError if evidence is missing.
+    """
+
+    def __call__(self, sizes: Sizes, evidence: Evidence, given: Mapping[str, str]) -> Floats:
+        """The weights of the members of a group; raises RunError for a fault of the part."""
+        with self.guard():
+            weights: Floats = self.load()(sizes, evidence, self.read(given))
+            if np.shape(weights) != sizes.shape or not np.isfinite(weights).all() or (weights < 0).any():
+                raise ValueError(f"its weights are {weights!r} for {len(sizes)} members")
+        return weights
+
+
+_BUILT_IN = {
+    # Members of a chain are not weighed.
+    "fedfa": Weighing(
+        help="clients on which the global model is less accurate count more",
+        code=fedfa,
+        needs={"program": ("parallel",), "profile": ("training-accuracy",)},
+    ),
+    "maxfl": Weighing(
+        help="clients that are near to gaining by the global model count more",
+        code=maxfl,
+        needs={"program": ("parallel",), "profile": ("prior-losses",)},
+    ),
+    "samples": Weighing(help="by training samples", code=samples),
+    "uniform": Weighing(help="all clients count alike", code=uniform),
 }
+
+WEIGHINGS: Parts[Weighing] = Parts("weighing", _BUILT_IN, Weighing)
 
 
 def _column(weighing: str, evidence: Evidence, name: str) -> Floats:

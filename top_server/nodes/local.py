@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fedgsp import lifecycle
-from fedgsp.channels import resolve
+from fedgsp.addresses import resolve
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.settings.children import arguments_of
 from fedgsp.settings.node import NodeSettings

@@ -1,4 +1,4 @@
-"""Which nodes take part, and which clients they host."""
+"""The nodes of a run, and the clients that they host."""
 
 from __future__ import annotations
 
@@ -7,48 +7,38 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from fedgsp.channels import is_wildcard, split_address
-from fedgsp.errors import ConfigError
 from fedgsp.messages import (
-    MOST_CLIENT,
-    MOST_CLIENTS_OF_NODE,
-    MOST_SAMPLES,
-    PROTOCOL,
-    TASK_DIGEST_BYTES,
     AttachTo,
     Failure,
     FailureCode,
     Hello,
     HostedClient,
+    InstalledPart,
     Leave,
     Member,
     RelayMode,
     TensorSpec,
     Welcome,
 )
-from fedgsp.options import same, shortened
-from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
+from fedgsp.options import shortened
+from top_server.nodes.admission import MOST_NODES, Known, refusal
 from top_server.record.journal import Recorder
 
 logger = logging.getLogger(__name__)
 
-#: A client is left out after so many.
+#: A client is left out of the run after so many rejected models.
 MOST_OFFENCES = 3
-#: How long a run waits for the clients that it had, all of whom were lost; nodes try to join every five seconds.
+#: How long a run waits for its clients after all were lost; nodes try to join every five seconds.
 RETURN_TIMEOUT_S = 30.0
-#: A node keeps a connection open, for which this process holds about 70 KiB and a file descriptor.
-MOST_NODES = 20_000
-#: Each round goes through all clients several times, at some microseconds each.
-MOST_CLIENTS = 1_000_000
 
 
 @dataclass(slots=True)
 class Node:
-    """A node that joined; None in `outbox` ends its stream."""
+    """A node that joined. None in its `outbox` ends its stream."""
 
     hello: Hello
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | None] = field(default_factory=asyncio.Queue)
-    #: The managers that it was told of, by name.
+    #: The managers that it was told to dial, by name.
     managers: dict[str, AttachTo] = field(default_factory=dict)
 
 
@@ -62,25 +52,29 @@ class Membership:
         relay: RelayMode,
         recorder: Recorder,
         task_options: Mapping[str, str] | None = None,
+        needed: Collection[InstalledPart] = (),
     ) -> None:
         self._run_id = run_id
         self._task = task
-        self._task_options = task_options or {}  # those that the run was started with
+        self._task_options = task_options or {}
+        self._needed = needed
         self._relay = relay
         self._recorder = recorder
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
-        self._left: dict[str, dict[str, AttachTo]] = {}  # what nodes that left had been told, the latest last
-        self._standard: Hello | None = None  # the first admitted node sets it; fixed once a node was given work
+        #: Nodes that left -> the managers that they were told to dial; the latest node is the last.
+        self._left: dict[str, dict[str, AttachTo]] = {}
+        #: The hello of the first node. If all nodes leave before a node was given work, the next one is the first.
+        self._standard: Hello | None = None
         self._working = False
         self._changed = asyncio.Condition()
         self._over: Leave | None = None
-        #: Client -> how often what it handed on could not be gone on from.
+        #: Number of rejected models per client.
         self.offences: dict[int, int] = {}
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """What the run's model looks like; empty before the first node joined."""
+        """The tensors of the model, classifier head included; empty before the first node joined."""
         return self._standard.tensors if self._standard else ()
 
     @property
@@ -90,39 +84,49 @@ class Membership:
 
     @property
     def training_flop(self) -> int:
-        """Operations to train the model on one sample, as the first node counted them; 0 if it could not."""
+        """Floating-point operations to train the model on one sample, counted by the first node; 0 if unknown."""
         return self._standard.training_flop if self._standard else 0
 
     @property
     def nodes(self) -> int:
-        """How many nodes are there."""
+        """The number of present nodes."""
         return len(self._nodes)
 
     @property
     def clients(self) -> dict[int, HostedClient]:
-        """All clients that are there, by ascending id."""
+        """The present clients, by ascending id."""
         return {client: self._clients[client][0] for client in sorted(self._clients)}
 
     def member(self, client: int) -> Member | None:
-        """Where a client is, or None if its node left."""
+        """The client and its node, as managers need it; None if its node left."""
         if client not in self._clients:
             return None
         hosted, node = self._clients[client]
         return Member(client, node.hello.node, node.hello.peer_address, hosted.train_samples)
 
     async def admit(self, hello: Hello) -> Node | Failure:
-        """A new node, or why it is refused."""
-        refusal = self._refusal(hello)
-        if refusal is not None:
-            if refusal.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run: no news
-                self._recorder.record("node_refused", node=hello.node, reason=str(refusal))
-            return refusal
+        """Admits a node; returns the reason if it is refused."""
+        known = Known(
+            task=self._task,
+            task_options=self._task_options,
+            needed=self._needed,
+            relay=self._relay,
+            nodes=self._nodes.keys(),
+            clients=len(self._clients),
+            host_of=self._host_of,
+            standard=self._standard,
+            over=self._over is not None,
+        )
+        if failure := refusal(hello, known):
+            if failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
+                self._recorder.record("node_refused", node=hello.node, reason=str(failure))
+            return failure
         self._standard = self._standard or hello
         node = self._nodes[hello.node] = Node(hello)
         self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients if self._bears(hosted.client)})
         node.outbox.put_nowait(Welcome(self._run_id))
         for manager in self._left.pop(hello.node, {}).values():
-            self.attach(hello.node, manager)  # one that has a group with this node would wait for it in vain
+            self.attach(hello.node, manager)  # its group may still wait for this node
         self._recorder.record(
             "node_joined",
             node=hello.node,
@@ -148,16 +152,16 @@ class Membership:
             if len(self._left) > MOST_NODES:
                 del self._left[next(iter(self._left))]
         if self._over is not None:
-            reason = "dismissed"  # whichever side closed the stream first
+            reason = "dismissed"  # it does not matter which side closed the stream
         self._recorder.record("node_left", node=node.hello.node, reason=reason)
         await self._notify()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
-        """Waits until so many nodes and clients are there; False if they are not after the timeout."""
+        """Waits for at least so many nodes and clients; False if they are not present after the timeout."""
         return await self._until(lambda: len(self._nodes) >= nodes and len(self._clients) >= clients, timeout_s)
 
     async def wait_for_all(self, clients: Collection[int], timeout_s: float) -> set[int]:
-        """Waits until all of these clients are there; those that are not after the timeout."""
+        """Waits for these clients; returns the clients that are missing after the timeout."""
 
         def missing() -> set[int]:
             return {client for client in clients if client not in self._clients and self._bears(client)}
@@ -166,14 +170,14 @@ class Membership:
         return missing()
 
     def note_offence(self, client: int) -> None:
-        """A client handed on what nobody can use; after several times it is left out of the run."""
+        """Counts a rejected model of a client; after several the client is left out of the run."""
         self.offences[client] = self.offences.get(client, 0) + 1
         if not self._bears(client) and self._clients.pop(client, None) is not None:
             reason = f"{self.offences[client]} times its model was refused"
             self._recorder.record("client_left_out", client=client, reason=reason)
 
     def attach(self, node_name: str, manager: AttachTo) -> None:
-        """Tells a node to dial a manager; one that is attached already does nothing."""
+        """Tells a node to dial a manager; a node that has dialled it already does nothing."""
         node = self._nodes.get(node_name)
         if node is not None:
             self._working = True
@@ -189,7 +193,7 @@ class Membership:
         await self._until(lambda: not self._nodes, timeout_s)
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Waits until something holds of who is there; False if it does not after the timeout."""
+        """Waits until a condition on nodes and clients holds; False if it does not after the timeout."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(holds)
@@ -201,13 +205,17 @@ class Membership:
         async with self._changed:
             self._changed.notify_all()
 
+    def _host_of(self, client: int) -> str | None:
+        found = self._clients.get(client)
+        return found[1].hello.node if found is not None else None
+
     def _bears(self, client: int) -> bool:
         return self.offences.get(client, 0) < MOST_OFFENCES
 
     def _differs_from(self, hello: Hello) -> str | None:
-        """The first node, if this one is known to run another version of the task, which is warned of.
+        """The name of the first node, if this node is known to run another version of the task; logs a warning.
 
-        It is not refused: files may differ in nothing but line endings, and a task may be replaced node by node.
+        The node is not refused: files may differ only in line endings, and a task may be replaced node by node.
         """
         first = self._standard
         if first is None or not hello.task_digest or not first.task_digest or hello.task_digest == first.task_digest:
@@ -222,102 +230,7 @@ class Membership:
         )
         return first.node
 
-    def _refusal(self, hello: Hello) -> Failure | None:
-        if self._over is not None:
-            return Failure(FailureCode.RUN_OVER, "the run is over: join the next one")
-        if hello.protocol != PROTOCOL:
-            detail = f"it speaks protocol {hello.protocol}, this server {PROTOCOL}: install the same version of fedgsp"
-            return Failure(FailureCode.WRONG_PROTOCOL, detail)
-        if len(hello.task_digest) not in (0, TASK_DIGEST_BYTES):
-            detail = f"the digest of its task has {len(hello.task_digest)} bytes, not {TASK_DIGEST_BYTES}"
-            return Failure(FailureCode.WRONG_PROTOCOL, f"{detail}: install the same version of fedgsp")
-        if not hello.clients:
-            return Failure(FailureCode.NO_CLIENTS, "it hosts no client: give it --clients")
-        if hello.node in self._nodes:
-            detail = f"a node named {hello.node!r} is already part of the run: give this one another --name"
-            return Failure(FailureCode.NAME_TAKEN, detail)
-        if hello.task != self._task:
-            detail = f"it has task {hello.task!r}, the run is for {self._task!r}: start it with --task {self._task}"
-            return Failure(FailureCode.WRONG_TASK, detail)
-        if self._relay is RelayMode.DIRECT and not hello.peer_address:
-            detail = "the run relays directly, and its peers cannot dial it: start it with --peer-listen"
-            return Failure(FailureCode.CANNOT_BE_DIALLED, detail)
-        if hello.peer_address and not _can_be_dialled(hello.peer_address):
-            detail = f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen"
-            return Failure(FailureCode.CANNOT_BE_DIALLED, detail)
-        checks = (self._size_refusal, self._clients_refusal, self._options_refusal, self._model_refusal)
-        return next((refusal for check in checks if (refusal := check(hello))), None)
-
-    def _size_refusal(self, hello: Hello) -> Failure | None:
-        clients, all_clients = len(hello.clients), len(self._clients) + len(hello.clients)
-        if len(self._nodes) >= MOST_NODES:
-            detail = f"{MOST_NODES:,} nodes are there, and more a run cannot have: host more clients on each"
-        elif clients > MOST_CLIENTS_OF_NODE:
-            detail = f"it hosts {clients:,} clients, a node can have {MOST_CLIENTS_OF_NODE:,}: start more nodes"
-        elif all_clients > MOST_CLIENTS:
-            detail = f"with it there would be {all_clients:,} clients, a run can have {MOST_CLIENTS:,}: host fewer"
-        else:
-            return None
-        return Failure(FailureCode.TOO_MANY, detail)
-
-    def _clients_refusal(self, hello: Hello) -> Failure | None:
-        own: set[int] = set()
-        for hosted in hello.clients:
-            if hosted.client in own:
-                detail = f"it names client {hosted.client} twice: choose other --clients"
-                return Failure(FailureCode.CLIENT_TAKEN, detail)
-            own.add(hosted.client)
-            if hosted.client > MOST_CLIENT:
-                return Failure(FailureCode.WRONG_TASK, f"it names client {hosted.client}: ids end at {MOST_CLIENT}")
-            if max(hosted.train_samples, hosted.test_samples) > MOST_SAMPLES:
-                detail = f"client {hosted.client} cannot have more than {MOST_SAMPLES} samples: mend its task"
-                return Failure(FailureCode.WRONG_TASK, detail)
-            if hosted.client in self._clients:
-                owner = self._clients[hosted.client][1].hello.node
-                detail = f"client {hosted.client} is already hosted by node {owner!r}: choose other --clients"
-                return Failure(FailureCode.CLIENT_TAKEN, detail)
-        return None
-
-    def _options_refusal(self, hello: Hello) -> Failure | None:
-        theirs = [("this run", self._task_options)]
-        if self._standard is not None:
-            theirs.append((f"node {self._standard.node!r}", self._standard.task_options))
-        for whose, options in theirs:
-            for key in sorted(hello.task_options.keys() & options.keys()):
-                own, other = hello.task_options[key], options[key]
-                if not same(own, other):
-                    detail = f"its task has {key}={own}, that of {whose} {key}={other}"
-                    remedy = f"give all the same --task-option, or name {key} in the task's local_options"
-                    return Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}")
-        return None
-
-    def _model_refusal(self, hello: Hello) -> Failure | None:
-        if self._standard is None:
-            try:
-                total_bytes(hello.tensors)
-            except WeightsError as error:
-                return Failure(error.failure.code, f"{error.failure.detail}: change the model of its task")
-            return None
-        first = self._standard
-        if hello.num_classes != first.num_classes:
-            detail = f"its task has {hello.num_classes} classes, that of node {first.node!r} {first.num_classes}"
-            return Failure(FailureCode.WRONG_TASK, f"{detail}: give all nodes the same task options")
-        try:
-            check_same_tensors(hello.tensors, first.tensors, f"the model of node {hello.node!r}")
-        except WeightsError as error:
-            detail = f"{error.failure.detail} by node {first.node!r}: give all nodes the same task options"
-            return Failure(FailureCode.WRONG_SHAPES, detail)
-        return None
-
 
 def _beginning(digest: bytes) -> str:
-    """As much as a person compares."""
+    """The first 16 hex digits, which are enough for a person to compare."""
     return digest.hex()[:16]
-
-
-def _can_be_dialled(address: str) -> bool:
-    try:
-        host, port = split_address(address)
-    except ConfigError:
-        return False
-    return port > 0 and not is_wildcard(host)

@@ -17,7 +17,8 @@ from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
-from top_server import local_run
+from top_server.baseline import local_run
+from top_server.baseline.gains import gained
 from top_server.pictures.distances import by_coalition, draw_distances, name_clients, read_distances
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -168,7 +169,7 @@ def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
     reached: dict[str, float] = next(
         (row["accuracy_per_client"] for row in reversed(rows) if row.get("accuracy_per_client")), {}
     )
-    return local_run.gained({int(client): value for client, value in reached.items()}, alone)
+    return gained({int(client): value for client, value in reached.items()}, alone)
 
 
 def last_partition(rows: Rows) -> list[list[int]]:

@@ -1,29 +1,58 @@
-"""Profiles: what clients reveal of themselves before they are grouped. One file each, one line here."""
+"""Profiles: what clients reveal of themselves before they are grouped. One file each."""
 
 from __future__ import annotations
 
-from top_server.profiles.base import Profile
-from top_server.profiles.distances import Distances
-from top_server.profiles.histograms import Histograms
-from top_server.profiles.losses import Losses
-from top_server.profiles.model_distances import ModelDistances
-from top_server.profiles.nothing import Nothing
-from top_server.profiles.prior_models import PriorModels
-from top_server.profiles.priors import PriorDistances, PriorLosses
-from top_server.profiles.training_accuracy import TrainingAccuracy
-from top_server.profiles.updates import UpdateProfile
+from fedgsp.parts import Part, Parts
+from top_server.profiles.options import DistanceOptions, LossOptions, ModelOptions, PriorOptions, UpdateOptions
 
-__all__ = ["PROFILES", "Profile"]
+__all__ = ["PROFILES"]
 
-PROFILES: dict[str, type[Profile]] = {
-    "none": Nothing,
-    "histograms": Histograms,
-    "updates": UpdateProfile,
-    "distances": Distances,
-    "losses": Losses,
-    "training-accuracy": TrainingAccuracy,
-    "prior-losses": PriorLosses,
-    "prior-distances": PriorDistances,
-    "prior-models": PriorModels,
-    "model-distances": ModelDistances,
+_HERE = "top_server.profiles"
+_BUILT_IN = {
+    "none": Part(help="nothing but numbers of samples", code=f"{_HERE}.nothing:Nothing"),
+    "histograms": Part(help="the number of training samples in each class", code=f"{_HERE}.histograms:Histograms"),
+    "updates": Part(
+        help="the last update of each client, one layer of it, or a sketch of it",
+        code=f"{_HERE}.updates:UpdateProfile",
+        options=UpdateOptions,
+    ),
+    "distances": Part(
+        help="how far the data of two clients are apart, by networks that are trained to tell them apart",
+        code=f"{_HERE}.distances:Distances",
+        options=DistanceOptions,
+    ),
+    "losses": Part(
+        help="the training loss of each cluster's model on each client",
+        code=f"{_HERE}.losses:Losses",
+        options=LossOptions,
+        # Else the models that clients choose among are never trained.
+        needs={"merge": ("clusters", "soft-clusters")},
+    ),
+    "training-accuracy": Part(
+        help="the accuracy of the global model on the training data of each client",
+        code=f"{_HERE}.training_accuracy:TrainingAccuracy",
+    ),
+    "prior-losses": Part(
+        help="training losses of the global model, and of a model that each client trains alone beforehand",
+        code=f"{_HERE}.priors:PriorLosses",
+        options=PriorOptions,
+    ),
+    "prior-distances": Part(
+        help="training loss of the clients' mean model, and its distance to a model that each trains alone beforehand",
+        code=f"{_HERE}.priors:PriorDistances",
+        options=PriorOptions,
+    ),
+    "prior-models": Part(
+        help="a model that each client trains alone before the first round",
+        code=f"{_HERE}.prior_models:PriorModels",
+        options=PriorOptions,
+    ),
+    "model-distances": Part(
+        help="the distance of each cluster's model to the model that each client trained last",
+        code=f"{_HERE}.model_distances:ModelDistances",
+        options=ModelOptions,
+        needs={"program": ("parallel",), "merge": ("centres",)},
+    ),
 }
+
+PROFILES: Parts[Part] = Parts("profile", _BUILT_IN, Part)

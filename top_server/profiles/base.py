@@ -1,84 +1,111 @@
-"""What every profile does."""
+"""The protocol of profiles: what clients reveal of themselves before they are grouped."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fedgsp.messages import Evaluated
+from fedgsp.programs import PROGRAMS
 from top_server.evidence import Evidence
+from top_server.groups.lost import AllLostError, unanswered
+from top_server.groups.survey import survey
 from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.merging import Merging
+from top_server.merging.base import Starts
 from top_server.models import Held
-from top_server.run import AllLostError, unanswered
+from top_server.progress import Progress
+from top_server.reveals.updates import Reveals
+from top_server.run import RunContext
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from top_server.run import Run
 
-#: Programs in which nobody counts samples.
-UNCOUNTED = ("distance",)
+Options = TypeVar("Options")
 
 
-class Profile(abc.ABC):
-    """Gathers evidence before every round."""
+class Profile(abc.ABC, Generic[Options]):
+    """The protocol of profiles: gathers evidence about the clients before every round.
 
-    #: Options of --grouping-option that it reads.
-    options: ClassVar[tuple[str, ...]] = ()
+    There is one object for a run. Order of calls: the constructor; after `--resume`, `restore` and `load`; then
+    `gather` before every round, and `save` and `write` after it; `close` at the end, also if the run fails. All calls
+    but `write` and `load` come in the event loop: long work belongs into a thread. The same answers of clients must
+    give the same evidence: what is random comes from `fedgsp.seeds.stream(context.config.seed, NAME, round_number)`. A
+    resumed run must go on to the same bits, so that everything that a later round needs is in `save` or `write`.
+    """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> Any:
-        """What its options say; ConfigError for one that cannot be."""
-        return None
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: Options) -> None:
+        self.context = context
+        self.progress = progress
+        self.merging = merging
+        self.options = options
 
     @abc.abstractmethod
     async def gather(self, round_number: int) -> Evidence:
-        """What is known of the clients that are there; one that tells nothing is left out, and the reason recorded.
+        """The evidence about the clients that are present.
 
-        May be asked again in the same round if it raises AllLostError.
+        A client that gave no usable answer is left out, and the reason is recorded. May be called again in the same
+        round if it raised AllLostError.
         """
 
-    def save(self) -> dict[str, Any]:
-        """What it knows, as JSON; beside that it may `write`."""
+    @property
+    def histograms(self) -> Mapping[int, tuple[int, ...]]:
+        """The class histogram of each client that told one, whether it is still present or not."""
         return {}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:  # noqa: B027 (most know nothing)
-        """Puts it where it was; `load` comes after."""
+    @property
+    def reveals(self) -> Reveals | None:
+        """Where the updates go that clients reveal while they train; None if they reveal nothing."""
+        return None
 
-    def write(self, folder: Path) -> None:  # noqa: B027 (most need no files)
-        """Puts what is large into files of this folder; for a thread, while no round is played."""
+    def save(self) -> dict[str, Any]:
+        """What it must remember, as JSON; large data goes to files (see `write`)."""
+        return {}
 
-    def load(self, folder: Path) -> None:  # noqa: B027
-        """Takes it from there; the same."""
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Puts a new profile where `save` was called; `load` comes after. Raises KeyError, TypeError or ValueError."""
 
-    def close(self) -> None:  # noqa: B027 (most have nothing to give back)
-        """The run is over."""
+    def write(self, folder: Path) -> None:
+        """Writes large data into files of this folder. Runs in a thread while no round is played."""
+
+    def load(self, folder: Path) -> None:
+        """Reads these files. Runs in a thread before the first round."""
+
+    def close(self) -> None:
+        """Gives back memory and disk: the run is over."""
+
+    async def ask(self, round_number: int, task: GroupTask, reveals: Reveals | None = None) -> GroupOutcome:
+        """Asks clients; raises AllLostError if nobody answers although all were asked, and all were lost.
+
+        What was known of them before may still be true, so the round can be tried again.
+        """
+        outcome = await survey(self.context, self.progress, round_number, task, reveals=reveals)
+        if not outcome.done and set(self.context.membership.clients) <= set(task.clients):
+            error = unanswered(f"no client told its profile ({task.program})", outcome.failures)
+            if isinstance(error, AllLostError):
+                raise error
+        return outcome
+
+    async def evaluate(
+        self,
+        round_number: int,
+        program: str,
+        clients: Iterable[int],
+        start: Starts,
+        own_starts: Mapping[int, Held] | None = None,
+    ) -> dict[int, Evaluated]:
+        """Answers by client, without clients that reported no samples where samples are counted."""
+        outcome = await self.ask(round_number, GroupTask(0, program, tuple(clients), start, own_starts or {}))
+        answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
+        counted = PROGRAMS[program].counts_samples
+        return {client: answer for client, answer in answers.items() if answer.samples or not counted}
+
+    def start(self, clients: Iterable[int]) -> Starts:
+        """The models that a group of these clients would start from."""
+        return self.merging.start(clients, self.context.holdings(self.progress.local_models))
 
 
-async def survey(run: Run, round_number: int, task: GroupTask) -> GroupOutcome:
-    """Raises AllLostError if nobody who is there answers, as all are lost: what is known of them may still be true."""
-    outcome = await run.survey(round_number, task)
-    if not outcome.done and set(run.membership.clients) <= set(task.clients):
-        error = unanswered(f"no client told its profile ({task.program})", outcome.failures)
-        if isinstance(error, AllLostError):
-            raise error
-    return outcome
-
-
-async def evaluate(
-    run: Run,
-    round_number: int,
-    program: str,
-    clients: Iterable[int],
-    start: tuple[tuple[Held, float], ...],
-    own_starts: Mapping[int, Held] | None = None,
-) -> dict[int, Evaluated]:
-    """Answers of those clients that gave one; what is told of no samples is none, as it has no mean."""
-    task = GroupTask(0, program, tuple(clients), start, own_starts or {})
-    outcome = await survey(run, round_number, task)
-    answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
-    return {client: answer for client, answer in answers.items() if answer.samples or program in UNCOUNTED}
+#: A profile, whatever its options.
+AnyProfile = Profile[Any]

@@ -1,4 +1,4 @@
-"""Distances: how far the clients' data are apart, by networks that try to tell them apart (FedCollab, section 5.1)."""
+"""Distances between the clients' data, estimated by networks that tell the data apart (FedCollab, section 5.1)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,94 +17,42 @@ from fedgsp.errors import ConfigError, RunError
 from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, FailureCode, GroupResult
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.grouping.options import Options
+from top_server.groups.lost import unanswered
+from top_server.groups.survey import survey
 from top_server.groups.task import GroupOutcome, GroupTask
+from top_server.merging import Merging
 from top_server.profiles.base import Profile
+from top_server.profiles.distance_file import Recorded
 from top_server.profiles.measurements import Measurement, measurements
+from top_server.profiles.options import DistanceOptions
+from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.record.history import plain
-from top_server.run import Run, unanswered
+from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
-#: How often a client that fails while distances are measured is measured again.
+#: How often a client is measured that fails every time.
 MOST_TRIES = 3
 
 
-class DistanceOptions(NamedTuple):
-    """Options of --grouping-option that say how distances are found."""
+class Distances(Profile[DistanceOptions]):
+    """Measures every pair of clients once, when the later client joins; records the result in the run directory."""
 
-    shared: bool
-    feature_scale: float
-    exchanges: int
-    local_steps: int
-    batch_size: int
-    learning_rate: float
-    judge_every: int
-    patience: int
-    file: str
-
-
-class Recorded(NamedTuple):
-    """What a file of distances tells."""
-
-    #: Both ways for every pair.
-    known: dict[tuple[int, int], float]
-    #: Training samples of each client as it was measured; empty if the file does not tell.
-    sizes: dict[int, int]
-
-
-class Distances(Profile):
-    """Measured once for every pair of clients, when the later of the two comes; recorded in the run directory."""
-
-    options = (
-        "distance",
-        "feature_scale",
-        "exchanges",
-        "local_steps",
-        "discriminator_batch",
-        "discriminator_rate",
-        "judge_every",
-        "patience",
-        "distances",
-    )
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self._chosen = self.read(run.options["profile"])
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: DistanceOptions) -> None:
+        super().__init__(context, progress, merging, options)
         self._known: dict[tuple[int, int], float] = {}
         self._met: set[int] = set()
         self._samples = 0
         self._sizes: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._seconds, self._bytes = 0.0, 0
-        self._recorded = Recorded({}, {})
-        if self._chosen.file:
-            self._recorded = read_file(Path(self._chosen.file))
-            self._known = dict(self._recorded.known)
-            self._met = {client for pair in self._known for client in pair}
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> DistanceOptions:
-        """How distances are found; the defaults are the paper's, but for `feature_scale` (decision 9)."""
-        options = Options("distances", given, cls.options, "profile")
-        chosen = DistanceOptions(
-            options.choice("distance", ("pairwise", "shared")) == "shared",
-            options.number("feature_scale", 0.5, least=1e-6),
-            options.integer("exchanges", 2000),
-            options.integer("local_steps", 1),
-            options.integer("discriminator_batch", 32),
-            options.number("discriminator_rate", 0.01, least=1e-9),
-            options.integer("judge_every", 10),
-            options.integer("patience", 10),
-            options.text("distances", ""),
-        )
-        if chosen.file:
-            read_file(Path(chosen.file))
-        return chosen
+        self._recorded = options.distances or Recorded()
+        self._known = dict(self._recorded.known)
+        self._met = {client for pair in self._known for client in pair}
 
     def save(self) -> dict[str, Any]:
-        """The distances, and who was measured."""
+        """The distances, and the clients that were measured."""
         return {
             "known": [[one, other, distance] for (one, other), distance in self._known.items()],
             "met": sorted(self._met),
@@ -129,10 +76,10 @@ class Distances(Profile):
 
         Newcomers are those that were measured in this round, after the first: also clients that failed before.
         """
-        hosted = self.run.membership.clients
+        hosted = self.context.membership.clients
         clients = tuple(hosted)
-        if round_number == 1 and self._chosen.file and self._met.isdisjoint(clients):
-            logger.warning("option distances: %s knows none of this run's clients", self._chosen.file)
+        if round_number == 1 and self._recorded.path and self._met.isdisjoint(clients):
+            logger.warning("option distances: %s knows none of this run's clients", self._recorded.path)
         self._check_sizes(round_number, {client: hosted[client].train_samples for client in clients})
         new = tuple(client for client in clients if client not in self._met)
         if new:
@@ -144,14 +91,14 @@ class Distances(Profile):
         return Evidence(clients, pairwise={"distances": self._matrix(clients)}, newcomers=newcomers)
 
     def _check_sizes(self, round_number: int, sizes: Mapping[int, int]) -> None:
-        """Distances of other data than clients have now are refused; of a client that comes later, measured anew."""
+        """Refuses recorded distances of other data; a client that joins later is measured again instead."""
         for client in sorted((sizes.keys() & self._recorded.sizes.keys()) - self._sizes.keys()):
             before, now = self._recorded.sizes[client], sizes[client]
             if before == now:
                 continue
             if round_number == 1:
                 raise ConfigError(
-                    f"option distances: {self._chosen.file} is of other data: client {client} had {before} training"
+                    f"option distances: {self._recorded.path} is of other data: client {client} had {before} training"
                     f" samples, and has {now}",
                     "give the distances.json of a run with the same task options, or leave the option out",
                 )
@@ -159,33 +106,33 @@ class Distances(Profile):
             self._known = {pair: distance for pair, distance in self._known.items() if client not in pair}
 
     async def _measure(self, round_number: int, clients: tuple[int, ...], new: tuple[int, ...]) -> None:
-        run = self.run
-        hosted = run.membership.clients
+        hosted = self.context.membership.clients
         able = [client for client in clients if hosted[client].train_samples >= 2]  # a part to train on, one to judge
         arrived = [client for client in able if client in new]
         if len(able) >= 2 and arrived:
             await self._tell_apart(round_number, able, arrived)
         for client in set(new) - set(able):
             reason = "it has less than 2 training samples"
-            run.journal.record("not_compared", round=round_number, client=client, reason=reason)
+            self.context.journal.record("not_compared", round=round_number, client=client, reason=reason)
             self._met.add(client)
 
     async def _tell_apart(self, round_number: int, able: Sequence[int], arrived: Sequence[int]) -> None:
-        """Measures those that arrived with everybody; nothing is noted unless that can be used."""
-        run, begin = self.run, time.monotonic()
-        sizes = {client: run.membership.clients[client].train_samples for client in able}
+        """Measures the arrived clients with all others. Notes nothing if no client's answer can be used."""
+        context, begin = self.context, time.monotonic()
+        sizes = {client: context.membership.clients[client].train_samples for client in able}
         before = [client for client in able if client not in arrived]
-        # The same for all, so that the smallest decides; one that comes later, for its own pairs alone.
+        # All clients train on equally many samples: as many as the smallest can spare. A smaller client that comes
+        # later decides for its own pairs only.
         samples = self._samples or min(sizes[client] for client in before or able) // 2
         plan = measurements(sizes, arrived, samples)
-        if self._chosen.shared:
+        if self.options.shared:
             # A shared network has an output for everybody: newcomers make it learn again.
             plan = [Measurement(min(samples, min(sizes.values()) // 2), tuple(able))]
         logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
         outcomes: list[GroupOutcome] = []
         found: dict[tuple[int, int], float] = {}
         for measurement in plan:
-            outcome = await run.survey(round_number, self._task(measurement))
+            outcome = await survey(context, self.progress, round_number, self._task(measurement))
             taken = await self._take(outcome, len(measurement.clients))
             told = [pair for pair in taken if measurement.tells(pair) and not outcome.left_out.intersection(pair)]
             found.update((pair, taken[pair]) for pair in told)
@@ -201,10 +148,10 @@ class Distances(Profile):
         seconds, moved = round(time.monotonic() - begin, 3), sum(map(_bytes_moved, outcomes))
         self._seconds += seconds
         self._bytes += moved
-        run.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
+        context.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
 
     def _note_failures(self, clients: Iterable[int]) -> None:
-        """A client that fails is measured again in the next round, but not for ever."""
+        """A client that fails is measured again in the next round, up to MOST_TRIES times."""
         for client in clients:
             self._failures[client] = self._failures.get(client, 0) + 1
             if self._failures[client] >= MOST_TRIES:
@@ -212,23 +159,23 @@ class Distances(Profile):
 
     def _task(self, measurement: Measurement) -> GroupTask:
         samples, clients, newcomers = measurement
-        chosen = self._chosen
+        chosen = self.options
         settings = DiscriminatorSettings(
             samples,
             chosen.local_steps,
-            chosen.batch_size,
-            chosen.learning_rate,
-            self.run.config.seed,
+            chosen.discriminator_batch,
+            chosen.discriminator_rate,
+            self.context.config.seed,
             chosen.shared,
             chosen.feature_scale,
         )
         plan = Discrimination(settings, chosen.exchanges, chosen.judge_every, chosen.patience, newcomers)
         networks, outputs = (1, len(clients)) if chosen.shared else (len(clients) - 1, 1)
-        most = most_bytes(networks, outputs, self.run.membership.num_classes)
+        most = most_bytes(networks, outputs, self.context.membership.num_classes)
         return GroupTask(0, "discriminate", clients, discrimination=plan, max_bytes=most)
 
     async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], float]:
-        """The distances that a group manager found; raises RunError if there are none that can be used."""
+        """The distances that a group manager found, by pair; raises RunError if they cannot be used."""
         taken: Weights | Failure = Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a result")
         if isinstance(outcome.result, Failure):
             taken = outcome.result
@@ -249,18 +196,18 @@ class Distances(Profile):
         return np.array(cells).reshape(count, count)
 
     def _record(self) -> None:
-        """Keeps what was found in the run directory, where option `distances` of another run takes it from."""
-        assert self.run.config.run_dir is not None
+        """Writes all distances into the run directory; option `distances` of another run reads that file."""
+        assert self.context.config.run_dir is not None
         clients = sorted(self._sizes)
         document = {
             "clients": clients,
             "distances": plain(self._matrix(clients)),  # null for a pair that could not be compared
             "sizes": [self._sizes.get(client, 0) for client in clients],
-            "shared": self._chosen.shared,
+            "shared": self.options.shared,
             "seconds": round(self._seconds, 3),
             "bytes": self._bytes,
         }
-        path = RunDirectory(self.run.config.run_dir).distances
+        path = RunDirectory(self.context.config.run_dir).distances
         try:
             path.write_text(json.dumps(document) + "\n", encoding="utf-8")
         except OSError as error:
@@ -270,29 +217,3 @@ class Distances(Profile):
 def _bytes_moved(outcome: GroupOutcome) -> int:
     result = outcome.result
     return result.bytes_direct + result.bytes_relayed if isinstance(result, GroupResult) else 0
-
-
-def read_file(path: Path) -> Recorded:
-    """Distances that a run recorded; raises ConfigError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        clients, matrix = document["clients"], np.array(document["distances"], np.float64)  # NaN for null
-        if not isinstance(clients, list) or not all(type(client) is int and client >= 0 for client in clients):
-            raise ValueError("clients must be a list of ids")
-        if len(set(clients)) != len(clients):
-            raise ValueError("a client is listed twice")
-        if matrix.shape != (len(clients), len(clients)):
-            raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
-        if (np.abs(matrix) > 1).any() or not np.array_equal(matrix, matrix.T, equal_nan=True):
-            raise ValueError("distances must be symmetric, and from -1 to 1")
-        sizes = document.get("sizes", [])
-        if not isinstance(sizes, list) or len(sizes) not in (0, len(clients)) or {*map(type, sizes)} - {int}:
-            raise ValueError("sizes must be a list of numbers of samples")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
-        ) from None
-    rows = list(enumerate(clients))
-    known = {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
-    known = {pair: distance for pair, distance in known.items() if not math.isnan(distance)}
-    return Recorded(known, dict(zip(clients, sizes, strict=False)))

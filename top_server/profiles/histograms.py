@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from fedgsp.messages import MOST_SAMPLES, Described, FailureCode, MemberDone
+from fedgsp.parts import NoOptions
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
-from top_server.profiles.base import Profile, survey
+from top_server.merging import Merging
+from top_server.profiles.base import Profile
+from top_server.progress import Progress
+from top_server.run import RunContext
 
 
-class Histograms(Profile):
+class Histograms(Profile[NoOptions]):
     """Asks each client once."""
 
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: NoOptions) -> None:
+        super().__init__(context, progress, merging, options)
+        self._known: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def histograms(self) -> Mapping[int, tuple[int, ...]]:
+        """The usable histograms so far, shape (classes,) each."""
+        return self._known
+
+    def save(self) -> dict[str, Any]:
+        """The usable histograms so far."""
+        return {"known": self._known}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """The same."""
+        self._known = {int(client): tuple(counts) for client, counts in saved["known"].items()}
+
     async def gather(self, round_number: int) -> Evidence:
-        """One whose answer cannot be used is left out, and the reason recorded."""
-        run = self.run
-        unknown = tuple(client for client in run.membership.clients if client not in run.histograms)
+        """Histograms of shape (N, classes), of the clients that gave a usable one."""
+        clients = self.context.membership.clients
+        unknown = tuple(client for client in clients if client not in self._known)
         if unknown:
-            outcome = await survey(run, round_number, GroupTask(0, "describe", unknown))
+            outcome = await self.ask(round_number, GroupTask(0, "describe", unknown))
             for done in outcome.done:
                 self._take(round_number, done)
-        known = tuple(client for client in run.membership.clients if client in run.histograms)
-        return Evidence(known, run.histogram_rows(known) if known else None)
+        known = tuple(client for client in self.context.membership.clients if client in self._known)
+        return Evidence(known, np.array([self._known[client] for client in known], np.int64) if known else None)
 
     def _take(self, round_number: int, done: MemberDone) -> None:
-        run = self.run
         counts = done.result.class_counts if isinstance(done.result, Described) else ()
-        classes = run.membership.num_classes
+        classes = self.context.membership.num_classes
         if len(counts) == classes and 0 < sum(counts) <= MOST_SAMPLES:
-            run.histograms[done.client] = counts
+            self._known[done.client] = counts
             return
         what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"
         reason = f"{what}, the task {classes} classes: let class_counts() count the samples of each"
-        run.journal.record(
+        self.context.journal.record(
             "client_skipped",
             round=round_number,
             group=0,

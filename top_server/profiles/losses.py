@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import numpy as np
 
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import choices
-from top_server.grouping.options import Options
+from top_server.groups.initial import make_initial
 from top_server.models import cluster_slot
-from top_server.profiles.base import Profile, evaluate
-
-#: Clusters unless option `models` says otherwise.
-DEFAULT_MODELS = 4
+from top_server.profiles.base import Profile
+from top_server.profiles.options import LossOptions
 
 
-class ModelOptions(NamedTuple):
-    """Options of --grouping-option: how many models, and which of many random starts."""
+class Losses(Profile[LossOptions]):
+    """The models begin with different weights: with equal weights all clients would choose the first model.
 
-    models: int
-    restart: int
-
-
-class Losses(Profile):
-    """The models begin with different weights; equal ones would make everybody choose the first.
-
-    Much depends on these weights: IFCA's authors start several times. `clusters_chosen` tells the training loss by
-    which restarts can be compared without a look at the test parts.
+    The result depends much on these weights, and IFCA's authors start several times. Event `clusters_chosen` has the
+    training loss, by which restarts can be compared without the test parts.
     """
 
-    options = ("models", "restart")
-
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> ModelOptions:
-        """What its options say."""
-        options = Options("losses", given, cls.options, "profile")
-        return ModelOptions(options.integer("models", DEFAULT_MODELS), options.integer("restart", 0, least=0))
-
     async def gather(self, round_number: int) -> Evidence:
-        """A matrix (N, models); clients without training samples, or that could not judge all models, are left out."""
-        run = self.run
-        count, restart = self.read(run.options["profile"])
-        hosted = run.membership.clients
+        """Matrix `costs` (N, models) of mean losses, of the clients that evaluated all models on training samples."""
+        context = self.context
+        count, restart = self.options.models, self.options.restart
+        hosted = context.membership.clients
         everyone = tuple(hosted)
         losses: list[dict[int, float]] = []
         for cluster in range(count):
             slot = cluster_slot(cluster)
-            if slot not in run.models:
-                await run.make_initial(slot, restart * count + cluster)
-            answers = await evaluate(run, round_number, "evaluate-training", everyone, ((run.models[slot], 1.0),))
+            if slot not in context.models:
+                await make_initial(context, self.progress, slot, restart * count + cluster)
+            start = ((context.models[slot], 1.0),)
+            answers = await self.evaluate(round_number, "evaluate-training", everyone, start)
             losses.append({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
         able = [client for client in everyone if hosted[client].train_samples]
         clients = tuple(client for client in able if all(client in column for column in losses))
@@ -59,9 +40,9 @@ class Losses(Profile):
         if clients:
             chosen = choices(costs)
             least = costs[np.arange(len(costs)), chosen]
-            known = np.isfinite(least)  # who has no finite loss is in no group
+            known = np.isfinite(least)  # a client without a finite loss is in no group
             sizes = np.array([hosted[client].train_samples for client in clients])
-            run.journal.record(
+            context.journal.record(
                 "clusters_chosen",
                 round=round_number,
                 clients=np.bincount(chosen[known], minlength=count),

@@ -1,4 +1,4 @@
-"""Which clients are told apart together, on how many samples of each."""
+"""Which clients are compared in one measurement, and on how many samples of each."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import NamedTuple
 
 
 class Measurement(NamedTuple):
-    """All these clients train on equally many samples."""
+    """Clients that are compared pairwise; all of them train on equally many samples."""
 
     samples: int
     clients: tuple[int, ...]
-    #: Only pairs with one of them are told apart; all pairs if there are none.
+    #: Only pairs with one of these clients are compared; all pairs if this is empty.
     newcomers: tuple[int, ...] = ()
 
     def tells(self, pair: tuple[int, int]) -> bool:
-        """Whether it tells how far two of its clients are apart."""
+        """Whether a pair of its clients is compared."""
         return not self.newcomers or bool(set(self.newcomers).intersection(pair))
 
 
 def measurements(sizes: Mapping[int, int], arrived: Collection[int], most: int) -> list[Measurement]:
-    """Every pair with one that arrived, once: on `most` samples of each, or half of the smaller part if that is less.
+    """Measurements that compare every pair with an arrived client exactly once.
 
-    `sizes` are the training samples, two or more, of all clients. Those who can spare `most` are measured together,
-    of the others each by itself with all that have more.
+    `sizes` are the training samples of all clients, two or more each. A pair is compared on `most` samples of each
+    client, or on half of the smaller client's samples if that is less. The clients that have 2 * `most` samples are
+    measured together; every other client is measured with all larger ones.
     """
     large = [client for client in sizes if sizes[client] // 2 >= most]
     new = tuple(client for client in large if client in arrived)

@@ -1,4 +1,4 @@
-"""What clients learn alone before the first round (one-shot k-means, section 6)."""
+"""Models that clients train alone before the first round, compared pairwise (one-shot k-means, section 6)."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgsp.messages import Results
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
+from top_server.merging import Merging
 from top_server.models import Held
-from top_server.profiles.base import survey
+from top_server.profiles.options import PriorOptions
 from top_server.profiles.priors import Priors
+from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.reveals.gram import UpdateSpool
-from top_server.run import Run
+from top_server.run import RunContext
 
 
 class PriorModels(Priors):
-    """Every client's own model comes here once, and stays on disk until the run is over."""
+    """Every client's own model comes here once, and stays here until the run is over."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        assert run.config.run_dir is not None
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
+        super().__init__(context, progress, merging, options)
+        assert context.config.run_dir is not None
         self._gram: Evidence | None = None
-        self._spool = UpdateSpool(RunDirectory(run.config.run_dir).path)
+        self._spool = UpdateSpool(RunDirectory(context.config.run_dir).path)
 
     def write(self, folder: Path) -> None:
         """The models themselves."""
@@ -43,7 +46,7 @@ class PriorModels(Priors):
         if unknown:
             await self._collect(round_number, unknown)
         for client in set(unknown) - set(self._spool.clients):
-            self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
+            self.priors.pop(client)  # if it was lost with its node, the client trains another one
         if unknown or self._gram is None or self._gram.clients != clients:
             gram = await asyncio.to_thread(self._spool.gram, clients)
             self._gram = Evidence(clients, pairwise={"gram": gram})
@@ -54,8 +57,8 @@ class PriorModels(Priors):
         self._spool.close()
 
     async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
-        task = GroupTask(0, "collect", tuple(held), own_starts=held)
-        outcome = await survey(self.run, round_number, task)
+        task = GroupTask(0, "collect", tuple(held), own_starts=held, results=Results.COLLECTED)
+        outcome = await self.ask(round_number, task)
         for client, weights in outcome.models.items():
             if isinstance(weights, Weights):
                 parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]

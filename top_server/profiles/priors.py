@@ -1,4 +1,4 @@
-"""How the global model compares with what each client learns alone before the first round (MaxFL, section 4)."""
+"""The global model compared with models that clients train alone before the first round (MaxFL, section 4)."""
 
 from __future__ import annotations
 
@@ -9,33 +9,28 @@ import numpy as np
 
 from fedgsp.messages import Evaluated, Results
 from top_server.evidence import Evidence
-from top_server.grouping.options import Options
 from top_server.groups.task import GroupTask
+from top_server.merging import Merging
 from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held
-from top_server.profiles.base import Profile, evaluate, survey
-from top_server.run import Run
+from top_server.profiles.base import Profile
+from top_server.profiles.options import PriorOptions
+from top_server.progress import Progress
+from top_server.run import RunContext
 
 
-class Priors(Profile):
-    """Every client trains a model alone, once, which stays on its node until the run is over."""
+class Priors(Profile[PriorOptions]):
+    """Every client trains its prior model alone, once; the model stays on its node until the run is over."""
 
-    options = ("prior_epochs",)
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
+        super().__init__(context, progress, merging, options)
         self.priors: dict[int, Held] = {}
         self._initial: Held | None = None
         #: Client -> the round in which it trained its prior model.
         self._made_in: dict[int, int] = {}
 
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> int:
-        """Epochs of the prior training; 0 if not given."""
-        return Options("priors", given, cls.options, "profile").integer("prior_epochs", 0)
-
     def save(self) -> dict[str, Any]:
-        """Where the prior models are."""
+        """The prior models and the rounds in which they were trained."""
         priors = {client: held.to_json() for client, held in self.priors.items()}
         return {"priors": priors, "made_in": self._made_in}
 
@@ -43,36 +38,36 @@ class Priors(Profile):
         """The same."""
         self.priors = {int(client): Held.from_json(held) for client, held in saved["priors"].items()}
         self._made_in = {int(client): number for client, number in saved["made_in"].items()}
-        if INITIAL in self.run.models:
-            self._initial = self.run.models[INITIAL]
+        if INITIAL in self.context.models:
+            self._initial = self.context.models[INITIAL]
 
     async def train_priors(self, round_number: int) -> tuple[int, ...]:
-        """The clients that have a prior model."""
-        run = self.run
+        """Lets clients train prior models that have none; returns the clients that have one then."""
+        context = self.context
         if self._initial is None:
-            # Kept for clients that come later: the global model moves on.
-            weights = await run.models.weights(run.merging.start(tuple(run.membership.clients))[0][0])
-            self._initial = run.models.put([INITIAL], f"{run.run_id}/{INITIAL}", weights)
-        missing = tuple(client for client in run.membership.clients if client not in self.priors)
+            # Kept for clients that join later, when the global model has changed.
+            weights = context.models.weights(self.start(tuple(context.membership.clients))[0][0])
+            self._initial = context.models.put([INITIAL], context.initial_id(INITIAL), weights)
+        missing = tuple(client for client in context.membership.clients if client not in self.priors)
         if missing:
-            epochs = self.read(run.options["profile"]) or run.config.rounds * run.config.local_epochs
+            epochs = self.options.prior_epochs or context.config.rounds * context.config.local_epochs
             start = ((self._initial, 1.0),)
             by_round: dict[int, list[int]] = {}
-            for client in missing:  # one that was lost is made again as it was
+            for client in missing:  # a lost model is made again as it was
                 by_round.setdefault(self._made_in.setdefault(client, round_number), []).append(client)
             for made_in, clients in by_round.items():
                 members = tuple(clients)
                 task = GroupTask(0, "alone", members, start, results=Results.KEPT, local_epochs=epochs, training="sgd")
-                outcome = await survey(run, made_in, task)
+                outcome = await self.ask(made_in, task)
                 self.priors.update(outcome.own_models)
-        return tuple(client for client in run.membership.clients if client in self.priors)
+        return tuple(client for client in context.membership.clients if client in self.priors)
 
 
 class PriorLosses(Priors):
     """Training losses of the global model and of the client's own prior model (MaxFL proper)."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
+    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
+        super().__init__(context, progress, merging, options)
         self._losses: dict[int, float] = {}
 
     def save(self) -> dict[str, Any]:
@@ -85,33 +80,33 @@ class PriorLosses(Priors):
         self._losses = {int(client): loss for client, loss in saved["losses"].items()}
 
     async def gather(self, round_number: int) -> Evidence:
-        """Columns `train_loss` and `prior_loss`; NaN of those who have no prior model, or gave no answer."""
+        """Columns `train_loss` and `prior_loss`, with NaN for clients without a prior model or without an answer."""
         clients = await self.train_priors(round_number)
         unknown = {client: self.priors[client] for client in clients if client not in self._losses}
         if unknown:
-            answers = await evaluate(self.run, round_number, "evaluate-training", unknown, (), unknown)
+            answers = await self.evaluate(round_number, "evaluate-training", unknown, (), unknown)
             for client in set(unknown) - set(answers):
-                self.priors.pop(client)  # lost with its node, perhaps: the client trains one again
+                self.priors.pop(client)  # if it was lost with its node, the client trains another one
             self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
-        start = self.run.merging.start(clients)
-        answers = await evaluate(self.run, round_number, "evaluate-training", clients, start)
+        start = self.start(clients)
+        answers = await self.evaluate(round_number, "evaluate-training", clients, start)
         losses = {c: answer.loss_sum / answer.samples for c, answer in answers.items() if c in self._losses}
         prior = {client: self._losses[client] for client in losses}
-        return _columns(self.run, train_loss=losses, prior_loss=prior)
+        return _columns(self.context, train_loss=losses, prior_loss=prior)
 
 
 class PriorDistances(Priors):
-    """Training loss of the mean of all clients' models, and how far that mean is from the prior one (HCCT's MAXFL)."""
+    """Training loss of the mean of all clients' models, and its distance from the prior model (HCCT's MAXFL)."""
 
     async def gather(self, round_number: int) -> Evidence:
-        """Columns `train_loss` and `prior_distance`, NaN as above; none before round 1, when all models are alike."""
+        """Columns `train_loss` and `prior_distance`, NaN as above; none in round 1, when all models are equal."""
         clients = await self.train_priors(round_number)
         if round_number == 1:
-            return Evidence(tuple(self.run.membership.clients) if clients else ())
-        start = self.run.merging.start(clients)
+            return Evidence(tuple(self.context.membership.clients) if clients else ())
+        start = self.start(clients)
         answers = await self._compare(round_number, clients, start)
         lost = set(clients) - set(answers)
-        if lost:  # with their nodes, perhaps: these clients train one again
+        if lost:  # perhaps with their nodes: these clients train another one
             for client in lost:
                 self.priors.pop(client)
             again = tuple(client for client in await self.train_priors(round_number) if client in lost)
@@ -120,16 +115,16 @@ class PriorDistances(Priors):
                 self.priors.pop(client)
         losses = {client: answer.loss_sum / answer.samples for client, answer in answers.items()}
         distances = {client: answer.squared_distance for client, answer in answers.items()}
-        return _columns(self.run, train_loss=losses, prior_distance=distances)
+        return _columns(self.context, train_loss=losses, prior_distance=distances)
 
     async def _compare(self, round_number: int, clients: tuple[int, ...], start: Starts) -> dict[int, Evaluated]:
         own = {client: self.priors[client] for client in clients}
-        return await evaluate(self.run, round_number, "compare", clients, start, own)
+        return await self.evaluate(round_number, "compare", clients, start, own)
 
 
-def _columns(run: Run, **figures: Mapping[int, float]) -> Evidence:
-    """Columns (N, 1) of the clients that are there; nobody, if nothing is known of anybody."""
-    clients = tuple(run.membership.clients) if any(figures.values()) else ()
+def _columns(context: RunContext, **figures: Mapping[int, float]) -> Evidence:
+    """Columns (N, 1) of the present clients; no client at all if there is no answer."""
+    clients = tuple(context.membership.clients) if any(figures.values()) else ()
     columns = {
         name: np.array([known.get(client, np.nan) for client in clients]).reshape(-1, 1)
         for name, known in figures.items()

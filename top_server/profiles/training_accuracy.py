@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedgsp.parts import NoOptions
 from top_server.evidence import Evidence
-from top_server.profiles.base import Profile, evaluate
+from top_server.profiles.base import Profile
 
 
-class TrainingAccuracy(Profile):
+class TrainingAccuracy(Profile[NoOptions]):
     """Asks every client in every round."""
 
     async def gather(self, round_number: int) -> Evidence:
-        """A column of accuracies in 0..1."""
-        everyone = tuple(self.run.membership.clients)
-        start = self.run.merging.start(everyone)
-        answers = await evaluate(self.run, round_number, "evaluate-training", everyone, start)
+        """Column `train_accuracy` of accuracies in 0..1, of the clients that answered."""
+        everyone = tuple(self.context.membership.clients)
+        start = self.start(everyone)
+        answers = await self.evaluate(round_number, "evaluate-training", everyone, start)
         clients = tuple(sorted(answers))
         accuracies = [[answers[client].correct / answers[client].samples] for client in clients]
         return Evidence(clients, figures={"train_accuracy": np.array(accuracies).reshape(-1, 1)})

@@ -1,4 +1,4 @@
-"""A run that was cut off: what its directory says of it, and how far its last round had come."""
+"""Reads the directory of a run that was cut off: its state, and how far its last round had come."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any
 
 from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
+from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.groups.moved import Moved
 from top_server.groups.run import first_attempt
-from top_server.groups.task import Trace
+from top_server.groups.task import Interrupted, Trace
 from top_server.groups.watch import OFFENCES
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -29,7 +30,7 @@ from top_server.resume import state
 
 @dataclass(slots=True)
 class _GroupSoFar:
-    """A group's hops, and who was skipped before the last of these."""
+    """A group's hops and skipped members; `settled` are the members that were skipped before the last hop."""
 
     hops: list[FinishedHop] = field(default_factory=list)
     skipped: dict[int, MemberSkipped] = field(default_factory=dict)
@@ -38,37 +39,28 @@ class _GroupSoFar:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
-    """A round that was begun: its groups, and what is known of each."""
-
-    round: int
-    teams: tuple[tuple[int, ...], ...]
-    traces: tuple[Trace, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Resumed:
-    """What a run goes on from."""
+    """What is known of a run that is resumed."""
 
     run_id: str
     address: str
-    #: Where relative paths in its settings begin.
+    #: The working directory of the run, from which relative paths in its settings begin.
     directory: Path
-    #: Of each client, known before anybody joins again.
+    #: Number of rejected models per client.
     offences: Mapping[int, int]
-    #: How often it was resumed, this time included.
+    #: How often the run was resumed, this time included.
     times: int
     saved: state.Saved | None
     interrupted: Interrupted | None
 
     @property
     def round(self) -> int:
-        """The last round that is done."""
+        """The last finished round; 0 if none is."""
         return self.saved.round if self.saved is not None else 0
 
 
 def find(directory: RunDirectory) -> Resumed:
-    """Reads a run's directory; raises ConfigError if there is nothing to go on with, DataError if it is damaged."""
+    """Reads a run's directory; raises ConfigError if the run cannot be resumed, DataError if it is damaged."""
     if not directory.events.exists():
         raise ConfigError(f"--resume {directory.path} holds no run", "give the directory of a run (its --run-dir)")
     try:
@@ -81,7 +73,7 @@ def find(directory: RunDirectory) -> Resumed:
 
 
 def work_there(resumed: Resumed) -> None:
-    """Turns to the directory where the run was started; raises ConfigError if it is gone."""
+    """Changes to the working directory of the run; raises ConfigError if it is gone."""
     try:
         os.chdir(resumed.directory)
     except OSError as error:
@@ -133,7 +125,7 @@ def _read(directory: RunDirectory) -> Resumed:
     done = saved.round if saved is not None else 0
     interrupted = _interrupted(events, done + 1, first_attempt(times))
     offences = Counter(state.offences(saved) if saved is not None else {})
-    # Whoever was skipped since the last finished hop is tried again.
+    # A client that was skipped after the last finished hop is tried again.
     settled = [skipped for trace in (interrupted.traces if interrupted else ()) for skipped in trace.skipped]
     offences.update(skipped.client for skipped in settled if skipped.failure and skipped.failure.code in OFFENCES)
     where = Path(started[0]["directory"])
@@ -141,7 +133,7 @@ def _read(directory: RunDirectory) -> Resumed:
 
 
 def mend(directory: RunDirectory, done: int) -> None:
-    """Cuts off lines that were being written, and rows of rounds that are played again; raises RunError."""
+    """Removes half-written lines, and rows of rounds that are played again; raises RunError."""
     try:
         _keep(directory.events, lambda _: True)
         _keep(directory.history, lambda row: row["round"] <= done)
@@ -150,7 +142,7 @@ def mend(directory: RunDirectory, done: int) -> None:
 
 
 def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Cuts a file of JSON lines off at the first that is not wanted."""
+    """Cuts a file of JSON lines off before the first unwanted line."""
     kept = 0
     for line in path.read_bytes().splitlines(keepends=True):
         if not line.endswith(b"\n") or not wanted(json.loads(line)):
@@ -161,7 +153,7 @@ def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
 
 
 def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int) -> Interrupted | None:
-    """What came of a round before the cut; None if it was not begun, or was done but not saved."""
+    """The work of a round before the cut; None if the round was not begun, or was finished but not saved."""
     teams: tuple[tuple[int, ...], ...] | None = None
     groups: list[_GroupSoFar] = []
     goes_on = False
@@ -187,7 +179,8 @@ def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int)
 
 
 def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
-    if event.get("program") != "relay":  # who told no histogram has none
+    program = PROGRAMS.get(event.get("program", ""))
+    if program is None or not program.chained:  # only a relay is continued
         return
     client = event["client"]
     if event["event"] == "client_skipped":
@@ -200,5 +193,5 @@ def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
     group.hops[event["position"] :] = [hop]
     group.moved += Moved(event["bytes"], 0) if event["via"] == "node" else Moved(0, event["bytes"])
     group.skipped.pop(client, None)
-    # Those skipped before would now train out of their turn; whoever was skipped since has not missed it.
+    # A member skipped before this hop would now train out of its turn; a member skipped later has not missed its turn.
     group.settled = dict(group.skipped)

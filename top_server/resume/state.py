@@ -1,4 +1,4 @@
-"""What a run needs to go on after its top server died: on disk after every round, and whole or not there."""
+"""The state of a run on disk, from which `--resume` continues it; written whole after every round."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
 from fedgsp.settings.files import dump
 from fedgsp.weights import Weights
-from top_server.grouping import Plan
+from top_server.merging import Merging
 from top_server.models import Held
+from top_server.profiles.base import AnyProfile
+from top_server.progress import Progress
 from top_server.record import checkpoint
 from top_server.record.directory import RunDirectory, make_state
-
-if TYPE_CHECKING:
-    from top_server.run import Run
+from top_server.run import RunContext
 
 _FILE = "state.json"
-#: States that stay: the last one, and one in case that is damaged.
+#: The tensors that a merge keeps across rounds, if there are any.
+_MERGING = "merging.safetensors"
+#: How many states stay: the last one, and the one before in case the last is damaged.
 _KEPT = 2
-#: What is looked at before a run is there.
+#: Parts of a state that are read before the run is restored, and their types.
 _KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "config": str, "files": dict}
 _REMEDY = "restore it, or start the run again"
 
@@ -38,7 +43,7 @@ class Saved:
     round: int
     folder: Path
     document: Mapping[str, Any]
-    #: What is wrong with later ones, which are not gone on from.
+    #: What is wrong with the states of later rounds, which are not used.
     damaged: tuple[str, ...] = ()
 
     @property
@@ -49,45 +54,54 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A state that changes no more, whatever a thread takes its time for."""
+    """A state that no longer changes while a thread writes it."""
 
     document: Mapping[str, Any]
-    #: Models that this process holds, by the names of their files.
+    #: File name -> the id and the weights of a model that this process holds.
     models: Mapping[str, tuple[str, Weights]]
+    #: The tensors of the merge.
+    tensors: Mapping[str, NDArray[np.generic]]
     origin: checkpoint.Origin
 
 
-async def save(run: Run, directory: RunDirectory, number: int, files: Mapping[str, Path]) -> None:
-    """Writes the state after a round, beside the one before; models that are in `files` are only linked.
+async def save(
+    context: RunContext,
+    progress: Progress,
+    merging: Merging,
+    profile: AnyProfile,
+    directory: RunDirectory,
+    number: int,
+    files: Mapping[str, Path],
+) -> None:
+    """Writes the state after a round beside the state of the round before.
 
-    Raises RunError if the disk does not take it.
+    `files` has checkpoints by the ids of their models; these are linked and not written again. Raises RunError if the
+    disk is full or cannot be written.
     """
-    await asyncio.to_thread(_write, _snapshot(run, number), directory, number, files, run.profile.write)
+    snapshot = _snapshot(context, progress, merging, profile, number)
+    await asyncio.to_thread(_write, snapshot, directory, number, files, profile.write)
 
 
-def _snapshot(run: Run, number: int) -> _Snapshot:
-    slots = run.models.slots
+def _snapshot(
+    context: RunContext, progress: Progress, merging: Merging, profile: AnyProfile, number: int
+) -> _Snapshot:
+    slots = context.models.slots
     here = {held.ref.id: held for held in slots.values() if held.client is None}
     names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
+    remembered, tensors = merging.state()
     document = {
-        "clients": list(run.membership.clients),
+        "clients": list(context.membership.clients),
         "slots": {slot: held.to_json() for slot, held in slots.items()},
         "models": names,
-        "plan": [run.plan.groups, run.plan.idle] if run.plan is not None else None,
-        "first_clients": sorted(run.first_clients),
-        "began": run.began,
-        "histograms": run.histograms,
-        "local_models": {client: held.to_json() for client, held in run.local_models.items()},
-        "afresh": sorted(run.merging.afresh),
-        "update_lengths": list(run.update_lengths),
-        "config": dump(dataclasses.replace(run.config, run_dir=None)),
-        "offences": run.membership.offences,
-        "merging": run.merging.save(),
-        "profile": run.profile.save(),
+        "config": dump(dataclasses.replace(context.config, run_dir=None)),
+        "offences": context.membership.offences,
+        "progress": progress.save(),
+        "merging": remembered,
+        "profile": profile.save(),
     }
-    models = {name: (model_id, run.models.held(here[model_id])) for model_id, name in names.items()}
-    origin = checkpoint.Origin(run.run_id, run.config.scheme, number, run.config.seed)
-    return _Snapshot(json.loads(json.dumps(document)), models, origin)
+    models = {name: (model_id, context.models.weights(here[model_id])) for model_id, name in names.items()}
+    origin = checkpoint.Origin(context.run_id, context.config.scheme, number, context.config.seed)
+    return _Snapshot(json.loads(json.dumps(document)), models, tensors, origin)
 
 
 def _write(
@@ -108,6 +122,8 @@ def _write(
                 _link(files[model_id], aside / name)
             else:
                 checkpoint.save(aside / name, weights.arrays, snapshot.origin)
+        if snapshot.tensors:
+            checkpoint.save(aside / _MERGING, snapshot.tensors, snapshot.origin)
         write_profile(aside)
         sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
         (aside / _FILE).write_text(json.dumps({**snapshot.document, "files": sizes}), encoding="utf-8")
@@ -130,18 +146,18 @@ def _link(path: Path, name: Path) -> None:
 
 
 def is_in(directory: RunDirectory) -> bool:
-    """Whether a run can be gone on with."""
+    """Whether there is a state from which the run can be resumed."""
     return bool(_folders(directory))
 
 
 def _folders(directory: RunDirectory) -> list[tuple[int, Path]]:
-    """The states that are there, by round: names have four digits at least, and more from round 10,000 on."""
+    """The states by round. The names have at least four digits, and more from round 10,000 on."""
     named = [(path.name.removeprefix("round-"), path) for path in directory.state.glob("round-*")]
     return sorted((int(number), path) for number, path in named if number.isdecimal())
 
 
 def latest(directory: RunDirectory) -> Saved | None:
-    """The state after the last round that has a whole one; DataError if all are damaged."""
+    """The newest state that is whole, None if there is no state; DataError if all are damaged."""
     damaged: list[str] = []
     for number, folder in reversed(_folders(directory)):
         try:
@@ -163,7 +179,7 @@ def latest(directory: RunDirectory) -> Saved | None:
 
 
 def _is_whole(path: Path, size: int) -> bool:
-    """Whether a file has all of its bytes; what they are is looked at when they are used."""
+    """Whether a file has its full size; its content is checked when it is read."""
     try:
         return path.stat().st_size == size
     except OSError:
@@ -171,46 +187,42 @@ def _is_whole(path: Path, size: int) -> bool:
 
 
 def offences(saved: Saved) -> dict[int, int]:
-    """Those of each client, known before anybody joins again."""
+    """Client -> the number of its rejected models, which is needed before a node joins again."""
     return {int(client): int(count) for client, count in saved.document["offences"].items()}
 
 
-def _read(run: Run, path: Path) -> Weights:
+def _load(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        arrays, _ = checkpoint.load(path)
+        return checkpoint.load(path)[0]
     except DataError as error:
         raise DataError(error.what, _REMEDY) from None
-    weights = run.handed_on(Weights.of(arrays, run.tensors)).at_rest()
+
+
+def _read(context: RunContext, path: Path) -> Weights:
+    weights = context.handed_on(Weights.of(_load(path), context.tensors)).at_rest()
     _ = weights.digest  # here and not in the event loop
     return weights
 
 
-async def restore(run: Run, saved: Saved) -> None:
-    """Puts a run where it was; the clients' models are with their nodes. Raises DataError if the state is damaged."""
+async def restore(
+    context: RunContext, progress: Progress, merging: Merging, profile: AnyProfile, saved: Saved
+) -> None:
+    """Puts a run where its state was saved; nodes still hold their clients' models. DataError if it is damaged."""
     document = saved.document
     try:
         refs = {slot: Held.from_json(held) for slot, held in document["slots"].items()}
         for model_id, name in document["models"].items():
-            weights = await asyncio.to_thread(_read, run, saved.folder / name)
+            weights = await asyncio.to_thread(_read, context, saved.folder / name)
             slots = [slot for slot, held in refs.items() if held.ref.id == model_id]
             if weights.ref(model_id) != refs[slots[0]].ref:
                 raise DataError(f"{saved.folder / name} is not the model that was saved", _REMEDY)
-            run.models.put(slots, model_id, weights)
-        run.models.point({slot: held for slot, held in refs.items() if held.client is not None})
-        if document["plan"] is not None:
-            groups, idle = document["plan"]
-            run.plan = Plan(tuple(map(tuple, groups)), tuple(idle))
-        run.first_clients.update(document["first_clients"])
-        run.began.update({int(client): int(number) for client, number in document["began"].items()})
-        run.histograms.update({int(client): tuple(counts) for client, counts in document["histograms"].items()})
-        run.local_models.update(
-            {int(client): Held.from_json(held) for client, held in document["local_models"].items()}
-        )
-        run.merging.afresh.update(document["afresh"])
-        run.update_lengths.extend(document["update_lengths"])
-        run.merging.restore(document["merging"])
-        run.profile.restore(document["profile"])
-        await asyncio.to_thread(run.profile.load, saved.folder)
+            context.models.put(slots, model_id, weights)
+        context.models.point({slot: held for slot, held in refs.items() if held.client is not None})
+        progress.restore(document["progress"])
+        tensors = await asyncio.to_thread(_load, saved.folder / _MERGING) if _MERGING in document["files"] else {}
+        merging.restore(document["merging"], tensors)
+        profile.restore(document["profile"])
+        await asyncio.to_thread(profile.load, saved.folder)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         what = f"{saved.folder} is damaged ({type(error).__name__}: {error})"
         raise DataError(what, _REMEDY) from error

@@ -14,7 +14,8 @@ import pytest
 
 from fedgsp.errors import DataError, TaskError
 from fedgsp.options import shortened
-from fedgsp_node.tasks import BUILT_IN, load_task, options_to_share, source_digest
+from fedgsp.tasks import TASKS
+from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.tasks.digits import Digits
 from tests.support.user_modules import started_in
 
@@ -77,7 +78,7 @@ def test_a_built_in_task_is_found_by_its_name() -> None:
     assert task.num_clients == 5
 
 
-@pytest.mark.parametrize("target", BUILT_IN.values())
+@pytest.mark.parametrize("target", [task.code for task in TASKS.built_in.values()])
 def test_every_built_in_name_leads_to_a_class(target: str) -> None:
     module, _, attribute = target.partition(":")
     assert isinstance(getattr(importlib.import_module(module), attribute), type)

@@ -11,16 +11,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedgsp.local_training import TRAININGS, training_options
+from fedgsp.settings.fields import values_of
+from fedgsp.trainings import FedProxOptions
 from fedgsp.weights import Weights
 from fedgsp_node.torch_weights import weights_of
-from fedgsp_node.training import ALGORITHMS, factored
+from fedgsp_node.training import factored
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
 from tests.support import plain_training
 from tests.support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
 from tests.support.toy_task import TARGETS, Toy
+from tests.support.trainings import ADAPTING, ALGORITHMS, KEEPING, numbers
 
 torch.set_num_threads(1)
 
@@ -34,8 +36,6 @@ OPTIONS: dict[str, dict[str, float]] = {
     "pfedme": {"lambda": 3.0, "personal_steps": 2, "personal_rate": 0.2},
     "ditto": {"lambda": 0.6},
 }
-KEEPING = [name for name, algorithm in ALGORITHMS.items() if algorithm.keeps_personal]
-ADAPTING = [name for name, algorithm in ALGORITHMS.items() if algorithm.adapt is not None]
 
 
 def other(make: Callable[[], nn.Module]) -> nn.Module:
@@ -62,10 +62,6 @@ def assert_is(found: Weights, expected: nn.Module) -> None:
         )
 
 
-def test_nodes_and_the_top_server_know_the_same_algorithms() -> None:
-    assert list(ALGORITHMS) == list(TRAININGS) == list(OPTIONS)
-
-
 @pytest.mark.parametrize("large", [1, factored.LARGE], ids=["factored", "whole"])
 @pytest.mark.parametrize("make", MODELS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -78,7 +74,7 @@ def test_each_does_what_its_plain_form_does(
     torch.manual_seed(2)
     result = ALGORITHMS[algorithm].train(work)
     torch.manual_seed(2)
-    plain = plain_training.train(model, personal, (work.x, work.y), work.settings, work.options, seed=3)
+    plain = plain_training.train(model, personal, (work.x, work.y), work.settings, values_of(work.options), seed=3)
     assert_is(trained, plain.model)
     assert result == pytest.approx((plain.loss, plain.steps), rel=1e-9)
     assert (work.personal is None) == (plain.personal is None)
@@ -196,7 +192,7 @@ def test_fedprox_without_pull_and_dittos_shared_model_have_the_bits_of_sgd(make:
     digests = []
     for algorithm in ("sgd", "fedprox", "ditto"):
         work, trained = work_of(algorithm, make)
-        work.options = {"mu": 0.0, "lambda": 1.0}
+        work.options = FedProxOptions(0.0) if algorithm == "fedprox" else work.options
         torch.manual_seed(2)
         digests.append((ALGORITHMS[algorithm].train(work), trained.digest))
     assert digests[0] == digests[1] == digests[2]
@@ -278,7 +274,7 @@ def test_toy_ditto(client: int, w: float, v: float) -> None:
 
 
 def test_the_defaults_are_those_of_fedcollab() -> None:
-    assert training_options("fedprox", {}) == {"mu": 0.1}
-    assert training_options("pfedme", {}) == {"lambda": 1.0, "personal_steps": 5, "personal_rate": 0.1}
-    assert training_options("ditto", {}) == {"lambda": 1.0}
-    assert (training_options("finetune", {}), training_options("per-fedavg", {})) == ({"steps": 2}, {"steps": 1})
+    assert numbers("fedprox") == {"mu": 0.1}
+    assert numbers("pfedme") == {"lambda": 1.0, "personal_steps": 5, "personal_rate": 0.1}
+    assert numbers("ditto") == {"lambda": 1.0}
+    assert (numbers("finetune"), numbers("per-fedavg")) == ({"steps": 2}, {"steps": 1})

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from fedgsp.weights import Weights
-from fedgsp_node.training import ALGORITHMS
 from fedgsp_node.training.steps import descent
 from tests.support.local_work import CrossEntropy, local_work, samples, settings
+from tests.support.trainings import ALGORITHMS, KEEPING
 
 torch.set_num_threads(1)
 
@@ -34,7 +34,7 @@ def _is_filter(parameter: torch.Tensor) -> bool:
 def _trained(algorithm: str) -> Weights:
     torch.manual_seed(1)
     work, trained = local_work(_Filters(), CrossEntropy(), samples(13), settings(2, algorithm=algorithm))
-    if ALGORITHMS[algorithm].keeps_personal:
+    if algorithm in KEEPING:
         work.personal = work.received.copy()
     ALGORITHMS[algorithm].train(work)
     return trained

@@ -5,8 +5,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
-from top_server.grouping import GroupingRequest
-from top_server.grouping.cheapest_model import choices, ifca, soft_choices
+from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping.cheapest_model import choices, soft_choices
+
+ifca = GROUPINGS["ifca"]
 
 NAN = float("nan")
 

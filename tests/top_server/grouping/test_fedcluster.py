@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgsp.errors import ConfigError
-from top_server.grouping import GroupingRequest
-from top_server.grouping.fedcluster import fedcluster, norms, split
+from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping.fedcluster import norms, split
+
+fedcluster = GROUPINGS["fedcluster"]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
-from top_server.grouping import GroupingRequest
+from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping.coalitions import objective
-from top_server.grouping.fedcollab import fedcollab
+
+fedcollab = GROUPINGS["fedcollab"]
 
 NAN = float("nan")
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
-from top_server.grouping import GroupingRequest
-from top_server.grouping.fixed import fixed
+from top_server.grouping import GROUPINGS, GroupingRequest
+
+fixed = GROUPINGS["fixed"]
 
 
 def plan(groups: str, *clients: int) -> tuple[tuple[int, ...], ...]:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
-from top_server.grouping import GroupingRequest
-from top_server.grouping.hcct import hcct
+from top_server.grouping import GROUPINGS, GroupingRequest
+
+hcct = GROUPINGS["hcct"]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

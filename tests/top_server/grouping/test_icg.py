@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from fedgsp.errors import ConfigError
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping.cpd import cpd_median, cpd_pairs
-from top_server.grouping.icg import icg, normalised
+from top_server.grouping.icg import normalised
 from top_server.grouping.refining import difference
+
+icg = GROUPINGS["icg"]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

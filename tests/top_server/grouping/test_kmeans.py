@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgsp.errors import ConfigError
-from top_server.grouping import GroupingRequest
-from top_server.grouping.kmeans import clustered, embedded, kmeans
+from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping.kmeans import clustered, embedded
+
+kmeans = GROUPINGS["kmeans"]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError
-from top_server.grouping import GroupingRequest
-from top_server.grouping.maxfl_hcct import maxfl_hcct
+from top_server.grouping import GROUPINGS, GroupingRequest
+
+maxfl_hcct = GROUPINGS["maxfl-hcct"]
 
 NAN = float("nan")
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from top_server.grouping import GroupingRequest
-from top_server.grouping.random_groups import random_groups
-from top_server.grouping.single import single_group
+from top_server.grouping import GROUPINGS, GroupingRequest
+
+random_groups = GROUPINGS["random"]
+single_group = GROUPINGS["single"]
 
 
 def request_for(clients: int, groups: int, mode: str = "exact") -> GroupingRequest:

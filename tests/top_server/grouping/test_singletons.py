@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from top_server.grouping import GroupingRequest
-from top_server.grouping.singletons import singletons
+from top_server.grouping import GROUPINGS, GroupingRequest
+
+singletons = GROUPINGS["singletons"]
 
 
 def test_everybody_is_alone_whatever_number_of_groups_is_wanted() -> None:

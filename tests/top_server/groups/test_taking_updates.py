@@ -10,12 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from fedgsp.messages import Failure, FailureCode, TensorSpec
+from fedgsp.messages import (
+    Failure,
+    FailureCode,
+    GroupEvent,
+    Member,
+    MemberDone,
+    ModelRef,
+    RelayMode,
+    Reveal,
+    RunGroupRequest,
+    TensorSpec,
+    Trained,
+)
 from fedgsp.weights import Weights
 from tests.support.recorder import Recorder
-from top_server.profiles.updates import Updates
+from top_server.groups.task import Trace
+from top_server.groups.watch import GroupWatch
+from top_server.progress import Progress
 from top_server.reveals.gram import UpdateSpool
-from top_server.run import Run
+from top_server.reveals.updates import Updates
 
 LENGTH = 4096
 
@@ -32,10 +46,18 @@ async def taken(spool: UpdateSpool, answers: dict[int, Weights | Failure]) -> Re
         await asyncio.sleep(0)
         return answers[int(model_id)]
 
-    run, journal = SimpleNamespace(updates=Updates(spool, LENGTH, 1 << 20)), Recorder()
-    run.journal = journal
-    manager = SimpleNamespace(client=SimpleNamespace(take=take))
-    await asyncio.gather(*(Run.take_update(run, client, str(client), manager) for client in answers))  # type: ignore[arg-type]
+    journal = Recorder()
+    context: Any = SimpleNamespace(journal=journal, membership=SimpleNamespace(note_offence=lambda _: None))
+    manager: Any = SimpleNamespace(client=SimpleNamespace(take=take))
+    members = tuple(Member(client, "n0") for client in answers)
+    request = RunGroupRequest(
+        *("run", 1, 0, "parallel", members, ModelRef("start"), "", RelayMode.AUTO, False, None, 1.0, 40),
+        reveal=Reveal("exact"),
+    )
+    watch = GroupWatch(context, Progress(), request, manager, Trace(), Updates(spool, LENGTH, 1 << 20))
+    for client in answers:
+        watch(GroupEvent(MemberDone(client, 0, Trained(ModelRef("m"), update=ModelRef(str(client))))))
+    await watch.all_taken()
     return journal
 
 

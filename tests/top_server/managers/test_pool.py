@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fedgsp.channels import Channels, split_address
+from fedgsp.addresses import split_address
+from fedgsp.channels import Channels
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.lifecycle import spawn
 from fedgsp.messages import AttachTo, Failure, FailureCode, RelayMode, RunGroupRequest
@@ -36,7 +37,7 @@ async def pool(
 async def answers(manager: Manager) -> bool:
     answer = await manager.client.run_group(QUESTION, lambda _: None)
     assert isinstance(answer, Failure)
-    return "unknown program 'nonsense'" in answer.detail
+    return "there is no program 'nonsense'" in answer.detail
 
 
 def runs(pid: int) -> bool:

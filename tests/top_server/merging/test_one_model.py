@@ -13,19 +13,18 @@ EVIDENCE = Evidence((0, 1, 2, 3))
 
 
 async def merged(s: Stage, *groups: tuple[tuple[int, ...], float], round_number: int = 1) -> float:
-    merging = s.run.merging
-    await merging.begin(round_number, EVIDENCE)
+    await s.begin(round_number, EVIDENCE)
     for number, (clients, value) in enumerate(groups):
-        assert await merging.take(round_number, await s.trained(clients, value, number)) is None
-    await merging.finish(round_number)
-    return await s.value(merging.of(0))
+        assert await s.take(round_number, await s.trained(clients, value, number)) is None
+    await s.finish(round_number)
+    return await s.value(s.of(0))
 
 
 async def test_everybody_starts_from_the_global_model_which_is_the_initial_one_at_first() -> None:
     async with stage("mean") as s:
-        starts = s.run.merging.start((0, 1))
+        starts = s.start((0, 1))
         assert [(await s.value(held), weight) for held, weight in starts] == [(START, 1.0)]
-        assert INITIAL not in s.run.models
+        assert INITIAL not in s.context.models
 
 
 @pytest.mark.parametrize(("merge", "expected"), [("mean", 2.0), ("weighted-mean", (21 * 1.0 + 12 * 3.0) / 33)])
@@ -51,18 +50,16 @@ async def test_only_the_newest_global_model_is_held_here_and_at_the_manager_none
     async with stage("mean") as s:
         for number, value in enumerate((2.0, 3.0), 1):
             assert await merged(s, ((0,), value), round_number=number) == value
-            assert (len(s.run.store), len(s.made)) == (1, 0)
+            assert (len(s.store), len(s.made)) == (1, 0)
 
 
 async def test_a_group_without_a_model_does_not_count() -> None:
     async with stage("mean") as s:
-        await s.run.merging.begin(1, EVIDENCE)
+        await s.begin(1, EVIDENCE)
         failure = Failure(FailureCode.TASK_RAISED, "no member trained")
-        assert await s.run.merging.take(1, s.outcome("parallel", failure)) == failure
+        assert await s.take(1, s.outcome("parallel", failure)) == failure
         without = s.outcome("parallel", GroupResult(ModelRef(""), 0, 0, 0))
-        assert await s.run.merging.take(1, without) == Failure(
-            FailureCode.NO_SUCH_MODEL, "the group ended without a model"
-        )
-        await s.run.merging.take(1, await s.trained((1,), 5.0))
-        await s.run.merging.finish(1)
-        assert await s.value(s.run.merging.of(3)) == 5.0
+        assert await s.take(1, without) == Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a model")
+        await s.take(1, await s.trained((1,), 5.0))
+        await s.finish(1)
+        assert await s.value(s.of(3)) == 5.0

@@ -14,7 +14,7 @@ SIZES = np.array([30, 10, 60])
 
 
 def weights(name: str, sizes: NDArray[np.int64] = SIZES, **columns: object) -> NDArray[np.float64]:
-    return WEIGHINGS[name](sizes, {column: np.array(values, np.float64) for column, values in columns.items()})
+    return WEIGHINGS[name](sizes, {column: np.array(values, np.float64) for column, values in columns.items()}, {})
 
 
 def test_samples_count_each_sample_alike() -> None:

@@ -14,7 +14,7 @@ import pytest
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
-from top_server import local_run
+from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
 from top_server.pictures.run import draw, gains_over, group_image, groups_by_round, last_partition, panels
 from top_server.record.directory import RunDirectory

@@ -6,9 +6,8 @@ import pytest
 
 from fedgsp.messages import Described, Failure, FailureCode, MemberDone, MemberSkipped
 from tests.support.surveyed import surveyed
+from top_server.groups.lost import AllLostError
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.profiles.base import survey
-from top_server.run import AllLostError
 
 LOST, STALLED = FailureCode.NODE_LOST, FailureCode.STALLED
 
@@ -26,7 +25,7 @@ async def asked(
         done = tuple(MemberDone(client, 0, Described((1, 2))) for client in answered)
         outcome = {"skipped": skipped, "done": done, **({"result": Failure(result, "")} if result else {})}
         surveys.answers["describe"] = lambda task: surveys.outcome(task, **outcome)
-        return await survey(surveys.stage.run, 1, GroupTask(0, "describe", clients))
+        return await surveys.stage.current.ask(1, GroupTask(0, "describe", clients))
 
 
 @pytest.mark.parametrize(("codes", "result"), [((LOST, STALLED, LOST), None), ((), FailureCode.UNREACHABLE)])

@@ -12,7 +12,8 @@ import pytest
 
 from fedgsp.errors import ConfigError, RunError
 from tests.support.measured import matrix, measuring, same, truth
-from top_server.profiles.distances import Distances, read_file
+from top_server.profiles import PROFILES
+from top_server.profiles.distance_file import Recorded, read_file
 
 GOOD: dict[str, Any] = {"clients": [0, 1], "distances": [[0, 0.5], [0.5, 0]]}
 DISTANCES: list[Any] = [
@@ -111,7 +112,7 @@ async def test_clients_that_a_file_does_not_name_are_measured_as_newcomers(
 def test_a_good_file_is_read_both_ways(tmp_path: Path) -> None:
     path = tmp_path / "distances.json"
     path.write_text(json.dumps({"clients": [4, 9], "distances": [[0, -0.5], [-0.5, 0]], "more": 1}))
-    assert Distances.read({"distances": str(path)}).file == str(path)
+    assert PROFILES["distances"].read({"distances": str(path)}).distances.path == str(path)
 
 
 async def test_pairs_that_a_file_does_not_tell_are_not_known_and_its_clients_not_measured(
@@ -119,7 +120,7 @@ async def test_pairs_that_a_file_does_not_tell_are_not_known_and_its_clients_not
 ) -> None:
     path = tmp_path / "kept.json"
     path.write_text(json.dumps({"clients": [0, 1, 2], "distances": [[0, 0.5, 0.5], [0.5, 0, None], [0.5, None, 0]]}))
-    assert read_file(path) == ({(0, 1): 0.5, (1, 0): 0.5, (0, 2): 0.5, (2, 0): 0.5}, {})
+    assert read_file(path) == Recorded(str(path), {(0, 1): 0.5, (1, 0): 0.5, (0, 2): 0.5, (2, 0): 0.5}, {})
     async with measuring(monkeypatch, tmp_path, clients=3, distances=str(path)) as (surveys, profile):
         expected = np.array([[0, 0.5, 0.5], [0.5, 0, np.nan], [0.5, np.nan, 0]])
         assert same(await profile.gather(1), expected)
@@ -187,11 +188,11 @@ def test_a_file_that_holds_no_distances_is_refused_before_anybody_is_waited_for(
     path = tmp_path / "distances.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"option distances: .*distances\.json holds no distances"):
-        Distances.read({"distances": str(path)})
+        PROFILES["distances"].read({"distances": str(path)})
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "missing.json", tmp_path, tmp_path / "binary.json", tmp_path / "binary.json" / "x"):
         with pytest.raises(ConfigError, match="holds no distances"):
-            Distances.read({"distances": str(path)})
+            PROFILES["distances"].read({"distances": str(path)})

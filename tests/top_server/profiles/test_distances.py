@@ -25,7 +25,8 @@ from fedgsp.weights import Weights
 from tests.support.measured import found, lacking, matrix, measuring, same, truth
 from tests.support.surveyed import Surveys
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.profiles.distances import DistanceOptions, Distances
+from top_server.profiles import PROFILES
+from top_server.profiles.options import DistanceOptions
 
 
 def plans(surveys: Surveys) -> list[Discrimination]:
@@ -72,7 +73,7 @@ async def test_options_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_defaults_are_those_of_the_paper_but_for_the_scale() -> None:
-    assert Distances.read({}) == DistanceOptions(False, 0.5, 2000, 1, 32, 0.01, 10, 10, "")
+    assert PROFILES["distances"].read({}) == DistanceOptions("pairwise", 0.5, 2000, 1, 32, 0.01, 10, 10, None)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +90,12 @@ def test_the_defaults_are_those_of_the_paper_but_for_the_scale() -> None:
 )
 def test_an_option_that_cannot_be_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"profile distances: option {name} is '{value}'"):
-        Distances.read({name: value})
+        PROFILES["distances"].read({name: value})
 
 
 def test_an_unknown_option_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match="no option 'colour'; it accepts distance, feature_scale, exchanges"):
-        Distances.read({"colour": "red"})
+    with pytest.raises(ConfigError, match="no option 'colour'; its options are distance, feature_scale, exchanges"):
+        PROFILES["distances"].read({"colour": "red"})
 
 
 @pytest.mark.parametrize(("shared", "networks", "outputs"), [("pairwise", 3, 1), ("shared", 1, 4)])
@@ -226,7 +227,7 @@ async def test_the_number_of_samples_does_not_grow_when_the_smallest_have_left(
         await surveys.join("large", c7=40)
         small = await surveys.join("small", c8=6)
         await profile.gather(1)
-        await surveys.stage.run.membership.leave(small, "it broke")
+        await surveys.stage.context.membership.leave(small, "it broke")
         await surveys.join("late", c9=40)
         await profile.gather(2)
         assert samples(surveys) == [3, 3]
@@ -266,7 +267,7 @@ async def test_a_client_that_comes_back_is_known(tmp_path: Path, monkeypatch: py
     async with measuring(monkeypatch, tmp_path, clients=2) as (surveys, profile):
         node = await surveys.join("flaky", c7=40)
         await profile.gather(1)
-        await surveys.stage.run.membership.leave(node, "it broke")
+        await surveys.stage.context.membership.leave(node, "it broke")
         assert (await profile.gather(2)).clients == (0, 1)
         await surveys.join("flaky", c7=40)
         evidence = await profile.gather(3)

@@ -12,8 +12,8 @@ from fedgsp.errors import RunError
 from fedgsp.messages import FailureCode
 from tests.support.measured import failing, lacking, matrix, measuring, same
 from tests.support.surveyed import Surveys
+from top_server.groups.lost import AllLostError
 from top_server.profiles.distances import MOST_TRIES
-from top_server.run import AllLostError
 
 KINDS = pytest.mark.parametrize("distance", ["pairwise", "shared"])
 

@@ -9,7 +9,6 @@ import pytest
 from fedgsp.messages import MOST_SAMPLES, Described, MemberDone
 from tests.support.recorder import Recorder
 from tests.support.surveyed import surveyed
-from top_server.profiles.histograms import Histograms
 
 
 async def test_who_tells_no_histogram_is_left_out_and_recorded_like_all_who_are(
@@ -20,8 +19,8 @@ async def test_who_tells_no_histogram_is_left_out_and_recorded_like_all_who_are(
     async with surveyed(monkeypatch, len(told)) as surveys:
         done = tuple(MemberDone(client, 0, answer) for client, answer in enumerate(told))
         surveys.answers["describe"] = lambda task: surveys.outcome(task, done=done)
-        evidence = await Histograms(surveys.stage.run).gather(3)
-        events = cast("Recorder", surveys.stage.run.journal).of_kind("client_skipped")
+        evidence = await surveys.stage.profile("histograms").gather(3)
+        events = cast("Recorder", surveys.stage.context.journal).of_kind("client_skipped")
     assert evidence.clients == (0,)
     assert evidence.histograms is not None
     assert evidence.histograms.tolist() == [list(good)]

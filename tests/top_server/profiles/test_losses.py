@@ -11,7 +11,6 @@ from fedgsp.messages import Evaluated, MemberDone
 from tests.support.scripted import model
 from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.profiles.losses import Losses
 
 
 def answering(surveys: Surveys, losses: Mapping[int, Sequence[float]] | None = None) -> None:
@@ -31,7 +30,7 @@ async def test_a_client_without_training_samples_judges_nothing(monkeypatch: pyt
     async with surveyed(monkeypatch, 2, "clusters", {"models": "2"}) as surveys:
         answering(surveys)
         await surveys.join("n1", c7=0)
-        evidence = await Losses(surveys.stage.run).gather(1)
+        evidence = await surveys.stage.profile("losses").gather(1)
     assert evidence.clients == (0, 1)
     assert evidence.matrices["costs"].tolist() == [[0.0, 0.0], [1.0, 1.0]]
 
@@ -40,7 +39,7 @@ async def test_where_no_client_has_training_samples_nobody_judges(monkeypatch: p
     async with surveyed(monkeypatch, 0, "clusters", {"models": "2"}) as surveys:
         answering(surveys)
         await surveys.join("n1", c7=0)
-        evidence = await Losses(surveys.stage.run).gather(1)
+        evidence = await surveys.stage.profile("losses").gather(1)
     assert evidence.clients == ()
     assert evidence.matrices["costs"].shape == (0, 2)
 
@@ -67,7 +66,7 @@ async def test_what_is_told_of_the_choices_is_what_the_grouping_makes_of_them(
     """NaN, and infinite losses, are worst; who has no other is in no group, and counts in no mean."""
     async with surveyed(monkeypatch, 2, "clusters", {"models": "2"}) as surveys:
         answering(surveys, losses)
-        await Losses(surveys.stage.run).gather(1)
+        await surveys.stage.profile("losses").gather(1)
         (told,) = surveys.stage.journal.of_kind("clusters_chosen")
     assert told["clients"].tolist() == chosen
     assert told["train_loss"] == (None if train_loss is None else pytest.approx(train_loss))

@@ -15,7 +15,9 @@ from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held, cluster_slot
+from top_server.profiles import PROFILES
 from top_server.profiles.model_distances import ModelDistances
+from top_server.rounds import gather
 
 #: The client that holds each model, and the model's value.
 Values = dict[int, float]
@@ -28,7 +30,9 @@ async def clustered(
     """Clients of which some hold models; the models of the clusters begin as 0, 1, ..."""
     async with surveyed(monkeypatch, clients, "clusters", {"models": str(models)}, seed=5) as surveys:
         values = dict(own or {})
-        surveys.stage.run.local_models.update({client: Held(ModelRef(f"own {client}"), client) for client in values})
+        surveys.stage.progress.local_models.update(
+            {client: Held(ModelRef(f"own {client}"), client) for client in values}
+        )
 
         def initialise(task: GroupTask) -> GroupOutcome:
             return surveys.outcome(task, result=surveys.made(model(float(task.number))))
@@ -37,7 +41,7 @@ async def clustered(
             ((start, weight),) = task.starts
             cluster = float(start.ref.id.rpartition(" ")[2])
             assert (weight, start.client) == (1.0, None)
-            assert dict(task.own_starts) == {c: surveys.stage.run.local_models[c] for c in task.clients}
+            assert dict(task.own_starts) == {c: surveys.stage.progress.local_models[c] for c in task.clients}
             done = tuple(
                 MemberDone(client, place, Evaluated(0, 0, 0.0, squared_distance=(values[client] - cluster) ** 2))
                 for place, client in enumerate(task.clients)
@@ -46,7 +50,7 @@ async def clustered(
             return surveys.outcome(task, done=done)
 
         surveys.answers.update(initialise=initialise, distance=distance)
-        yield surveys, ModelDistances(surveys.stage.run)
+        yield surveys, surveys.stage.profile("model-distances")
 
 
 def drawn(evidence: Evidence) -> list[int]:
@@ -62,9 +66,9 @@ async def test_models_are_made_once_each_unlike_the_others(monkeypatch: pytest.M
         await profile.gather(1)
         await profile.gather(2)
         assert [(task.program, task.number) for task in surveys.asked] == [("initialise", n) for n in range(3)]
-        run = surveys.stage.run
+        models = surveys.stage.context.models
         for cluster in range(3):
-            assert (await run.models.weights(run.models[cluster_slot(cluster)])).tensors == TENSORS
+            assert models.weights(models[cluster_slot(cluster)]).tensors == TENSORS
 
 
 async def test_clients_that_have_not_trained_draw_a_model_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +91,12 @@ async def test_costs_are_squared_distances_and_clients_keep_what_they_train(monk
 
 async def test_one_whose_model_is_gone_draws_like_one_that_never_had_any(monkeypatch: pytest.MonkeyPatch) -> None:
     async with clustered(monkeypatch, own={1: 2.0, 3: 7.0}) as (surveys, profile):
-        surveys.stage.run.local_models[4] = Held(ModelRef("own 4"), 4)  # which its node lost
-        costs = (await profile.gather(2)).matrices["costs"]
+        surveys.stage.progress.local_models[4] = Held(ModelRef("own 4"), 4)  # which its node lost
+        costs = (await gather(surveys.stage.progress, profile, 2)).matrices["costs"]
         assert costs[[1, 3]].tolist() == [[4, 1, 0], [49, 36, 25]]
         for client in (0, 2, 4):
             assert sorted(costs[client].tolist()) == [0, 1, 1]
-        assert set(surveys.stage.run.local_models) == {1, 3}  # it counts in no centre
+        assert set(surveys.stage.progress.local_models) == {1, 3}  # it counts in no centre
 
 
 async def test_who_is_not_there_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,4 +116,4 @@ async def test_a_draw_does_not_depend_on_who_else_has_a_model(monkeypatch: pytes
 @pytest.mark.parametrize("value", ["0", "x", "-1"])
 def test_a_number_of_models_that_cannot_be_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match=f"option models is '{value}'"):
-        ModelDistances.read({"models": value})
+        PROFILES["model-distances"].read({"models": value})

@@ -49,7 +49,7 @@ async def learning(
             return surveys.outcome(task, done=done, models={client: prior(client) for client in task.clients})
 
         surveys.answers.update(alone=alone, collect=collect)
-        profile = PriorModels(surveys.stage.run)
+        profile = surveys.stage.profile("prior-models")
         yield surveys, profile
         profile.close()
 
@@ -92,17 +92,17 @@ async def test_newcomers_train_from_the_first_model_though_the_global_one_has_mo
 ) -> None:
     async with learning(monkeypatch, tmp_path) as (surveys, profile):
         await profile.gather(1)
-        run = surveys.stage.run
-        await run.merging.take(1, await surveys.stage.trained((0, 1), 5.0))
-        await run.merging.finish(1)
-        assert await surveys.stage.value(run.models[GLOBAL]) == 5.0
+        models = surveys.stage.context.models
+        await surveys.stage.take(1, await surveys.stage.trained((0, 1), 5.0))
+        await surveys.stage.finish(1)
+        assert await surveys.stage.value(models[GLOBAL]) == 5.0
         await surveys.join("late", c7=40)
         evidence = await profile.gather(2)
         assert [task.clients for task in surveys.of("alone")] == [(0, 1, 2), (7,)]
         assert [task.clients for task in surveys.of("collect")] == [(0, 1, 2), (7,)]
         ((held, _),) = surveys.of("alone")[1].starts
         assert held.ref.id == "run/initial"
-        assert await surveys.stage.value(run.models[INITIAL]) == 1.0
+        assert await surveys.stage.value(models[INITIAL]) == 1.0
         assert evidence.matrices["gram"].tolist() == gram_of(0, 1, 2, 7)
 
 
@@ -149,7 +149,7 @@ async def test_inner_products_are_made_again_only_when_others_are_there(
         assert (await profile.gather(2)).matrices["gram"] is first.matrices["gram"]
         node = await surveys.join("late", c7=40)
         assert (await profile.gather(3)).matrices["gram"].tolist() == gram_of(0, 1, 2, 7)
-        await surveys.stage.run.membership.leave(node, "it broke")
+        await surveys.stage.context.membership.leave(node, "it broke")
         evidence = await profile.gather(4)
         assert (evidence.clients, evidence.matrices["gram"].tolist()) == ((0, 1, 2), gram_of(0, 1, 2))
 

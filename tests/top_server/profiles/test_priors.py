@@ -12,7 +12,6 @@ from fedgsp.messages import Evaluated, MemberDone, ModelRef, Trained
 from tests.support.surveyed import Surveys, surveyed
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.profiles.priors import PriorDistances, PriorLosses
 
 Gather = Callable[..., Awaitable[Evidence]]
 
@@ -32,7 +31,7 @@ def answering(surveys: Surveys, judged: Mapping[int, int], failing: Collection[i
     surveys.answers.update({"alone": alone, "evaluate-training": judge, "compare": judge})
 
 
-@pytest.fixture(params=[PriorLosses, PriorDistances])
+@pytest.fixture(params=["prior-losses", "prior-distances"])
 async def gather(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Gather]:
@@ -43,7 +42,7 @@ async def gather(
             round_number: int, judged: Mapping[int, int] | None = None, failing: Collection[int] = ()
         ) -> Evidence:
             answering(surveys, judged or {}, failing)
-            found: Evidence = await request.param(surveys.stage.run).gather(round_number)
+            found: Evidence = await surveys.stage.profile(request.param).gather(round_number)
             return found
 
         yield learn

@@ -11,7 +11,7 @@ from fedgsp.messages import TensorSpec
 from fedgsp.updates import LENGTH_BYTES
 from tests.support.surveyed import surveyed
 from top_server.nodes.membership import Membership
-from top_server.profiles.updates import UpdateProfile, most_bytes
+from top_server.reveals.updates import most_bytes
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ async def test_a_client_whose_model_is_lost_is_a_newcomer_again(
 ) -> None:
     async with surveyed(monkeypatch, 4, "none", run_dir=tmp_path) as surveys:
         surveys.answers["alone"] = surveys.outcome
-        profile = UpdateProfile(surveys.stage.run)
+        profile = surveys.stage.profile("updates")
         try:
             assert (await profile.gather(1)).newcomers == ()
             assert (await profile.gather(2)).newcomers == ()
-            surveys.stage.run.merging.afresh.add(1)
+            surveys.stage.progress.afresh.add(1)
             assert (await profile.gather(3)).newcomers == (1,)
             assert [task.clients for task in surveys.of("alone")] == [(1,)]
-            surveys.stage.run.merging.afresh.clear()
+            surveys.stage.progress.afresh.clear()
             assert (await profile.gather(4)).newcomers == ()
         finally:
             profile.close()
@@ -52,6 +52,6 @@ async def test_updates_without_the_head_of_a_model_of_which_only_that_is_trained
     monkeypatch.setattr(Membership, "tensors", tensors)
     async with surveyed(monkeypatch, 2, "none", {"similarity_of": "shared"}, run_dir=tmp_path) as surveys:
         with pytest.raises(ConfigError, match=r"outside its head is trained.*similarity_of=all"):
-            UpdateProfile(surveys.stage.run)
+            surveys.stage.profile("updates")
     async with surveyed(monkeypatch, 2, "none", {"similarity_of": "all"}, run_dir=tmp_path) as surveys:
-        UpdateProfile(surveys.stage.run).close()
+        surveys.stage.profile("updates").close()

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedgsp.aggregation import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.model_store import ModelStore
 from tests.support.recorder import Recorder
 from tests.support.scripted import model
 from tests.support.staged import Stage, stage
-from top_server.models import Models, client_slot
+from top_server.merging.base import GroupModel
+from top_server.merging.one_model import OneModel
+from top_server.models import Changes, Models, client_slot
 from top_server.nodes.membership import Membership
+from top_server.profiles.options import UpdateOptions
 from top_server.profiles.updates import UpdateProfile
 from top_server.record.directory import RunDirectory
 from top_server.resume import state
@@ -50,44 +55,65 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def with_updates(s: Stage, **options: str) -> UpdateProfile:
-    s.run.options = {**s.run.options, "profile": options}
-    profile = UpdateProfile(s.run)
-    s.run.profile = profile
+    row = dataclasses.replace(s.context.scheme, options={"profile": options})
+    s.context = dataclasses.replace(s.context, scheme=row)
+    profile = s.profile("updates")
+    s.current = profile
     await profile.gather(1)
-    assert s.run.updates is not None
-    for client in s.run.membership.clients:
-        vector = np.arange(s.run.updates.length, dtype=np.float32) * client
-        assert s.run.updates.keep(client, vector) == ""
+    for client in s.context.membership.clients:
+        vector = np.arange(profile.updates.length, dtype=np.float32) * client
+        assert profile.updates.keep(client, vector) == ""
     return profile
 
 
 async def test_a_state_is_saved_and_restored(tmp_path: Path) -> None:
     async with stage("none", run_dir=tmp_path) as before:
         profile = await with_updates(before)
-        before.run.models.put([client_slot(0)], "run/1/0", model(5.0))
-        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+        before.context.models.put([client_slot(0)], "run/1/0", model(5.0))
+        await before.save(tmp_path, 1)
         profile.close()
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with stage("none", run_dir=tmp_path) as after:
-        after.run.profile = UpdateProfile(after.run)
-        await state.restore(after.run, saved)
-        assert await after.value(after.run.merging.of(0)) == 5.0
-        after.run.profile.close()
+        after.current = after.profile("updates")
+        await after.restore(saved)
+        assert await after.value(after.of(0)) == 5.0
+        after.current.close()
 
 
 async def test_a_layer_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage("none", run_dir=tmp_path) as s:
         monkeypatch.setattr(Membership, "tensors", LAYERS)
         profile = await with_updates(s, similarity="layer")
-        whole = s.run.updates
+        whole = profile.updates
         evidence = await profile.gather(2)
-        assert s.run.updates is not whole
+        assert profile.updates is not whole
         (chosen,) = s.journal.of_kind("layer_chosen")
         assert evidence.reveal is not None
         assert evidence.reveal.view == f"layer:{chosen['layer']}"
         assert set(chosen["scores"]) == {"one", "two"}
         profile.close()
+
+
+async def test_a_merge_works_in_a_thread_and_the_loop_puts_its_models_into_slots() -> None:
+    loop, threads = threading.get_ident(), []
+
+    class Noted(OneModel):
+        def fold(self, round_number: int, group: GroupModel) -> Changes:
+            threads.append(threading.get_ident())
+            return super().fold(round_number, group)
+
+        def finish(self, round_number: int) -> Changes:
+            threads.append(threading.get_ident())
+            return super().finish(round_number)
+
+    async with stage("mean") as s:
+        s.merging = Noted(s.merging.settings, partial(Mean, weighted=False))
+        assert await s.take(1, await s.trained((0, 1), 5.0)) is None
+        await s.finish(1)
+        assert await s.value(s.of(0)) == 5.0
+    assert len(threads) == 2
+    assert loop not in threads
 
 
 async def test_who_leaves_while_a_state_is_written_is_in_it(tmp_path: Path) -> None:
@@ -101,16 +127,16 @@ async def test_who_leaves_while_a_state_is_written_is_in_it(tmp_path: Path) -> N
             super().write(folder)
 
     async with stage("none", run_dir=tmp_path) as s:
-        s.run.profile = Slow(s.run)
+        s.current = Slow(s.context, s.progress, s.merging, UpdateOptions())
         async with asyncio.TaskGroup() as group:
-            group.create_task(state.save(s.run, RunDirectory(tmp_path), 1, {}))
+            group.create_task(s.save(tmp_path, 1))
             await asyncio.to_thread(leave.wait, 30)
             for _ in range(3):
-                s.run.membership.note_offence(2)
-            s.run.histograms[9] = (1,)
+                s.context.membership.note_offence(2)
+            s.progress.began[9] = 1
             left.set()
-        assert 2 not in s.run.membership.clients
-        s.run.profile.close()
+        assert 2 not in s.context.membership.clients
+        s.current.close()
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
-    assert (saved.clients, saved.document["histograms"], state.offences(saved)) == ((0, 1, 2, 3), {}, {})
+    assert (saved.clients, saved.document["progress"]["began"], state.offences(saved)) == ((0, 1, 2, 3), {}, {})

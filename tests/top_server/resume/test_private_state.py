@@ -12,10 +12,8 @@ import pytest
 from fedgsp.settings.run import RunConfig
 from tests.support.cluster import play, settings
 from tests.support.staged import stage
-from top_server.profiles import PROFILES
 from top_server.record.directory import RunDirectory, make_state, prepare
 from top_server.record.journal import Event
-from top_server.resume import state
 
 pytestmark = pytest.mark.usefixtures("usual_umask")
 
@@ -60,13 +58,12 @@ def test_a_disk_that_keeps_no_rights_is_told_of_and_does_not_end_the_run(
 
 async def test_clients_updates_are_saved_where_others_cannot_come(tmp_path: Path) -> None:
     async with stage("none", run_dir=tmp_path) as s:
-        s.run.profile = PROFILES["updates"](s.run)
-        assert s.run.updates is not None
-        s.run.updates.keep(1, np.ones(1, np.float32))
+        s.current = s.profile("updates")
+        s.current.updates.keep(1, np.ones(1, np.float32))
         try:
-            await state.save(s.run, RunDirectory(tmp_path), 1, {})
+            await s.save(tmp_path, 1)
         finally:
-            s.run.profile.close()
+            s.current.close()
     assert (tmp_path / "state" / "round-0001" / "update-1.npy").exists()
     assert mode(tmp_path / "state") == 0o700
 

@@ -25,46 +25,45 @@ from top_server.resume import state
 @asynccontextmanager
 async def staged(folder: Path, merge: str, profile: str) -> AsyncIterator[Stage]:
     async with stage(merge, run_dir=folder) as s:
-        s.run.profile = PROFILES[profile](s.run)
+        s.current = s.profile(profile)
         try:
             yield s
         finally:
-            s.run.profile.close()
+            s.current.close()
 
 
 async def test_models_groups_and_what_is_known_are_there_again(tmp_path: Path) -> None:
     at_home = Held(ModelRef("run/3/own", 8, b"d" * 16), 3)
     async with staged(tmp_path, "none", "histograms") as before:
-        before.run.models.put([client_slot(0), client_slot(1)], "run/3/0", model(5.0))
-        before.run.models.point({client_slot(3): at_home})
-        before.run.plan = Plan(((0, 1), (3,)), (2,))
-        before.run.histograms.update({0: (1, 2), 3: (4, 5)})
-        before.run.local_models[3] = at_home
-        before.run.merging.afresh.add(2)
-        before.run.membership.note_offence(1)
-        await state.save(before.run, RunDirectory(tmp_path), 3, {})
+        before.context.models.put([client_slot(0), client_slot(1)], "run/3/0", model(5.0))
+        before.context.models.point({client_slot(3): at_home})
+        before.progress.plan = Plan(((0, 1), (3,)), (2,))
+        before.current.restore({"known": {"0": [1, 2], "3": [4, 5]}})
+        before.progress.local_models[3] = at_home
+        before.progress.afresh.add(2)
+        before.context.membership.note_offence(1)
+        await before.save(tmp_path, 3)
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     assert (saved.round, saved.clients, state.offences(saved)) == (3, (0, 1, 2, 3), {1: 1})
     async with staged(tmp_path, "none", "histograms") as after:
-        await state.restore(after.run, saved)
-        run = after.run
-        assert await after.value(run.merging.of(0)) == 5.0
-        assert run.merging.of(0) == run.merging.of(1)
-        assert run.merging.of(3) == at_home
-        assert await after.value(run.merging.of(2)) == 1.0  # the initial model
-        assert run.plan == Plan(((0, 1), (3,)), (2,))
-        assert run.histograms == {0: (1, 2), 3: (4, 5)}
-        assert run.local_models == {3: at_home}
-        assert run.merging.afresh == {2}
+        await after.restore(saved)
+        assert await after.value(after.of(0)) == 5.0
+        assert after.of(0) == after.of(1)
+        assert after.of(3) == at_home
+        assert await after.value(after.of(2)) == 1.0  # the initial model
+        assert after.progress.plan == Plan(((0, 1), (3,)), (2,))
+        assert after.current.histograms == {0: (1, 2), 3: (4, 5)}
+        assert after.progress.local_models == {3: at_home}
+        assert after.progress.afresh == {2}
 
 
 async def test_a_model_that_is_a_checkpoint_is_not_written_twice(tmp_path: Path) -> None:
     async with staged(tmp_path, "mean", "none") as s:
         file = tmp_path / "round-0001.safetensors"
-        held = s.run.merging.of(0)
-        checkpoint.save(file, s.run.models.held(held).arrays, checkpoint.Origin("run", "fedgsp", 1, 0))
-        await state.save(s.run, RunDirectory(tmp_path), 1, {held.ref.id: file})
+        held = s.of(0)
+        checkpoint.save(file, s.context.models.weights(held).arrays, checkpoint.Origin("run", "fedgsp", 1, 0))
+        await s.save(tmp_path, 1, {held.ref.id: file})
         (linked,) = (tmp_path / "state").glob("*/model-*")
         assert linked.samefile(file)
 
@@ -72,7 +71,7 @@ async def test_a_model_that_is_a_checkpoint_is_not_written_twice(tmp_path: Path)
 async def test_the_last_two_states_stay_and_a_cut_one_does_not_count(tmp_path: Path) -> None:
     async with staged(tmp_path, "mean", "none") as s:
         for number in (1, 2, 3):
-            await state.save(s.run, RunDirectory(tmp_path), number, {})
+            await s.save(tmp_path, number)
         (tmp_path / "state" / ".writing").mkdir()
         folders = sorted((tmp_path / "state").glob("round-*"))
         assert [path.name for path in folders] == ["round-0002", "round-0003"]
@@ -86,7 +85,7 @@ async def test_the_last_two_states_stay_and_a_cut_one_does_not_count(tmp_path: P
 async def test_round_ten_thousand_comes_after_the_one_before_it(tmp_path: Path) -> None:
     async with staged(tmp_path, "mean", "none") as s:
         for number in (9_998, 9_999, 10_000, 10_001):
-            await state.save(s.run, RunDirectory(tmp_path), number, {})
+            await s.save(tmp_path, number)
             saved = state.latest(RunDirectory(tmp_path))
             assert saved is not None
             assert saved.round == number
@@ -99,41 +98,39 @@ def test_without_a_state_there_is_none(tmp_path: Path) -> None:
 
 async def test_chosen_clusters_are_known_again(tmp_path: Path) -> None:
     async with staged(tmp_path, "clusters", "none") as before:
-        before.run.merging.restore({"chosen": {"0": 1, "2": 3}})
-        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+        before.merging.restore({"chosen": {"0": 1, "2": 3}}, {})
+        await before.save(tmp_path, 1)
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with staged(tmp_path, "clusters", "none") as after:
-        await state.restore(after.run, saved)
-        assert after.run.merging.save() == {"chosen": {0: 1, 2: 3}}
+        await after.restore(saved)
+        assert after.merging.state() == ({"chosen": {0: 1, 2: 3}}, {})
 
 
 async def test_updates_give_the_same_inner_products(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(3, 1)).astype(np.float32)
     async with staged(tmp_path, "none", "updates") as before:
-        assert before.run.updates is not None
         for client, vector in enumerate(vectors):
-            assert before.run.updates.keep(client, vector) == ""
-        gram = before.run.updates.spool.gram([0, 1, 2, 3])
-        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+            assert before.current.updates.keep(client, vector) == ""
+        gram = before.current.updates.spool.gram([0, 1, 2, 3])
+        await before.save(tmp_path, 1)
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with staged(tmp_path, "none", "updates") as after:
-        await state.restore(after.run, saved)
-        assert after.run.updates is not None
-        np.testing.assert_array_equal(after.run.updates.spool.gram([0, 1, 2, 3]), gram)
-        assert after.run.updates.rounds == {0: 1, 1: 1, 2: 1}
+        await after.restore(saved)
+        np.testing.assert_array_equal(after.current.updates.spool.gram([0, 1, 2, 3]), gram)
+        assert after.current.updates.rounds == {0: 1, 1: 1, 2: 1}
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 async def test_every_profile_comes_back_as_it_was(tmp_path: Path, profile: str) -> None:
     async with staged(tmp_path, "none", profile) as before:
-        await state.save(before.run, RunDirectory(tmp_path), 1, {})
+        await before.save(tmp_path, 1)
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
     async with staged(tmp_path, "none", profile) as after:
-        await state.restore(after.run, saved)
-        again = after.run.profile.save()
+        await after.restore(saved)
+        again = after.current.save()
         assert json.loads(json.dumps(again)) == saved.document["profile"]
 
 
@@ -146,8 +143,8 @@ async def test_known_distances_are_not_measured_again(tmp_path: Path) -> None:
         "failures": {"2": 1},
     }
     async with staged(tmp_path, "none", "distances") as s:
-        s.run.profile.restore({**known, "spent": [1.5, 7]})
-        assert json.loads(json.dumps(s.run.profile.save())) == {**known, "spent": [1.5, 7]}
+        s.current.restore({**known, "spent": [1.5, 7]})
+        assert json.loads(json.dumps(s.current.save())) == {**known, "spent": [1.5, 7]}
 
 
 def cut(path: Path) -> None:
@@ -160,10 +157,9 @@ async def test_a_damaged_state_is_named_and_the_one_before_is_gone_on_from(
     tmp_path: Path, file: str, damage: Callable[[Path], None]
 ) -> None:
     async with staged(tmp_path, "none", "updates") as before:
-        assert before.run.updates is not None
         for number in (1, 2):
-            before.run.updates.keep(1, np.array([number], np.float32))
-            await state.save(before.run, RunDirectory(tmp_path), number, {})
+            before.current.updates.keep(1, np.array([number], np.float32))
+            await before.save(tmp_path, number)
     damage(tmp_path / "state" / "round-0002" / file)
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
@@ -171,9 +167,8 @@ async def test_a_damaged_state_is_named_and_the_one_before_is_gone_on_from(
     (named,) = saved.damaged
     assert f"round-0002/{file}" in named
     async with staged(tmp_path, "none", "updates") as after:
-        await state.restore(after.run, saved)
-        assert after.run.updates is not None
-        np.testing.assert_array_equal(after.run.updates.spool.gram([1]), [[1.0]])
+        await after.restore(saved)
+        np.testing.assert_array_equal(after.current.updates.spool.gram([1]), [[1.0]])
     damage(tmp_path / "state" / "round-0001" / file)
     with pytest.raises(DataError, match=r"round-0002.*round-0001.*; restore one of these states, or start the run"):
         state.latest(RunDirectory(tmp_path))
@@ -182,13 +177,13 @@ async def test_a_damaged_state_is_named_and_the_one_before_is_gone_on_from(
 async def again(s: Stage, folder: Path) -> None:
     saved = state.latest(RunDirectory(folder))
     assert saved is not None
-    await state.restore(s.run, saved)
+    await s.restore(saved)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "list", "other", "missing", "key"])
 async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     async with staged(tmp_path, "mean", "none") as s:
-        await state.save(s.run, RunDirectory(tmp_path), 1, {})
+        await s.save(tmp_path, 1)
         folder = tmp_path / "state" / "round-0001"
         match damage:
             case "cut":
@@ -213,5 +208,5 @@ async def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
     async with staged(tmp_path / "run", "mean", "none") as s:
         (tmp_path / "run" / "state" / ".writing").write_text("a file where a folder is needed")
         with pytest.raises(RunError, match="cannot be written"):
-            await state.save(s.run, RunDirectory(tmp_path / "run"), 1, {})
-        assert value_of(s.run.models.held(s.run.merging.of(0))) == 1.0
+            await s.save(tmp_path / "run", 1)
+        assert value_of(s.context.models.weights(s.of(0))) == 1.0

@@ -12,9 +12,10 @@ from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, GroupResult, TensorSpec
 from fedgsp.weights import Weights
 from tests.support.recorder import Recorder
+from top_server.groups import initial
 from top_server.groups.run import MOST_TRIES
 from top_server.groups.task import GroupTask
-from top_server.run import Run
+from top_server.progress import Progress
 
 SPECS = (TensorSpec("w", "float32", (2,)),)
 MODEL = Weights.of({"w": np.ones(2)}, SPECS)
@@ -24,29 +25,38 @@ FROZEN = Failure(FailureCode.UNREACHABLE, "ping timeout")
 class Answers:
     """A run whose managers answer the question for the initial model with these, one after the other."""
 
-    tensors = SPECS
-    run_id = "run"
-    config = SimpleNamespace(join_timeout=1.0)
-
     def __init__(self, *taken: Weights | Failure, made: GroupResult | Failure | None = None) -> None:
-        self.journal, self.taken, self.made = Recorder(), list(taken), made or GroupResult(None, 0, 0, 0)
+        self.journal, self.taken = Recorder(), list(taken)
+        self.made = made or GroupResult(None, 0, 0, 0)
         self.tries: list[int] = []
         self.discarded: list[str] = []
         self.kept: dict[str, Weights] = {}
-        self.managers = SimpleNamespace(discard=self.discard)
-        self.models = SimpleNamespace(put=lambda slots, _, weights: self.kept.update({slots[0]: weights}))
         self.nodes = {3: "a", 4: "a", 5: "b", 6: "c", 7: "d"}
         self.asked: list[tuple[int, ...]] = []
-        self.membership = SimpleNamespace(
+
+    @property
+    def context(self) -> Any:
+        async def here(*_: Any) -> bool:
+            return bool(self.nodes)
+
+        membership = SimpleNamespace(
             clients=self.nodes,
             tensors=SPECS,
-            wait_for=self.wait,
+            wait_for=here,
             member=lambda client: SimpleNamespace(node=self.nodes[client]),
         )
+        return SimpleNamespace(
+            tensors=SPECS,
+            config=SimpleNamespace(join_timeout=1.0),
+            membership=membership,
+            journal=self.journal,
+            managers=SimpleNamespace(discard=self.discard),
+            models=SimpleNamespace(put=lambda slots, _, weights: self.kept.update({slots[0]: weights})),
+            handed_on=lambda weights: weights,
+            initial_id=lambda slot: f"run/{slot}",
+        )
 
-    _some_clients, initial_id = Run._some_clients, Run.initial_id
-
-    async def survey(self, _round: int, task: GroupTask, tries: int) -> Any:
+    async def survey(self, _context: Any, _progress: Any, _round: int, task: GroupTask, *, tries: int) -> Any:
         self.tries.append(tries)
         self.asked.append(task.clients)
         return SimpleNamespace(result=self.made, manager=f"m{tries}")
@@ -57,20 +67,16 @@ class Answers:
     async def discard(self, manager: str) -> None:
         self.discarded.append(manager)
 
-    async def wait(self, *_: Any) -> bool:
-        return bool(self.nodes)
-
-    def handed_on(self, weights: Weights) -> Weights:
-        return weights
-
-
-async def make(answers: Answers) -> None:
-    await Run.make_initial(answers, "model", 0)  # type: ignore[arg-type]
+    async def make(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(initial, "survey", self.survey)
+            patch.setattr(initial, "take", self.take)
+            await initial.make_initial(self.context, Progress(), "model")
 
 
 async def test_a_manager_that_does_not_answer_is_replaced() -> None:
     answers = Answers(FROZEN, FROZEN, MODEL)
-    await make(answers)
+    await answers.make()
     assert answers.tries == [0, 1, 2]
     assert answers.discarded == ["m0", "m1"]
     assert answers.kept["model"].arrays["w"].tolist() == [1, 1]
@@ -80,7 +86,7 @@ async def test_a_manager_that_does_not_answer_is_replaced() -> None:
 async def test_lost_nodes_are_waited_for_and_their_manager_stays() -> None:
     lost = Failure(FailureCode.NODE_LOST, "gone")
     answers = Answers(lost, MODEL, made=lost)
-    await make(answers)
+    await answers.make()
     assert answers.tries == [0, 1]
     assert not answers.discarded
     # one of each node, and others than before where there are
@@ -91,7 +97,7 @@ async def test_where_nobody_comes_it_ends() -> None:
     answers = Answers()
     answers.nodes.clear()
     with pytest.raises(RunError, match="no client is there"):
-        await make(answers)
+        await answers.make()
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,6 @@ async def test_where_nobody_comes_it_ends() -> None:
 async def test_it_ends_with_the_reason(failure: Failure, tries: int) -> None:
     answers = Answers(*[failure] * tries)
     with pytest.raises(RunError, match="no node could make the initial model") as caught:
-        await make(answers)
+        await answers.make()
     assert failure.detail in caught.value.what
     assert len(answers.tries) == tries

@@ -1,4 +1,4 @@
-"""Groupings over the wire: a client that asks any server that speaks the contract, and our own server."""
+"""Our own grouping service: it answers with the groupings of this package."""
 
 from __future__ import annotations
 
@@ -11,77 +11,17 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
-from fedgsp.errors import PeerError, UserError
+from fedgsp.channels import SHUTDOWN_GRACE_S, refuse, start_server
+from fedgsp.errors import UserError
 from fedgsp.tls import Tls
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
-from top_server.grouping import GROUPINGS, GroupingRequest, Plan
+from top_server.grouping import GROUPINGS, GroupingRequest
 
-ROWS_BYTES = 1024 * 1024
-ASSIGN_TIMEOUT_S = 600.0
-#: Evidence that our server takes for one question: 20,000 x 20,000 in float64.
+#: How long a question may take to arrive.
+READ_TIMEOUT_S = 600.0
+#: The most bytes of matrices that one question may have: 20,000 x 20,000 in float64.
 MAX_MATRIX_BYTES = 4 * 1024**3
 _DTYPES = ("int64", "float64", "float32")
-
-
-async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request: GroupingRequest) -> Plan:
-    """The plan of the grouping service at `address`; raises PeerError if it has none or a wrong one."""
-    stub = grouping_pb2_grpc.GroupingServiceStub(channel)
-    try:
-        answer = await stub.Assign(_parts(grouping, request), timeout=ASSIGN_TIMEOUT_S)
-    except grpc.aio.AioRpcError as error:
-        if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
-            raise PeerError(
-                f"the grouping service at {address} refused the question: {error.details()}",
-                "change --grouping-option or the scheme",
-            ) from error
-        raise PeerError(
-            f"the grouping service at {address} did not answer: {describe(error)}",
-            "is a grouping service running there?",
-        ) from error
-    if answer is None:  # so gRPC says that it cannot be read
-        raise PeerError(f"the grouping service at {address} answered what cannot be read", "mend that service")
-    groups = tuple(tuple(int(client) for client in group.clients) for group in answer.groups)
-    busy = {client for group in groups for client in group}
-    plan = Plan(groups, tuple(client for client in request.clients if client not in busy))
-    try:
-        plan.check(request)
-    except ValueError as error:
-        raise PeerError(
-            f"the grouping service at {address} answered a wrong plan: {error}", "mend that service"
-        ) from error
-    return plan
-
-
-async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[grouping_pb2.AssignRequest]:
-    matrices: dict[str, NDArray[np.generic]] = dict(request.matrices)
-    if request.histograms is not None:
-        matrices["histograms"] = request.histograms
-    yield grouping_pb2.AssignRequest(
-        question=grouping_pb2.AssignQuestion(
-            grouping=grouping,
-            round=request.round,
-            groups=request.groups,
-            seed=request.seed,
-            clients=request.clients,
-            sizes=request.sizes.tolist(),
-            options=dict(request.options),
-            matrices=[
-                grouping_pb2.MatrixSpec(
-                    name=name, dtype=matrix.dtype.name, rows=matrix.shape[0], columns=matrix.shape[1]
-                )
-                for name, matrix in matrices.items()
-            ],
-            newcomers=request.newcomers,
-            settled=[grouping_pb2.ClientGroup(clients=group) for group in request.settled],
-            learning_rate=request.learning_rate,
-        )
-    )
-    for name, matrix in matrices.items():
-        step = max(1, ROWS_BYTES // max(1, matrix[:1].nbytes))
-        for first in range(0, len(matrix), step):
-            data = np.ascontiguousarray(matrix[first : first + step]).tobytes()
-            yield grouping_pb2.AssignRequest(rows=grouping_pb2.MatrixRows(name=name, data=data))
 
 
 class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
@@ -92,7 +32,7 @@ class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
     ) -> grouping_pb2.AssignResponse:
         """One plan for one question."""
         try:
-            async with asyncio.timeout(ASSIGN_TIMEOUT_S):
+            async with asyncio.timeout(READ_TIMEOUT_S):
                 name, request = await _read(requests)
             if name not in GROUPINGS:
                 raise ValueError(f"unknown grouping {name!r}; this service knows {', '.join(GROUPINGS)}")
@@ -141,7 +81,7 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
 
 
 def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:
-    """Bytes of each matrix; raises ValueError before anything is kept of those that no question may have."""
+    """Bytes of each matrix; raises ValueError, before anything is kept, for a matrix that no question may have."""
     sizes: dict[str, int] = {}
     for spec in question.matrices:
         if spec.dtype not in _DTYPES:
@@ -157,7 +97,7 @@ def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:
 
 
 async def serve(listen: str, tls: Tls | None = None) -> None:
-    """Serves the groupings of this package until stopped; says its address on standard output."""
+    """Serves the groupings of this package until stopped; writes its address to standard output."""
     server, address = await start_server(
         listen,
         [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)],

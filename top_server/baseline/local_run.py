@@ -1,4 +1,4 @@
-"""What every client reaches alone: a run of scheme `independent` with the same settings, made once and used again."""
+"""The local run: a run of scheme `independent` with the same settings, played once and used again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import HostedClient
@@ -47,7 +45,7 @@ _ANOTHER = "give another directory: a local run is made where there is none"
 
 
 def settings(config: RunConfig) -> RunConfig:
-    """Those of the local run that goes with a run."""
+    """The settings of the local run for a run with settings `config`."""
     panels = (PROCESSES, CONNECTIONS)
     processes = [name for name, one in described(RunConfig).items() if one.metadata["panel"] in panels]
     same = {name: getattr(config, name) for name in {*SAME, *processes}}
@@ -61,7 +59,7 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
     """
     assert config.local_run is not None
     directory = RunDirectory(config.local_run)
-    if not os.path.exists(directory.config):  # False too where nothing can be: told by the check
+    if not os.path.exists(directory.config):  # also False for a path that cannot exist, which the check reports
         check_free(directory, "--local-run")
         return None
     try:
@@ -106,7 +104,7 @@ def _cut_off(directory: RunDirectory) -> bool:
 
 
 def set_aside(config: RunConfig) -> None:
-    """Makes way for a local run that is begun again: what there is of the one that was cut off gets another name."""
+    """Renames the directory of a local run that was cut off, so that it can be played from the beginning."""
     assert config.local_run is not None
     directory = RunDirectory(Path(config.local_run).absolute())
     if not directory.config.exists() or not _cut_off(directory):
@@ -131,7 +129,7 @@ def _value(config: RunConfig, name: str) -> Any:
 def tell_left_out(
     config: RunConfig, hosted: Mapping[int, HostedClient], alone: Mapping[int, float], recorder: Recorder
 ) -> None:
-    """Records whose gains will not be told; raises ConfigError if that is everybody's.
+    """Records the clients without a gain; raises ConfigError if no client has one.
 
     Clients without test samples are in neither run.
     """
@@ -144,23 +142,6 @@ def tell_left_out(
     ):
         if left_out:
             recorder.record("gains_not_told", clients=sorted(left_out), reason=reason)
-
-
-def gained(reached: Mapping[int, float], alone: Mapping[int, float]) -> dict[int, float]:
-    """By how much each client is better off than alone; for those in both, ascending."""
-    return {client: reached[client] - alone[client] for client in sorted(reached.keys() & alone.keys())}
-
-
-def gains(reached: Mapping[int, float], alone: Mapping[int, float]) -> tuple[float, float] | None:
-    """IPR, the share of clients that are strictly better off than alone, and RSD, the deviation of their gains.
-
-    Over the clients that are in both; None if there are none. The deviation is that of the population (FedCollab,
-    section 5.5).
-    """
-    differences = np.array(list(gained(reached, alone).values()))
-    if not differences.size:
-        return None
-    return float((differences > 0).mean()), float(differences.std())
 
 
 def check(config: RunConfig) -> None:

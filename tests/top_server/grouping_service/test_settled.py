@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import grpc
@@ -17,7 +18,8 @@ from tests.support.staged import stage
 from top_server.choosing import choose
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest
-from top_server.grouping_service import GroupingServicer, assign
+from top_server.grouping_service.client import assign
+from top_server.grouping_service.servicer import GroupingServicer
 from top_server.rounds import form_teams
 from top_server.schemes import SCHEMES
 from top_server.server import _assign
@@ -93,11 +95,14 @@ async def test_whoever_is_away_for_a_round_is_where_it_would_be_without_a_servic
             row = choose(config)
             plans = []
             async with stage("none", 5, scheme=scheme) as s:
-                s.run.scheme, s.run.assign = row, _assign(row, channels)
-                s.run.options = {**s.run.options, "grouping": {"min_round": "0"} if scheme == "fedcluster" else {}}
+                options = {"grouping": {"min_round": "0"}} if scheme == "fedcluster" else {}
+                assign = _assign(row, channels)
+                s.context = dataclasses.replace(
+                    s.context, scheme=dataclasses.replace(row, options=options), assign=assign
+                )
                 for number, clients in enumerate([(0, 1, 2, 3, 4), (0, 1, 2, 4), (0, 1, 2, 3, 4)], 1):
                     evidence = Evidence((0, 1, 2, 3, 4), pairwise=EVIDENCE[row.grouping]).of(clients)
-                    plans.append((await form_teams(s.run, number, evidence)).plan)
+                    plans.append((await form_teams(s.context, s.progress, number, evidence)).plan)
             found.append((plans, row.continues, row.lasts))
         assert found[0] == found[1]
         assert (3 in {client for group in found[0][0][1].groups for client in group}) == found[0][1]

@@ -1,0 +1,36 @@
+"""Parts of other packages that run on nodes: those that a run needs, and those that a node has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from fedgsp.messages import InstalledPart
+from fedgsp.trainings import TRAININGS
+
+#: The tables of the parts that nodes run. Tasks are compared by their own rules.
+_TABLES = (TRAININGS,)
+
+
+def installed() -> tuple[InstalledPart, ...]:
+    """The parts of other packages that this process could run."""
+    return tuple(
+        InstalledPart(table.kind, name, package) for table in _TABLES for name, package in table.packages().items()
+    )
+
+
+def needed(chosen: Mapping[str, str]) -> tuple[InstalledPart, ...]:
+    """The parts of other packages that nodes need for these choices, name by kind."""
+    packages = [(table.kind, chosen[table.kind], table.packages()) for table in _TABLES]
+    return tuple(InstalledPart(kind, name, found[name]) for kind, name, found in packages if name in found)
+
+
+def lacking(parts: Collection[InstalledPart], has: Collection[InstalledPart]) -> str:
+    """Why a node that has some parts cannot take part in a run that needs others; empty if it can."""
+    for part in parts:
+        if part in has:
+            continue
+        own = [other.package for other in has if (other.kind, other.name) == (part.kind, part.name)]
+        what = f"it has {part.kind} {part.name} of package {own[0]}" if own else f"it lacks {part.kind} {part.name}"
+        remedy = f"run `pip install {part.package.replace(' ', '==')}` on its machine, and start it again"
+        return f"{what}, and the run needs that of package {part.package}: {remedy}"
+    return ""

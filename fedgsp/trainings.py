@@ -1,0 +1,143 @@
+"""Local trainings: how a client trains on its data.
+
+The table is shared by the top server, which names a training, and by nodes, which import its code and with it torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedgsp.errors import ConfigError
+from fedgsp.parts import NoOptions, Part, Parts
+from fedgsp.settings.fields import setting
+
+#: Per-FedAvg halves batches of at least so many samples; it leaves out smaller batches.
+SMALLEST_BATCH = 4
+_HERE = "fedgsp_node.training"
+
+
+def _anything(_options: Any, _learning_rate: float, _batch_size: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(Part):
+    """The declaration of a training; its `code` is a `fedgsp_node.training.base.Algorithm`."""
+
+    #: Whether each client keeps the classifier head that it trained last, and is evaluated with it, although the head
+    #: also travels with the model (HCCT-P as in its authors' release).
+    keeps_head: bool = False
+    #: Whether each client keeps a personal model on its node, and is evaluated with it.
+    keeps_personal: bool = False
+    #: Raises ConfigError for options that do not go with a learning rate and a batch size.
+    check: Callable[[Any, float, int], None] = _anything
+
+
+@dataclass(frozen=True, slots=True)
+class FedProxOptions:
+    """Options of training `fedprox`."""
+
+    mu: float = setting(0.1, "strength of the pull towards the model that came", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneOptions:
+    """Options of training `finetune`."""
+
+    steps: int = setting(2, "steps on the client's own data before a model is evaluated", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PerFedAvgOptions:
+    """Options of training `per-fedavg`."""
+
+    steps: int = setting(1, "steps on the client's own data before a model is evaluated", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class DittoOptions:
+    """Options of training `ditto`."""
+
+    pull: float = setting(1.0, "strength of the pull towards the shared model", name="lambda", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PfedmeOptions:
+    """Options of training `pfedme`."""
+
+    pull: float = setting(1.0, "strength of the pull towards the shared model", name="lambda", least=0)
+    personal_steps: int = setting(5, "steps of the personal model in each batch", least=1)
+    personal_rate: float = setting(0.1, "step size of the personal model", least=0)
+
+
+def _check_pull(training: str, rate: float, strength: float) -> None:
+    if (pull := rate * strength) >= 2:
+        raise ConfigError(
+            f"the step size times the pull of training {training} is {pull:g}: from 2 on it swings ever wider",
+            "lower --learning-rate, or mu, lambda or personal_rate of --training-option",
+        )
+
+
+def _check_fedprox(options: FedProxOptions, learning_rate: float, _: int) -> None:
+    _check_pull("fedprox", learning_rate, options.mu)
+
+
+def _check_ditto(options: DittoOptions, learning_rate: float, _: int) -> None:
+    _check_pull("ditto", learning_rate, options.pull)
+
+
+def _check_pfedme(options: PfedmeOptions, learning_rate: float, _: int) -> None:
+    _check_pull("pfedme", max(learning_rate, options.personal_rate), options.pull)
+
+
+def _check_per_fedavg(_options: PerFedAvgOptions, _learning_rate: float, batch_size: int) -> None:
+    if batch_size < SMALLEST_BATCH:
+        raise ConfigError(
+            f"--batch-size is {batch_size}, and training per-fedavg leaves out batches below {SMALLEST_BATCH}",
+            "give a larger one",
+        )
+
+
+_BUILT_IN = {
+    "sgd": Training(help="plain SGD", code=f"{_HERE}.sgd:SGD", options=NoOptions),
+    "own-head": Training(
+        help="plain SGD; each client is evaluated with the head that it trained last",
+        code=f"{_HERE}.sgd:SGD",
+        keeps_head=True,
+    ),
+    "fedprox": Training(
+        help="SGD with a pull towards the model that came",
+        code=f"{_HERE}.fedprox:FEDPROX",
+        options=FedProxOptions,
+        check=_check_fedprox,
+    ),
+    "finetune": Training(
+        help="SGD; a model is evaluated after some steps on the client's own data",
+        code=f"{_HERE}.finetune:FINETUNE",
+        options=FinetuneOptions,
+    ),
+    "per-fedavg": Training(
+        help="towards a model from which one step on the client's own data leads to a good model",
+        code=f"{_HERE}.per_fedavg:PER_FEDAVG",
+        options=PerFedAvgOptions,
+        check=_check_per_fedavg,
+    ),
+    "pfedme": Training(
+        help="a personal model near the shared model, which moves towards the personal models",
+        code=f"{_HERE}.pfedme:PFEDME",
+        options=PfedmeOptions,
+        keeps_personal=True,
+        check=_check_pfedme,
+    ),
+    "ditto": Training(
+        help="SGD, and beside it a personal model with a pull towards the shared model",
+        code=f"{_HERE}.ditto:DITTO",
+        options=DittoOptions,
+        keeps_personal=True,
+        check=_check_ditto,
+    ),
+}
+
+TRAININGS: Parts[Training] = Parts("training", _BUILT_IN, Training)

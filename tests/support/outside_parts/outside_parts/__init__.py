@@ -1,0 +1,1 @@
+"""One part of each kind for FedGSP, in a package that is installed beside it."""

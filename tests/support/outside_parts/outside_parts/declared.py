@@ -1,0 +1,101 @@
+"""The declarations, which every process may import: no torch, and no code of a part that another process runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgsp.aggregations import Aggregation
+from fedgsp.parts import Part
+from fedgsp.programs import Program
+from fedgsp.settings.fields import setting
+from fedgsp.trainings import Training
+from top_server.grouping.base import Grouping
+from top_server.merging.weighing import Weighing
+
+
+@dataclass(frozen=True, slots=True)
+class BySizeOptions:
+    """Options of grouping `by-size`."""
+
+    members: int = setting(2, "number of clients in each group", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOptions:
+    """Options of profile `sizes`."""
+
+    scale: float = setting(1.0, "factor on the numbers of samples", above=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMeanOptions:
+    """Options of merge `slow-mean`."""
+
+    share: float = setting(0.5, "share of the way to the mean of a round", above=0, most=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerOptions:
+    """Options of weighing `power`."""
+
+    power: float = setting(0.5, "power of the number of samples", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClipOptions:
+    """Options of aggregation `clipped-mean`."""
+
+    most: float = setting(1.0, "largest change of a coordinate", above=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SomeOptions:
+    """Options of program `parallel-some`."""
+
+    members: int = setting(2, "number of members that train, drawn in every round", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedOptions:
+    """Options of training `signed-sgd`."""
+
+    shrink: float = setting(1.0, "factor on the step size from one epoch to the next", above=0, most=1)
+
+
+BY_SIZE = Grouping(
+    help="clients with alike numbers of samples",
+    code="outside_parts.grouping:by_size",
+    options=BySizeOptions,
+    needs={"profile": ("sizes",)},
+)
+BROKEN = Grouping(help="raises an exception", code="outside_parts.grouping:broken")
+SIZES = Part(help="numbers of samples as evidence", code="outside_parts.profile:Sizes", options=SizeOptions)
+SLOW_MEAN = Part(
+    help="one model that moves a share of the way to the mean",
+    code="outside_parts.merge:SlowMean",
+    options=SlowMeanOptions,
+)
+POWER = Weighing(help="a power of the samples", code="outside_parts.weighing:power", options=PowerOptions)
+CLIPPED_MEAN = Aggregation(
+    help="the mean of clipped updates",
+    code="outside_parts.aggregation:ClippedMean",
+    options=ClipOptions,
+    needs_start=True,
+)
+FAILING_MEAN = Aggregation(help="raises an exception", code="outside_parts.aggregation:FailingMean")
+PARALLEL_SOME = Program(
+    help="some members train at once, and their models are averaged",
+    code="outside_parts.program:run",
+    options=SomeOptions,
+    for_schemes=True,
+    trains=True,
+    makes_model=True,
+    aggregates=True,
+    needs_start=True,
+    takes_own_starts=True,
+    needs_training=True,
+)
+SIGNED_SGD = Training(
+    help="SGD with a shrinking step size", code="outside_parts.training:SIGNED_SGD", options=SignedOptions
+)
+FAILING_SGD = Training(help="raises an exception", code="outside_parts.training:FAILING_SGD")

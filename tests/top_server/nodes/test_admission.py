@@ -1,0 +1,148 @@
+"""Which nodes may not join a run, and what each is told to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from fedgsp.messages import PROTOCOL, Failure, FailureCode, Hello, RelayMode, TensorSpec
+from tests.support.hellos import hello
+from tests.support.weights import TENSORS
+from top_server.nodes import admission
+from top_server.nodes.admission import Known, refusal
+
+FIRST = hello(task_options={"seed": "0", "alpha": "1e-1"})
+
+
+def known(*nodes: Hello, **changes: Any) -> Known:
+    """What a run knows that these nodes have joined."""
+    hosts = {hosted.client: node.node for node in nodes for hosted in node.clients}
+    standard = nodes[0] if nodes else None
+    names = {node.node for node in nodes}
+    run = Known("digits", {"partition": "shards"}, RelayMode.AUTO, names, len(hosts), hosts.get, standard)
+    return dataclasses.replace(run, **changes)
+
+
+SECOND = ("n1", (2, 3))
+REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
+    "an older protocol": (hello(*SECOND, protocol=0), FailureCode.WRONG_PROTOCOL, "install the same version"),
+    "a newer protocol": (
+        hello(*SECOND, protocol=PROTOCOL + 1),
+        FailureCode.WRONG_PROTOCOL,
+        "install the same version",
+    ),
+    "half a digest of its task": (
+        hello(*SECOND, task_digest=bytes(16)),
+        FailureCode.WRONG_PROTOCOL,
+        "has 16 bytes, not 32: install the same version",
+    ),
+    "no client": (hello("n1", ()), FailureCode.NO_CLIENTS, "give it --clients"),
+    "the name of another": (hello("n0", (2,)), FailureCode.NAME_TAKEN, "another --name"),
+    "another task": (hello(*SECOND, task="mnist"), FailureCode.WRONG_TASK, "start it with --task digits"),
+    "a client of another": (
+        hello("n1", (2, 1)),
+        FailureCode.CLIENT_TAKEN,
+        "hosted by node 'n0': choose other --clients",
+    ),
+    "a client twice": (hello("n1", (2, 2)), FailureCode.CLIENT_TAKEN, "names client 2 twice: choose other --clients"),
+    "other classes": (
+        hello(*SECOND, num_classes=9),
+        FailureCode.WRONG_TASK,
+        "9 classes, that of node 'n0' 10: give all",
+    ),
+    "another model": (
+        hello(*SECOND, tensors=(TensorSpec("w", "float32", (3, 2)), *TENSORS[1:])),
+        FailureCode.WRONG_SHAPES,
+        "give all nodes the same task options",
+    ),
+    "another option than the first node": (
+        hello(*SECOND, task_options={"seed": "1", "alpha": "0.1"}),
+        FailureCode.WRONG_TASK,
+        "its task has seed=1, that of node 'n0' seed=0: give all the same --task-option, or name seed in",
+    ),
+    "another option than the run": (
+        hello(*SECOND, task_options={"partition": "iid"}),
+        FailureCode.WRONG_TASK,
+        "its task has partition=iid, that of this run partition=shards: give all",
+    ),
+    "no model": (hello(*SECOND, tensors=()), FailureCode.WRONG_SHAPES, "has 0 tensors where 3 are expected"),
+    "no port": (hello(*SECOND, peer_address="host"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
+    "port 0": (hello(*SECOND, peer_address="host:0"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
+    "any host": (hello(*SECOND, peer_address="[::]:80"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_node_is_refused_that_has(name: str) -> None:
+    said, code, remedy = REFUSED[name]
+    failure = refusal(said, known(FIRST))
+    assert failure is not None
+    assert failure.code is code
+    assert remedy in failure.detail
+
+
+def test_a_node_that_is_like_the_first_one_may_join() -> None:
+    assert refusal(FIRST, known()) is None
+    assert refusal(hello(*SECOND, task_options=FIRST.task_options), known(FIRST)) is None
+
+
+def test_options_are_compared_by_value_and_where_both_have_them() -> None:
+    first = hello(task_options={"alpha": "0.10", "validation": "True"})
+    run = known(first, task_options={"data": "/srv/a", "validation": "yes"})
+    for options in ({"alpha": "1e-1", "validation": "True", "seed": "4"}, {"validation": "yes"}, {}):
+        assert refusal(hello(*SECOND, task_options=options), run) is None
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        TensorSpec("w", "object", (1,)),
+        TensorSpec("w", "float32", (2**62, 2**62)),
+        TensorSpec("w", "float32", (1,) * 65),
+    ],
+)
+def test_the_first_node_may_not_bring_a_model_that_nobody_could_hold(tensor: TensorSpec) -> None:
+    failure = refusal(hello(tensors=(tensor,)), known())
+    assert failure is not None
+    assert failure.code is FailureCode.WRONG_SHAPES
+    assert "change the model of its task" in failure.detail
+
+
+def test_a_node_that_nobody_can_dial_is_refused_only_where_peers_must() -> None:
+    failure = refusal(hello(peer_address=""), known(relay=RelayMode.DIRECT))
+    assert failure is not None
+    assert failure.code is FailureCode.CANNOT_BE_DIALLED
+    assert "--peer-listen" in failure.detail
+    for relay in (RelayMode.AUTO, RelayMode.MANAGER):
+        assert refusal(hello(peer_address=""), known(relay=relay)) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "too_many", "fits", "reason"),
+    [
+        ("MOST_NODES", 1, (2,), None, "1 nodes are there"),
+        ("MOST_CLIENTS_OF_NODE", 2, (2, 3, 4), (2, 3), "it hosts 3 clients"),
+        ("MOST_CLIENTS", 4, (2, 3, 4), (2, 3), "there would be 5 clients"),
+    ],
+)
+def test_no_more_are_admitted_than_a_run_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    most: int,
+    too_many: tuple[int, ...],
+    fits: tuple[int, ...] | None,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(admission, limit, most)
+    failure = refusal(hello("n1", too_many), known(hello()))
+    assert failure is not None
+    assert failure.code is FailureCode.TOO_MANY
+    assert reason in failure.detail
+    assert refusal(hello("n1", fits or too_many), known(hello()) if fits else known()) is None
+
+
+def test_after_the_end_of_a_run_that_is_the_reason_whatever_else_is_wrong() -> None:
+    failure = refusal(hello("n1", (), protocol=0), known(FIRST, over=True))
+    assert failure == Failure(FailureCode.RUN_OVER, "the run is over: join the next one")

@@ -1,0 +1,1 @@
+"""The local run: what every client reaches when all clients train alone, for comparison."""

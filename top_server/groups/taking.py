@@ -1,0 +1,64 @@
+"""Models on their way from a group manager into this process."""
+
+from __future__ import annotations
+
+from fedgsp.messages import Failure, FailureCode, Results, TensorSpec, Trained
+from fedgsp.programs import PROGRAMS
+from fedgsp.weights import Weights, total_bytes
+from top_server.groups.task import GroupOutcome
+from top_server.managers.pool import Manager
+from top_server.merging.base import GroupModel, MemberModel, Merging
+from top_server.models import Held
+from top_server.progress import Progress
+from top_server.run import RunContext
+
+
+async def take(context: RunContext, outcome: GroupOutcome, tensors: tuple[TensorSpec, ...] = ()) -> Weights | Failure:
+    """The model of a group; `tensors` are given if it is not a model that travels in this run."""
+    if isinstance(outcome.result, Failure):
+        return outcome.result
+    if outcome.result.ref is None or not outcome.result.ref.id:
+        return Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a model")
+    return await take_model(context, outcome.manager, outcome.result.ref.id, tensors)
+
+
+async def take_model(
+    context: RunContext, manager: Manager, model_id: str, tensors: tuple[TensorSpec, ...] = ()
+) -> Weights | Failure:
+    """A model that a manager holds for this process."""
+    expected = tensors or context.tensors
+    return await manager.client.take(model_id, expected, total_bytes(expected))
+
+
+async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel | Failure:
+    """The result of a group as merges read it, with the weights that must come here; a Failure if there is no result.
+
+    If the members trained alone, their models were collected while the group ran, or stay on their nodes.
+    """
+    weights = await take(context, outcome) if PROGRAMS[outcome.task.program].makes_model else None
+    if isinstance(weights, Failure):
+        return weights
+    failures = [outcome.result] if isinstance(outcome.result, Failure) else []
+    members = {}
+    for done in sorted(outcome.done, key=lambda done: done.client):
+        if not isinstance(done.result, Trained) or done.result.ref is None:
+            continue
+        own = outcome.models[done.client] if outcome.task.results is Results.COLLECTED else None
+        if isinstance(own, Failure):
+            failures.append(own)
+        else:
+            members[done.client] = MemberModel(Held(done.result.ref, done.client), done.result.samples, own)
+    if failures and not members:
+        return failures[-1]
+    task, samples = outcome.task, outcome.samples
+    return GroupModel(task.number, task.clients, frozenset(outcome.took_part), samples, weights, members)
+
+
+def note_lost(context: RunContext, progress: Progress, merging: Merging, outcome: GroupOutcome) -> None:
+    """Forgets the models that a group was to use and that no longer exist; their clients start afresh."""
+    if not (gone := outcome.gone):
+        return
+    for client, slot in merging.lose(gone, context.models.slots).items():
+        context.models.drop(slot)
+        progress.afresh.add(client)
+        context.journal.record("model_lost", client=client, reason=str(gone[client]))

@@ -1,0 +1,158 @@
+"""Whether a node may join a run: pure checks of its hello against what the run knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from fedgsp import on_nodes
+from fedgsp.addresses import is_wildcard, split_address
+from fedgsp.errors import ConfigError
+from fedgsp.messages import (
+    MOST_CLIENT,
+    MOST_CLIENTS_OF_NODE,
+    MOST_SAMPLES,
+    PROTOCOL,
+    TASK_DIGEST_BYTES,
+    Failure,
+    FailureCode,
+    Hello,
+    InstalledPart,
+    RelayMode,
+)
+from fedgsp.options import same
+from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
+
+#: The most nodes of a run. A node keeps a connection open, which takes about 70 KiB and a file descriptor here.
+MOST_NODES = 20_000
+#: The most clients of a run. Each round goes through all clients several times, at some microseconds each.
+MOST_CLIENTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a run knows when a node asks to join."""
+
+    task: str
+    #: The task options that the run was started with.
+    task_options: Mapping[str, str]
+    relay: RelayMode
+    #: The names of the nodes that are part of the run.
+    nodes: Collection[str]
+    #: The number of their clients.
+    clients: int
+    #: Client -> the name of its node; None if no node hosts it.
+    host_of: Callable[[int], str | None]
+    #: The hello of the first node, to which all others must be alike; None if there was no node.
+    standard: Hello | None
+    #: Whether the run is over.
+    over: bool = False
+    #: The parts of other packages that every node must have.
+    needed: Collection[InstalledPart] = ()
+
+
+def refusal(hello: Hello, known: Known) -> Failure | None:
+    """The first reason why a node may not join; None if it may."""
+    checks = (_identity, _address, _parts, _size, _clients, _options, _model)
+    return next((failure for check in checks for failure in check(hello, known)), None)
+
+
+def _identity(hello: Hello, known: Known) -> Iterator[Failure]:
+    if known.over:
+        yield Failure(FailureCode.RUN_OVER, "the run is over: join the next one")
+    if hello.protocol != PROTOCOL:
+        detail = f"it speaks protocol {hello.protocol}, this server {PROTOCOL}: install the same version of fedgsp"
+        yield Failure(FailureCode.WRONG_PROTOCOL, detail)
+    if len(hello.task_digest) not in (0, TASK_DIGEST_BYTES):
+        detail = f"the digest of its task has {len(hello.task_digest)} bytes, not {TASK_DIGEST_BYTES}"
+        yield Failure(FailureCode.WRONG_PROTOCOL, f"{detail}: install the same version of fedgsp")
+    if not hello.clients:
+        yield Failure(FailureCode.NO_CLIENTS, "it hosts no client: give it --clients")
+    if hello.node in known.nodes:
+        detail = f"a node named {hello.node!r} is already part of the run: give this one another --name"
+        yield Failure(FailureCode.NAME_TAKEN, detail)
+    if hello.task != known.task:
+        detail = f"it has task {hello.task!r}, the run is for {known.task!r}: start it with --task {known.task}"
+        yield Failure(FailureCode.WRONG_TASK, detail)
+
+
+def _address(hello: Hello, known: Known) -> Iterator[Failure]:
+    if known.relay is RelayMode.DIRECT and not hello.peer_address:
+        detail = "the run relays directly, and its peers cannot dial it: start it with --peer-listen"
+        yield Failure(FailureCode.CANNOT_BE_DIALLED, detail)
+    if hello.peer_address and not _can_be_dialled(hello.peer_address):
+        detail = f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen"
+        yield Failure(FailureCode.CANNOT_BE_DIALLED, detail)
+
+
+def _parts(hello: Hello, known: Known) -> Iterator[Failure]:
+    if detail := on_nodes.lacking(known.needed, hello.parts):
+        yield Failure(FailureCode.MISSING_PART, detail)
+
+
+def _size(hello: Hello, known: Known) -> Iterator[Failure]:
+    own, together = len(hello.clients), known.clients + len(hello.clients)
+    if len(known.nodes) >= MOST_NODES:
+        detail = f"{MOST_NODES:,} nodes are there, and more a run cannot have: host more clients on each"
+        yield Failure(FailureCode.TOO_MANY, detail)
+    if own > MOST_CLIENTS_OF_NODE:
+        detail = f"it hosts {own:,} clients, a node can have {MOST_CLIENTS_OF_NODE:,}: start more nodes"
+        yield Failure(FailureCode.TOO_MANY, detail)
+    if together > MOST_CLIENTS:
+        detail = f"with it there would be {together:,} clients, a run can have {MOST_CLIENTS:,}: host fewer"
+        yield Failure(FailureCode.TOO_MANY, detail)
+
+
+def _clients(hello: Hello, known: Known) -> Iterator[Failure]:
+    own: set[int] = set()
+    for hosted in hello.clients:
+        if hosted.client in own:
+            detail = f"it names client {hosted.client} twice: choose other --clients"
+            yield Failure(FailureCode.CLIENT_TAKEN, detail)
+        own.add(hosted.client)
+        if hosted.client > MOST_CLIENT:
+            yield Failure(FailureCode.WRONG_TASK, f"it names client {hosted.client}: ids end at {MOST_CLIENT}")
+        if max(hosted.train_samples, hosted.test_samples) > MOST_SAMPLES:
+            detail = f"client {hosted.client} cannot have more than {MOST_SAMPLES} samples: mend its task"
+            yield Failure(FailureCode.WRONG_TASK, detail)
+        if (owner := known.host_of(hosted.client)) is not None:
+            detail = f"client {hosted.client} is already hosted by node {owner!r}: choose other --clients"
+            yield Failure(FailureCode.CLIENT_TAKEN, detail)
+
+
+def _options(hello: Hello, known: Known) -> Iterator[Failure]:
+    theirs = [("this run", known.task_options)]
+    if known.standard is not None:
+        theirs.append((f"node {known.standard.node!r}", known.standard.task_options))
+    for whose, options in theirs:
+        for key in sorted(hello.task_options.keys() & options.keys()):
+            own, other = hello.task_options[key], options[key]
+            if not same(own, other):
+                detail = f"its task has {key}={own}, that of {whose} {key}={other}"
+                remedy = f"give all the same --task-option, or name {key} in the task's local_options"
+                yield Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}")
+
+
+def _model(hello: Hello, known: Known) -> Iterator[Failure]:
+    first, remedy = known.standard, "give all nodes the same task options"
+    try:
+        if first is None:
+            total_bytes(hello.tensors)
+            return
+        if hello.num_classes != first.num_classes:
+            detail = f"its task has {hello.num_classes} classes, that of node {first.node!r} {first.num_classes}"
+            yield Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}")
+        check_same_tensors(hello.tensors, first.tensors, f"the model of node {hello.node!r}")
+    except WeightsError as error:
+        if first is None:
+            yield Failure(error.failure.code, f"{error.failure.detail}: change the model of its task")
+        else:
+            yield Failure(FailureCode.WRONG_SHAPES, f"{error.failure.detail} by node {first.node!r}: {remedy}")
+
+
+def _can_be_dialled(address: str) -> bool:
+    try:
+        host, port = split_address(address)
+    except ConfigError:
+        return False
+    return port > 0 and not is_wildcard(host)

@@ -1,0 +1,145 @@
+"""Decides who trains with whom in a round, by pure functions that also return the reason in words.
+
+A grouping may be asked of another process, so that the decision has three steps: `ask` says whether the clients are
+grouped anew, and with which request; the caller has the request answered; `form` combines the answer with the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedgsp.errors import RunError
+from fedgsp.settings.run import RunConfig
+from top_server.evidence import Evidence
+from top_server.grouping import GroupingRequest, Plan
+from top_server.grouping.growth import group_count
+from top_server.grouping.latecomers import with_absent, with_latecomers
+from top_server.grouping.request import listed
+from top_server.grouping.sampling import sample
+from top_server.schemes import Scheme
+
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The state that earlier rounds have left."""
+
+    #: The groups of the last round; None before the first one.
+    plan: Plan | None = None
+    #: Clients of the first plan whose models are intact.
+    first_clients: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """The first step of the decision."""
+
+    #: The clients that can be placed: all that evidence is about, or a sample of them.
+    clients: tuple[int, ...]
+    #: The request to the grouping; None if the groups of the last round stay.
+    request: GroupingRequest | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Teams:
+    """All groups, and the groups that train in this round."""
+
+    plan: Plan
+    sampled: tuple[Group, ...]
+    reason: str = ""
+    #: Clients of the first plan whose models are intact.
+    first_clients: frozenset[int] = frozenset()
+    #: Latecomers that were put into a group of the last round -> the index of that group.
+    placed: Mapping[int, int] = field(default_factory=dict)
+
+
+def ask(
+    config: RunConfig,
+    scheme: Scheme,
+    options: Mapping[str, str],
+    number: int,
+    before: Before,
+    evidence: Evidence,
+    sizes: Mapping[int, int],
+    rng: np.random.Generator,
+) -> Question:
+    """Whether the clients are grouped anew in round `number`, and with which request.
+
+    `options` are those of the grouping, `sizes` the training samples of the present clients. `rng` draws the clients
+    where a scheme samples these. Raises RunError if there is evidence about nobody.
+    """
+    if not evidence.clients:
+        raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
+    wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(evidence.clients))
+    if scheme.sampling == "clients":
+        evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
+    plan, clients = before.plan, evidence.clients
+    if plan is None:
+        reason = "clients are grouped for the first time"
+    elif scheme.regroup == "always":
+        reason = "clients are grouped anew in every round"
+    elif scheme.regroup == "arrivals" and evidence.newcomers:
+        reason = f"these clients are newcomers: {listed(evidence.newcomers)}"
+    elif scheme.regroup == "arrivals" and not plan.names(clients):
+        reason = "clients are present that have no group"
+    else:
+        return Question(clients, None, "the groups of the last round stay")
+    request = GroupingRequest(
+        round=number,
+        groups=wanted,
+        seed=config.seed,
+        clients=clients,
+        # A client may leave after it gave evidence; the manager of its group is told so later.
+        sizes=np.array([sizes.get(client, 0) for client in clients], np.int64),
+        histograms=evidence.histograms,
+        matrices=evidence.matrices,
+        options=options,
+        newcomers=evidence.newcomers,
+        settled=plan.among(set(clients) - set(evidence.newcomers)) if plan is not None else (),
+        learning_rate=config.learning_rate_in(number - 1),
+    )
+    return Question(clients, request, reason)
+
+
+def form(
+    config: RunConfig,
+    scheme: Scheme,
+    before: Before,
+    question: Question,
+    answer: Plan | None,
+    present: Collection[int],
+    rng: np.random.Generator,
+) -> Teams:
+    """The groups of a round, and the groups that train.
+
+    `answer` is the answer to the request of the question, None if there is no request. `rng` draws the groups where a
+    scheme samples these.
+    """
+    reasons = [question.reason]
+    placed: dict[int, int] = {}
+    if answer is not None:
+        plan = with_absent(answer, before.plan) if before.plan is not None and scheme.continues else answer
+    else:
+        assert before.plan is not None
+        plan, placed = with_latecomers(before.plan, question.clients)
+    if placed:
+        reasons.append(f"latecomers join the smallest groups: {listed(placed)}")
+    first = before.first_clients
+    if scheme.after_arrivals == "joined" and before.plan is None:
+        first = first.union(question.clients)
+    sampled = plan.groups
+    if scheme.sampling == "groups":
+        sampled = sample(sampled, config.sampling_rate, rng)
+        reasons.append(f"{len(sampled)} of {len(plan.groups)} groups are drawn")
+    if scheme.after_arrivals == "joined":
+        joined = set(present) - first
+        changed = tuple(group for group in sampled if joined.intersection(group))
+        if changed and len(changed) < len(sampled):
+            reasons.append("only groups train that a client joined or whose models were lost")
+        sampled = changed or sampled
+    return Teams(plan, sampled, "; ".join(reasons), first, placed)
