@@ -32,13 +32,17 @@ store does). A record without anything left to do is removed, so that a long rel
 
 from __future__ import annotations
 
-from asyncio import Task
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from fedgsp.messages import Member, RunGroupRequest, Source
-from group_manager.members import Ticket
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from group_manager.members import Ticket
 
 
 class Origin(Enum):
