@@ -43,7 +43,7 @@ class OwnModels:
 
     def save(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
         """Puts the result of a training on disk, beside the older one; raises OrderError."""
-        if not self._personal.lasting:
+        if self._personal.directory is None:
             return
         try:
             if self._ids.get(client, [])[-1:] == self._older(client, start_id, model_id) != []:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedgsp.errors import DataError, not_written
 Arrays = Mapping[str, NDArray[Any]]
 
 #: Purposes, which are also parts of file names.
-HEAD, MODEL, PREVIOUS, PERSONAL_MODEL = "head", "model", "previous-model", "personal-model"
+HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
 _BEFORE = "-before"
 
 
@@ -43,9 +43,9 @@ class PersonalState:
                 ) from None
 
     @property
-    def lasting(self) -> bool:
-        """Whether what is kept outlives the process."""
-        return self._directory is not None
+    def directory(self) -> Path | None:
+        """The state directory; None if nothing outlives the process."""
+        return self._directory
 
     def open(self, run_id: str) -> None:
         """Turns to a run: what belongs to another one stays on disk, but is not used."""
@@ -88,6 +88,14 @@ class PersonalState:
         path = self._path(client, purpose)
         return _read(path) if path is not None and path.exists() else None
 
+    def label(self, client: int, purpose: str) -> str | None:
+        """The label of what is on disk, or None; DataError if it is damaged. Reads no tensor."""
+        path = self._path(client, purpose)
+        if path is None or not path.exists():
+            return None
+        with _opened(path) as file:
+            return str((file.metadata() or {}).get("label", ""))
+
     def save(self, client: int, purpose: str, arrays: Arrays, label: str) -> None:
         """Keeps tensors on disk only, if there is a directory; RunError if the disk does not take them."""
         path = self._path(client, purpose)
@@ -109,10 +117,16 @@ class PersonalState:
 
 
 def _read(path: Path) -> tuple[str, Arrays]:
+    with _opened(path) as file:
+        label = (file.metadata() or {}).get("label", "")
+        return label, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            label = (file.metadata() or {}).get("label", "")
-            return label, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            yield file
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}", "restore it, or remove it to start afresh") from None
 

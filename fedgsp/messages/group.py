@@ -13,6 +13,7 @@ from fedgsp.messages.order import (
     Discriminated,
     DiscriminatorSettings,
     Evaluated,
+    OutgoingStep,
     Reveal,
     Trained,
     TrainingSettings,
@@ -94,6 +95,8 @@ class RunGroupRequest:
     serial: int = 0
     #: Lengths of updates of earlier rounds, from which the median for `most_update_ratio` is taken.
     update_lengths: tuple[float, ...] = ()
+    #: What nodes do to a trained model before it leaves them, in this order.
+    outgoing: tuple[OutgoingStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from top_server.groups.task import GroupOutcome, GroupTask, Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers.pool import Manager
 from top_server.models import Held
+from top_server.outgoing import outgoing_steps
 
 if TYPE_CHECKING:
     from top_server.run import Run
@@ -158,4 +159,5 @@ def _request(
         most_update_ratio=(config.update_norm_limit or 0.0) if merged else 0.0,
         serial=next(run.serials),
         update_lengths=tuple(run.update_lengths) if config.update_norm_limit else (),
+        outgoing=outgoing_steps(config, run.scheme),
     )
