@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable
 
 from fedgsp.errors import UserError
@@ -19,6 +20,8 @@ from fedgsp_node.outgoing.steps import Published, Steps
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.promises import promised, publish
 from fedgsp_node.slot import Slot
+
+logger = logging.getLogger(__name__)
 
 #: Uploads a model to the manager that waits for it: id, weights, and the manager's machine if it is known.
 Uploader = Callable[[str, Weights, str], Awaitable[None]]
@@ -58,6 +61,8 @@ class Trainer:
                     found = await asyncio.to_thread(make)
                 else:  # in the slot, which finishes what it began: nobody draws while a result is being written
                     found = await self._slot.run(lambda _: self._once.publish(client, key, work, make))
+            else:
+                logger.info("round=%d client=%d gets its published result again", key.round, client)
             report = found.report
             if found.update is not None:
                 self._store.put(update_of(work.produces), found.update)

@@ -19,6 +19,7 @@ from top_server.grouping.options import client_of
 from top_server.merging import MERGE_OPTIONS, MERGES
 from top_server.merging.soft_clusters import SoftClusters
 from top_server.merging.trimming import TRIM_OPTIONS, TRIMMED, read_trim
+from top_server.outgoing import UserSteps, check_outgoing
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 
@@ -31,6 +32,7 @@ NAMES: Names = {
     "training": TRAININGS,
     "aggregation": AGGREGATIONS,
     "merge": MERGES,
+    "outgoing": UserSteps(),
 }
 
 #: What a choice needs of another: column, value, other column, its values. What is neither here nor in the tables of
@@ -166,6 +168,7 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
     """Refuses what --grouping-option cannot say before anybody waits for nodes."""
     given = options(config, scheme)
     chosen = PROFILES[scheme.profile].read(given["profile"])
+    check_outgoing(config, scheme, chosen)
     if scheme.merge == "soft-clusters" and SoftClusters.read(given["merge"]) > (models := chosen.models):
         raise ConfigError(f"option soft is {given['merge'].get('soft', 2)}, and there are {models} models", "lower it")
     for kind, trims in (("merge", scheme.merge == TRIMMED), ("aggregation", AGGREGATIONS[scheme.aggregation].trims)):

@@ -67,7 +67,8 @@ class Described:
     name: str
     #: As Python code names it.
     field: str
-    #: bool, int, float, str, Path, dict, or a class with a class method `parse(texts)` for options of single clients.
+    #: bool, int, float, str, Path, dict, tuple (of texts), or a class with a class method `parse(texts)` for options
+    #: of single clients.
     type: Any
     #: Whether None is a value: the setting was not given, or there is no limit.
     optional: bool
