@@ -1,4 +1,4 @@
-"""Carries out orders: fetch, train, keep, report."""
+"""Carries out the orders of group managers: one method per kind of order, except training, which has a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fedgsp_node.trainer import Trainer, Uploader
 
 
 class Worker:
-    """Does what managers order, with the clients, the store and the training slot of one node."""
+    """Carries out orders with the clients, the model store and the training slot of one node."""
 
     def __init__(self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot) -> None:
         self._clients = clients
@@ -55,22 +55,22 @@ class Worker:
         self._trainer = Trainer(clients, store, fetcher, slot, self._own)
 
     def open(self, run_id: str) -> None:
-        """Turns to a run: nothing of the last one is used, and what was kept on disk for this one is there again."""
+        """Switches to a run: forgets the models of the last run, and reads the models of this run from disk."""
         self._clients.personal.open(run_id)
         self._discriminating.forget()
         self._own.reopen(hosted.client for hosted in self._clients.hosted)
 
     @property
     def mark(self) -> int:
-        """Grows while anything moves here: a batch was trained, or a chunk came or went."""
+        """A counter of progress: trained batches, received chunks and sent chunks."""
         return self._slot.mark + self._fetcher.mark + self._chunks_gone
 
     def chunk_went(self) -> None:
-        """A part of a model was handed to the manager that asked for it."""
+        """Counts a chunk that was sent to a manager."""
         self._chunks_gone += 1
 
     async def carry_out(self, order: Order, upload: Uploader) -> Result | Recalled | None:
-        """The order's result; raises OrderError or WeightsError with the reason if there is none."""
+        """The result of an order, None for orders without one; raises OrderError or WeightsError with the reason."""
         match order.work:
             case Train():
                 return await self._trainer.carry_out(order, order.work, upload, self._discriminating.forget)
@@ -143,9 +143,9 @@ class Worker:
 
 
 def _squared_distance(some: Weights, other: Weights) -> float:
-    """Sum of squared differences over what is trained; tensors that only one of them has do not count.
+    """Sum of squared differences over the trainable tensors that both models have.
 
-    Raises WeightsError for models whose tensors differ in shape.
+    Raises WeightsError if a tensor has different shapes in the two models.
     """
     for spec in trainable(some.tensors):
         theirs = other.arrays.get(spec.name)
