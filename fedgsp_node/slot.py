@@ -20,7 +20,7 @@ REST_AFTER_S = 2.0
 
 
 class Slot:
-    """Runs calls in the order of arrival. Invariant: at most one call runs, and its caller waits until it has ended."""
+    """Runs calls in the order of arrival. Invariant: at most one call runs, and its caller waits for its end."""
 
     def __init__(self) -> None:
         self._free = asyncio.Lock()

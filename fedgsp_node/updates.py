@@ -1,7 +1,8 @@
 """The update of one client, g = (w_start - w_after) / lr, and the views of it that the client reveals (HCCT, eq. 5).
 
 g consists of the trainable floating-point tensors, flattened, in the order of the model. Buffers of batch
-normalisation are not parameters. Views are computed from g rounded to float32. Decision 0007 in docs/decisions explains sketches.
+normalisation are not parameters. Views are computed from g rounded to float32. Decision 0007 in docs/decisions
+explains sketches.
 """
 
 from __future__ import annotations

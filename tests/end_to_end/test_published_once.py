@@ -12,12 +12,12 @@ from signal import SIGKILL
 from typing import Any
 
 import pytest
-from support.cluster import nodes, play, settings
-from support.outgoing_steps import DRAWS, forget, install
-from support.processes import assert_gone, running, top_server
 
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
+from tests.support.cluster import nodes, play, settings
+from tests.support.outgoing_steps import DRAWS, forget, install
+from tests.support.processes import assert_gone, running, top_server
 from top_server.record.journal import Event
 
 NOISY: dict[str, Any] = {"outgoing": ("clip", "noise"), "outgoing_option": {"clip.norm": "5", "noise.scale": "0.001"}}

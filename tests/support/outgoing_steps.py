@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import fedgsp.parts
 from fedgsp.outgoing import Step
@@ -32,14 +33,23 @@ class NoiseOptions:
     scale: float = setting(0.01, "standard deviation of the noise", least=0)
 
 
+def differences(start: Weights, after: Weights) -> dict[str, NDArray[np.float64]]:
+    """The trainable part of an update, by tensor."""
+    return {
+        spec.name: after.arrays[spec.name].astype(np.float64) - start.arrays[spec.name].astype(np.float64)
+        for spec in trainable(start.tensors)
+    }
+
+
 def clip(outgoing: Outgoing, options: ClipOptions) -> Weights:
     """Scales the update down to a length of at most `norm`."""
     assert outgoing.start is not None
-    result, names = outgoing.model.to_change(), [spec.name for spec in trainable(outgoing.model.tensors)]
-    update = {name: result.arrays[name] - outgoing.start.arrays[name] for name in names}
-    length = np.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in update.values()))
-    for name in names:
-        result.arrays[name][...] = outgoing.start.arrays[name] + update[name] * min(1.0, options.norm / length)
+    result = outgoing.model.to_change()
+    update = differences(outgoing.start, result)
+    length = np.sqrt(sum(np.sum(np.square(array)) for array in update.values()))
+    for name, array in update.items():
+        before = outgoing.start.arrays[name].astype(np.float64)
+        result.arrays[name][...] = before + array * min(1.0, options.norm / length)
     return result
 
 
@@ -61,7 +71,8 @@ def mask(outgoing: Outgoing, _: Any) -> Weights:
 def _added(model: Weights, rng: np.random.Generator, scale: float) -> Weights:
     result = model.copy()
     for spec in trainable(result.tensors):
-        result.arrays[spec.name][...] += (scale * rng.standard_normal(spec.shape)).astype(spec.dtype)
+        before = result.arrays[spec.name].astype(np.float64)
+        result.arrays[spec.name][...] = before + scale * rng.standard_normal(spec.shape)
     return result
 
 
@@ -84,14 +95,14 @@ def other_type(outgoing: Outgoing, _: Any) -> Any:
     return dict(outgoing.model.arrays)
 
 
-CLIP = Step(help="clip", code="support.outgoing_steps:clip", options=ClipOptions, needs_start=True)
-NOISE = Step(help="noise", code="support.outgoing_steps:noise", options=NoiseOptions, repeatable=False)
-MASK = Step(help="mask", code="support.outgoing_steps:mask")
-RAISING = Step(help="raises", code="support.outgoing_steps:raising")
-SHORT = Step(help="leaves a tensor out", code="support.outgoing_steps:short")
-NOT_FINITE = Step(help="gives NaN", code="support.outgoing_steps:not_finite")
-OTHER_TYPE = Step(help="gives a dict", code="support.outgoing_steps:other_type")
-LOST = Step(help="has no code", code="support.outgoing_steps:nowhere")
+CLIP = Step(help="clip", code=f"{__name__}:clip", options=ClipOptions, needs_start=True)
+NOISE = Step(help="noise", code=f"{__name__}:noise", options=NoiseOptions, repeatable=False)
+MASK = Step(help="mask", code=f"{__name__}:mask")
+RAISING = Step(help="raises", code=f"{__name__}:raising")
+SHORT = Step(help="leaves a tensor out", code=f"{__name__}:short")
+NOT_FINITE = Step(help="gives NaN", code=f"{__name__}:not_finite")
+OTHER_TYPE = Step(help="gives a dict", code=f"{__name__}:other_type")
+LOST = Step(help="has no code", code=f"{__name__}:nowhere")
 _NAMES = ("CLIP", "NOISE", "MASK", "RAISING", "SHORT", "NOT_FINITE", "OTHER_TYPE", "LOST")
 
 
@@ -100,10 +111,10 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = folder / "outgoing_steps-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: outgoing-steps\nVersion: 1.0\n")
-    points = [f"{name.lower().replace('_', '-')} = support.outgoing_steps:{name}" for name in _NAMES]
+    points = [f"{name.lower().replace('_', '-')} = {__name__}:{name}" for name in _NAMES]
     (metadata / "entry_points.txt").write_text("\n".join(["[fedgsp.outgoings]", *points, ""]))
     monkeypatch.syspath_prepend(folder)
-    paths = [str(folder), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
     forget()
 

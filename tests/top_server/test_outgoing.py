@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.outgoing_steps import forget, install
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import OutgoingStep
 from fedgsp.settings.checks import check
 from fedgsp.settings.files import dump, parse
 from fedgsp.settings.run import RunConfig
+from tests.support.outgoing_steps import forget, install
 from top_server.choosing import NAMES, choose
 from top_server.outgoing import outgoing_steps
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.outgoing_steps import forget, install
+
+from tests.support.outgoing_steps import forget, install
 
 
 @pytest.fixture(autouse=True)

@@ -8,22 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import outgoing_steps
-from support.blobs_task import Blobs
-from support.outgoing_steps import CLIP
-from support.working import HERE, ROUND, SETTINGS, Node, node, why_not
 
 from fedgsp.encoding import rounded
 from fedgsp.messages import Failure, FailureCode, OutgoingStep, Reveal, Start, Train
 from fedgsp.outgoing import HEAD, ROUNDING
 from fedgsp.seeds import derive, stream
-from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.outgoing.base import Outgoing
 from fedgsp_node.personal import HEAD as KEPT_HEAD
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
+from tests.support import outgoing_steps
+from tests.support.blobs_task import Blobs
+from tests.support.outgoing_steps import CLIP
+from tests.support.working import HERE, ROUND, SETTINGS, Node, node, why_not
 
 
 def step(name: str, **options: str) -> OutgoingStep:
@@ -46,9 +45,8 @@ def trained(start: Weights, client: int = 0) -> Weights:
 
 
 def length(start: Weights, after: Weights) -> float:
-    return float(
-        np.sqrt(sum(np.sum((after.arrays[s.name] - start.arrays[s.name]) ** 2) for s in trainable(start.tensors)))
-    )
+    found = outgoing_steps.differences(start, after).values()
+    return float(np.sqrt(sum(np.sum(np.square(array)) for array in found)))
 
 
 async def test_without_steps_a_model_leaves_as_it_was_trained() -> None:
@@ -146,7 +144,7 @@ async def test_a_start_without_head_needs_the_step_that_takes_heads_away() -> No
             "outgoing step clip: option norm is '0'; give a number above 0",
         ),
         (step("clip", nrom="1"), FailureCode.BAD_ORDER, "outgoing step clip has no option 'nrom'"),
-        (step("lost"), FailureCode.BAD_ORDER, "cannot be loaded from support.outgoing_steps:nowhere"),
+        (step("lost"), FailureCode.BAD_ORDER, "cannot be loaded from tests.support.outgoing_steps:nowhere"),
         (
             step("raising"),
             FailureCode.TASK_RAISED,
