@@ -1,4 +1,4 @@
-"""A node's life with one manager: orders in, reports out, until either side goes."""
+"""The connection of a node to one manager: orders come in and reports go out, until one side leaves."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from fedgsp_node.worker import Worker
 logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 1.0
-#: Reports kept for orders that come again.
+#: Number of reports that are kept for orders that come a second time.
 REMEMBERED_REPORTS = 256
 
 
 class Attachment:
-    """Orders run side by side; only the training slot makes them wait for each other."""
+    """Carries out the orders of one manager. Orders run concurrently; only the training slot serialises them."""
 
     def __init__(
         self, channel: grpc.aio.Channel, attached: Attached, worker: Worker, trainings: TrainingLog | None = None
@@ -56,13 +56,13 @@ class Attachment:
         self._reported: OrderedDict[OrderKey, order_pb2.NodeReport] = OrderedDict()
 
     async def serve(self) -> tuple[bool, str]:
-        """Takes the manager's orders until its stream ends; returns whether the manager ended it, and the reason."""
+        """Takes orders until the stream ends; returns whether the manager ended it, and the reason."""
         self._report(self._attached)
         call = order_pb2_grpc.OrderServiceStub(self._channel).Attach(self._outgoing())
         progress = asyncio.create_task(self._report_progress())
         try:
             async for proto in call:
-                if proto is None:  # so gRPC says that it cannot be read
+                if proto is None:  # gRPC could not parse the message
                     return False, "its order cannot be read"
                 self._take(wire.decode(Order, proto))
             return True, "the manager closed the stream"
@@ -88,10 +88,10 @@ class Attachment:
         elif isinstance(order.work, Cancel):
             if key in self._running:
                 self._running[key].cancel()
-        elif key.run.partition(".")[0] != self._attached.run_id:  # the run of each alone is named after its run
+        elif key.run.partition(".")[0] != self._attached.run_id:  # the id of a local run begins with the id of its run
             refusal = Failure(FailureCode.BAD_ORDER, f"an order of run {key.run!r}, not of {self._attached.run_id!r}")
             self._report(Failed(key, refusal))
-        elif key in self._reported:  # an order that came twice has the same answer, and no other effect
+        elif key in self._reported:  # an order that comes twice is answered twice and carried out once
             self._reports.put_nowait(self._reported[key])
         elif key not in self._running:
             task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
@@ -108,15 +108,14 @@ class Attachment:
             result = await self._worker.carry_out(order, self._upload)
             if isinstance(result, Trained) and isinstance(order.work, Train):  # not a new model's first weights
                 self._trainings.add(key.round, key.group, order.client, result)
-            report = wire.encode(
-                NodeReport(Done(key, result))
-            )  # what cannot be said is this order's failure, not the stream's
+            # A report that cannot be encoded fails this order, not the stream.
+            report = wire.encode(NodeReport(Done(key, result)))
         except (OrderError, WeightsError) as error:
             logger.warning("round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure)
             report = wire.encode(NodeReport(Failed(key, error.failure)))
         except asyncio.CancelledError:
             report = wire.encode(NodeReport(Failed(key, Failure(FailureCode.CANCELLED, "called off"))))
-        except Exception as error:  # a bug of ours must reach the manager as a failure, not as silence
+        except Exception as error:  # the manager must learn of a bug; it would wait otherwise
             logger.exception("round=%d group=%d client=%d", key.round, key.group, order.client)
             failure = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
             report = wire.encode(NodeReport(Failed(key, failure)))
@@ -132,7 +131,7 @@ class Attachment:
         await upload(self._channel, model_id, weights, self._worker.chunk_went, receiver)
 
     async def _report_progress(self) -> None:
-        """Says once a second that the node moves: every order that waits for its slot or its link moves with it."""
+        """Reports progress once a second. An order that waits progresses with the slot and the network."""
         last = -1
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)

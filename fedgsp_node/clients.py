@@ -1,4 +1,4 @@
-"""The clients that a node hosts: their data, and what is computed on it."""
+"""The clients that a node hosts: training, evaluation and histograms on their data."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.users_code import guarded, histogram, where
 
 T = TypeVar("T")
-#: Of what is random in a model and not part of its state: alike on all nodes, or they would train different models.
+#: Seed of random values in a model that are not part of its state. They must be equal on all nodes.
 _MODULE_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One client's local training: the whole model before and after it, mean loss, seconds, local steps (FedNova)."""
+    """The result of one client's training: whole model before and after, mean loss, seconds, local steps (FedNova)."""
 
     before: Weights
     after: Weights
     loss: float
     seconds: float
     steps: float
-    #: What the client keeps beside the model, if the algorithm has it keep one.
+    #: The personal model that the client keeps, if the training algorithm has one.
     personal: Weights | None = None
-    #: Whether it had no head, or no such model, to begin from.
+    #: Whether the client had no head or personal model to start from, although it keeps one.
     afresh: bool = False
-    #: Whether the algorithm has it keep its head, although it shares that too.
+    #: Whether the client keeps its head although the head also travels.
     keeps_head: bool = False
 
 
@@ -71,7 +71,7 @@ class Clients:
         if not isinstance(self._module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
         check_model(self._module)
-        #: What no client may leave for the next one.
+        #: Buffers outside the state; no client may leave changed values in them for the next client.
         self._unsaved = unsaved(self._module)
         self.tensors = tensor_specs(self._module, tuple(task.head))
         self.shared = without_head(self.tensors)
@@ -80,7 +80,7 @@ class Clients:
         unbind(self._module)
 
     def rehearse(self) -> None:
-        """Tries the task on a few samples of one client; raises TaskError for what would fail in every round."""
+        """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round."""
         data = self._parts.of(next(iter(self._parts.sizes)))
         weights = self.initial_weights(0)
         with bound(self._module, weights):
@@ -88,15 +88,15 @@ class Clients:
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:
-        """Every hosted client with its numbers of samples."""
+        """All hosted clients with their numbers of samples."""
         return tuple(self._parts.sizes.values())
 
     def train_samples(self, client: int) -> int:
-        """Size of a client's training part."""
+        """Number of training samples of a client."""
         return self._hosted(client).train_samples
 
     def training_part(self, client: int) -> Split:
-        """What a client trains on."""
+        """The training part of a client's data."""
         return self._of(client).train
 
     def class_counts(self, client: int) -> tuple[int, ...]:
@@ -110,9 +110,9 @@ class Clients:
         return weights_of(self.call(self.task.model), tuple(self.task.head))
 
     def whole(self, client: int, weights: Weights, seed: int, before: int | None = None) -> Weights:
-        """The client's whole model: weights that came without a head get the client's own, at first a fresh one.
+        """The client's whole model: weights without a head get the head that the client keeps, at first a fresh one.
 
-        With a round in `before`: the head that it had before that round.
+        With a round in `before`: the head that the client had before that round.
         """
         if weights.tensors == self.tensors:
             return weights
@@ -139,9 +139,10 @@ class Clients:
         control: Control,
         in_place: bool = False,
     ) -> Learned:
-        """Local training from `start`; one without a head goes on from the client's own. Keeps nothing yet.
+        """Trains a client's model from `start`, with the client's own head if `start` has none. Keeps nothing.
 
-        In place, `start` itself is trained where the algorithm has no use for it as it was: nobody else may.
+        `in_place` allows training to overwrite `start`, if the algorithm does not need the start later. Then nobody
+        else may use `start`. Raises OrderError if the task raises, or if the training diverges.
         """
         chosen = _chosen(settings)
         before = self.whole(client, start, settings.seed, round_number)
@@ -174,9 +175,9 @@ class Clients:
         training_part: bool = False,
         personalised_in: int | None = None,
     ) -> Evaluated:
-        """Counts and figures of a model on the client's test part, or on its training part.
+        """Correct samples, loss and metrics of a model on the client's test part, or on its training part.
 
-        With a round in `personalised_in`: of what the training algorithm makes of the model for this client.
+        With a round in `personalised_in`, the training algorithm first adapts the model to this client.
         """
         data = self._of(client)
         part = data.train if training_part else data.test
@@ -188,7 +189,7 @@ class Clients:
             afresh = afresh or (training.keeps_head and self._lacks(client, HEAD))
             afresh = afresh or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
         x, y = as_tensor(part.x), as_tensor(part.y)
-        # Of a copy: a model may change its state while it is evaluated, but what is kept has a digest.
+        # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
         correct, loss_sum, figures = self._within(
             model.copy(), lambda: evaluate(self._module, self.task, x, y, control)
         )
@@ -245,7 +246,7 @@ class Clients:
         return self._parts.sizes[client]
 
     def _within(self, weights: Weights, call: Callable[[], T]) -> T:
-        """Runs the user's code while the module has these weights."""
+        """Runs code of the task while the module has these weights."""
 
         def called() -> T:
             reset(self._module, self._unsaved)
@@ -255,7 +256,7 @@ class Clients:
         return self.call(called)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Runs the user's code; what it raises is a failure of the order, not of the node."""
+        """Runs code of the task; an exception of it fails the order, not the node."""
         try:
             return call()
         except StoppedError:

@@ -1,4 +1,4 @@
-"""Carries out orders for client discriminators, with what each client's discriminators see encoded once."""
+"""Carries out orders for client discriminators. The samples of each client are encoded once and reused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgsp_node.training.control import Control, StoppedError
 
 
 class Discriminating:
-    """Only networks and counts leave it."""
+    """Trains and judges discriminators. Only networks and counts leave this class, no samples."""
 
     def __init__(self, clients: Clients, fetcher: Fetcher, slot: Slot) -> None:
         self._clients = clients
@@ -27,11 +27,11 @@ class Discriminating:
         self._scale = 1.0
 
     def forget(self) -> None:
-        """Gives back the memory of what was encoded."""
+        """Frees the encoded samples."""
         self._samples.clear()
 
     async def carry_out(self, order: Order, work: Discriminate) -> tuple[Discriminated, Weights | None]:
-        """The answer and, if it is to be kept, what was trained; raises OrderError or WeightsError."""
+        """The answer, and the trained networks if the order produces any; raises OrderError or WeightsError."""
         settings = work.settings
         if settings is None:
             raise OrderError(Failure(FailureCode.BAD_ORDER, "a discriminator order without settings"))
@@ -51,7 +51,7 @@ class Discriminating:
                 source, moved = None, 0
             else:
                 fetched, source, moved = await self._fetcher.get(work.start, expected, to_change=True)
-                # What other clients of this node start from too must stay as it is.
+                # Other clients of this node may start from the same networks, which must not change then.
                 networks = fetched.to_change() if self._fetcher.given_away(fetched) else fetched.copy()
 
             def learn(control: Control) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Discriminating:
 
     def _encoded(self, client: int, scale: float, control: Control) -> Samples:
         if (client, scale) not in self._samples:
-            if scale != self._scale:  # of a run there is but one
+            if scale != self._scale:  # a run has one scale: this is another run
                 self.forget()
                 self._scale = scale
             part = self._clients.training_part(client)

@@ -1,4 +1,4 @@
-"""Gets the weights that an order starts from."""
+"""Fetches the weights that orders start from."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _SERVERS = (SourceKind.TOP_SERVER, SourceKind.MANAGER)
 
 @dataclass(slots=True)
 class _SharedFetch:
-    """One fetch for all orders that wait for it."""
+    """One fetch, and the number of orders that wait for it now and that joined it so far."""
 
     task: asyncio.Task[Fetched]
     waiting: int = 0
     joined: int = 0
 
 
-#: How often all sources are tried if the last resort is a server that cannot be reached, and the pause before.
+#: How often all sources are tried while a server among them cannot be reached, and the pause between two tries.
 TRIES = 3
 AGAIN_AFTER_S = 0.5
-#: A peer behind a firewall stays there; one that was cut off comes back.
+#: An address that could not be reached is tried last for this long: the peer may be behind a firewall, or come back.
 TRY_AGAIN_S = 300.0
 
 
 class Fetcher:
-    """Tries the sources of a start in their order; weights that several orders need are fetched once, and shared."""
+    """Tries the sources of a start in their order. Weights that several orders need are fetched once and shared."""
 
     def __init__(
         self, store: ModelStore, channels: Channels, tensors: tuple[TensorSpec, ...], top_server_host: str
@@ -53,22 +53,23 @@ class Fetcher:
         self._tensors = tensors
         self._host = top_server_host
         self._shared: dict[tuple[str, tuple[Source, ...]], _SharedFetch] = {}
-        self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and not let go by all yet
+        self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and still in use
         self._given_away: WeakSet[Weights] = WeakSet()
-        self._unreachable: dict[str, float] = {}  # address -> when it could not be dialled
+        self._unreachable: dict[str, float] = {}  # address -> time at which it could not be reached
         self.mark = 0  # chunks received so far
 
     def given_away(self, weights: Weights) -> bool:
-        """Whether whoever got these weights is the only one to see them, and may change them."""
+        """Whether the order that got these weights is the only one that has them, so that it may change them."""
         return weights in self._given_away
 
     async def get(
         self, start: Start, expected: tuple[TensorSpec, ...] | None = None, to_change: bool = False
     ) -> Fetched:
-        """Weights, the source that delivered them, and the bytes that this order moved; raises WeightsError.
+        """Weights, the source that delivered them, and the number of bytes fetched for this order.
 
-        They must be of the `expected` tensors, or else of the model's. `to_change`: the caller would like to have
-        them for itself, and gets that where no other order waits for them.
+        The weights must have the `expected` tensors; without these, the tensors of the model. With `to_change`, the
+        caller gets the weights for itself if no other order waits for them; `given_away` then says so. Raises
+        WeightsError with the reason of the last source if no source delivers.
         """
         if expected is None:
             expected = without_head(self._tensors) if start.without_head else self._tensors
@@ -89,7 +90,7 @@ class Fetcher:
         finally:
             shared.waiting -= 1
             if not shared.waiting:
-                # Nobody wants it any more: kept now, it would never be released.
+                # No order waits any more: weights that were stored now would never be released.
                 shared.task.cancel()
                 del self._shared[key]
         if to_change and not start.keep and shared.joined == 1:
@@ -101,7 +102,7 @@ class Fetcher:
         return weights, source, size if first else 0
 
     async def _held(self, start: Start, expected: tuple[TensorSpec, ...]) -> Weights | None:
-        """The model, if it is kept here or another order starts from it at this moment."""
+        """The model, if this node keeps it or another order uses it at this moment; otherwise None."""
         if start.keep and start.model_id in self._store:
             return await self._kept(start.model_id, expected)
         weights = self._in_use.get(start.model_id)
@@ -116,7 +117,7 @@ class Fetcher:
             try:
                 return await self._try_each(start, expected)
             except WeightsError as error:
-                # It may be frozen, and with it everybody's run; a peer has somebody to stand in for it.
+                # A server may be frozen for a moment, and the run with it. For a peer, another source stands in.
                 served = any(source.kind in _SERVERS for source in start.sources)
                 if error.failure.code is not FailureCode.UNREACHABLE or not served:
                     raise
@@ -137,7 +138,7 @@ class Fetcher:
         raise error
 
     def _in_order(self, sources: tuple[Source, ...]) -> list[Source]:
-        """As declared, but an address that failed before comes last: one attempt at it is enough for a while."""
+        """The sources in the declared order, but addresses that failed recently come last."""
         recently = time.monotonic() - TRY_AGAIN_S
         return sorted(sources, key=lambda source: self._unreachable.get(source.address, -math.inf) > recently)
 
@@ -155,7 +156,7 @@ class Fetcher:
         return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
 
     async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:
-        """A model of this node; not all that it keeps are models of the task."""
+        """A model that this node holds or waits for, checked: not everything that it holds is a model of the task."""
         weights = await self._store.get(model_id)
         check_same_tensors(weights.tensors, expected, f"model {model_id!r}")
         return weights

@@ -1,4 +1,4 @@
-"""What it costs to train on one sample, for the modelled computing time (FedGSP's N_calc, section 1.7)."""
+"""Operations to train on one sample, for the modelled computing time (N_calc of FedGSP, section 1.7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def training_flop(module: nn.Module, x: torch.Tensor) -> int:
     def count(layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
         nonlocal multiply_adds
         assert isinstance(layer, _COUNTED)
-        multiply_adds += output.numel() * layer.weight[0].numel()  # each output is a product with one row, or kernel
+        multiply_adds += output.numel() * layer.weight[0].numel()  # an output is a dot product with a row or kernel
 
     hooks = [layer.register_forward_hook(count) for layer in module.modules() if isinstance(layer, _COUNTED)]
     try:

@@ -1,4 +1,4 @@
-"""What ends an order without a result."""
+"""The exception for orders that cannot be carried out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedgsp.messages import Failure
 
 
 class OrderError(Exception):
-    """An order that was not carried out; carries the reason as a value."""
+    """An order failed; `failure` is the reason, which the manager gets."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))

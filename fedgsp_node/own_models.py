@@ -1,4 +1,4 @@
-"""Models that clients trained alone and keep: nothing of them travels until somebody asks."""
+"""Models that clients trained alone: they stay on the node until a manager asks for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgsp_node.personal import HEAD, MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, 
 
 
 def check_kept(arrays: Arrays, specs: Iterable[TensorSpec], client: int) -> None:
-    """Raises DataError unless these are the tensors that the model has."""
+    """Raises DataError unless the arrays have the names, dtypes and shapes of `specs`."""
     wanted = {spec.name: (spec.dtype, spec.shape) for spec in specs}
     if {name: (str(array.dtype), array.shape) for name, array in arrays.items()} != wanted:
         raise DataError(
@@ -28,11 +28,13 @@ def _round_of(model_id: str) -> list[str]:
 
 
 class OwnModels:
-    """Invariant: of each client at most two are held: its last result, and the one that this started from or, if it
-    started from another model, that of the round before.
+    """The models of clients that train alone.
 
-    The older one goes only with the next round: whoever ordered the training may never have heard of its result, and
-    may order it again.
+    Invariant: at most two models of each client are held. One is its last result. The other is the model that this
+    training started from; if the client did not own that model, it is the client's result of the round before.
+
+    The older model is kept until the next round, because the manager may have missed the report on the result and may
+    order the training again.
     """
 
     def __init__(self, store: ModelStore, personal: PersonalState, tensors: tuple[TensorSpec, ...]) -> None:
@@ -42,8 +44,8 @@ class OwnModels:
         self._ids: dict[int, list[str]] = {}
 
     def save(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
-        """Puts the result of a training on disk, beside the older one; raises OrderError."""
-        if not self._personal.lasting:
+        """Writes the result of a training to disk, beside the older model; raises OrderError if that fails."""
+        if self._personal.directory is None:
             return
         try:
             if self._ids.get(client, [])[-1:] == self._older(client, start_id, model_id) != []:
@@ -53,7 +55,7 @@ class OwnModels:
             raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
 
     def hold(self, client: int, start_id: str, model_id: str) -> None:
-        """The result, which the store has or is about to get, stays; so does the older one."""
+        """Keeps the result and the older model in the store, and releases the client's other models there."""
         older = self._older(client, start_id, model_id)
         self._store.release([other for other in self._ids.get(client, []) if other not in (*older, model_id)])
         self._ids[client] = [*older, model_id]
@@ -68,13 +70,16 @@ class OwnModels:
         return any(model_id in held for held in self._ids.values())
 
     def forget(self, model_ids: Iterable[str]) -> None:
-        """A client whose own model is wanted no more has none, nor the one before."""
+        """Forgets both models of every client that owns one of these."""
         gone = set(model_ids)
         for client in [client for client, held in self._ids.items() if gone.intersection(held)]:
             self._store.release(self._ids.pop(client))
 
     def reopen(self, clients: Iterable[int]) -> None:
-        """Forgets the last run's; puts those of this run that a restart left on disk into the store."""
+        """Forgets the models of the last run, and reads the models of this run from disk into the store.
+
+        Raises DataError for a file that is damaged or does not fit the task.
+        """
         self._ids.clear()
         for client in clients:
             head = self._personal.get(client, HEAD)

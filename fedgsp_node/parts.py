@@ -1,4 +1,4 @@
-"""The data of the clients that a node hosts: all checked when it starts, and kept as far as they must be."""
+"""The data of the clients that a node hosts: all data are checked at the start, and a part of them stays in memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedgsp.messages import HostedClient
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.users_code import guarded
 
-#: What is kept of the clients used last, if the task gives the data of the others again.
+#: Bytes of data that stay in memory, of the clients used last, if the task can give data again.
 KEPT_BYTES = 16 << 20
 
 
 class Parts:
-    """Data by client; raises TaskError for data that cannot be used."""
+    """Data by client. Raises TaskError for data that cannot be used."""
 
     def __init__(self, task: Task, clients: Iterable[int]) -> None:
         self._task = task
         self._limit = KEPT_BYTES if task.data_is_repeatable else math.inf
-        self._kept: dict[int, ClientData] = {}  # the one used last is the last
+        self._kept: dict[int, ClientData] = {}  # in the order of their last use
         self._size = 0
         #: Numbers of samples by client.
         self.sizes: dict[int, HostedClient] = {}
@@ -31,7 +31,7 @@ class Parts:
             self.sizes[client] = HostedClient(client, len(data.train), len(data.test))
 
     def of(self, client: int) -> ClientData:
-        """A client's data; raises what the task raises if it is asked again."""
+        """The data of a client. If the task is asked for them again, its exceptions pass."""
         if client in self._kept:
             data = self._kept.pop(client)
             self._kept[client] = data

@@ -1,11 +1,11 @@
-"""What clients keep to themselves: tensors that never leave the node, on disk if a directory is given."""
+"""Tensors that stay with the clients of a node, such as heads; on disk if the node has a state directory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from fedgsp.errors import DataError, not_written
 
 Arrays = Mapping[str, NDArray[Any]]
 
-#: Purposes, which are also parts of file names.
-HEAD, MODEL, PREVIOUS, PERSONAL_MODEL = "head", "model", "previous-model", "personal-model"
+#: What tensors are kept for. These words are also part of file names.
+HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
 _BEFORE = "-before"
 
 
 class PersonalState:
-    """Named tensors per client and purpose, of one run at a time; a restarted node finds them again."""
+    """Named tensors by client and purpose, of one run at a time. With a directory, they survive a restart."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class PersonalState:
         if directory is not None:
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Told now, and not when the first training is over.
+                # A directory that cannot be written is reported now, and not after the first training.
                 with tempfile.TemporaryFile(dir=directory):
                     pass
             except OSError as error:
@@ -43,18 +43,18 @@ class PersonalState:
                 ) from None
 
     @property
-    def lasting(self) -> bool:
-        """Whether what is kept outlives the process."""
-        return self._directory is not None
+    def directory(self) -> Path | None:
+        """The state directory; None if nothing outlives the process."""
+        return self._directory
 
     def open(self, run_id: str) -> None:
-        """Turns to a run: what belongs to another one stays on disk, but is not used."""
+        """Switches to a run. Files of other runs stay on disk and are not used."""
         if run_id != self._run_id:
             self._run_id = run_id
             self._held.clear()
 
     def get(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
-        """The label and the tensors kept for a client, or None; DataError if its file is damaged."""
+        """The label and the tensors kept for a client, or None; raises DataError if the file is damaged."""
         if (client, purpose) not in self._held:
             found = self.load(client, purpose)
             if found is None:
@@ -63,39 +63,47 @@ class PersonalState:
         return self._held[client, purpose]
 
     def put(self, client: int, purpose: str, arrays: Arrays, label: str = "") -> None:
-        """Keeps copies in place of what was kept before; RunError if the disk does not take them."""
+        """Keeps copies of tensors in place of the tensors kept before; raises RunError if they cannot be written."""
         copies = {name: np.array(array, order="C") for name, array in arrays.items()}
         self.save(client, purpose, copies, label)
         self._held[client, purpose] = (label, copies)
 
     def get_before(self, client: int, purpose: str, round_number: int | None) -> Arrays | None:
-        """What was kept before a round began, even if the client has trained in it since; with None, what is kept."""
+        """The tensors kept before a round, even if the client has trained in it since. With None: the last ones."""
         kept = self.get(client, purpose)
-        # Nothing under the purpose itself: the process ended between the two steps of put_in.
+        # If nothing is kept for the purpose itself, the process ended between the two steps of put_in.
         if kept is None or kept[0] == str(round_number):
             kept = self.get(client, purpose + _BEFORE)
         return kept[1] if kept is not None else None
 
     def put_in(self, client: int, purpose: str, arrays: Arrays, round_number: int) -> None:
-        """Keeps the result of a round, and what there was before it: a client that trains twice begins from that."""
+        """Keeps the result of a round, and the tensors before it: a client that trains again starts from those."""
         kept = self.get(client, purpose)
         if kept is not None and kept[0] != str(round_number):
             self.put(client, purpose + _BEFORE, kept[1], kept[0])
         self.put(client, purpose, arrays, str(round_number))
 
     def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
-        """What is on disk, or None; DataError if it is damaged."""
+        """The label and the tensors on disk, or None; raises DataError if the file is damaged."""
         path = self._path(client, purpose)
         return _read(path) if path is not None and path.exists() else None
 
+    def label(self, client: int, purpose: str) -> str | None:
+        """The label on disk, or None; raises DataError if the file is damaged. Reads no tensor."""
+        path = self._path(client, purpose)
+        if path is None or not path.exists():
+            return None
+        with _opened(path) as file:
+            return str((file.metadata() or {}).get("label", ""))
+
     def save(self, client: int, purpose: str, arrays: Arrays, label: str) -> None:
-        """Keeps tensors on disk only, if there is a directory; RunError if the disk does not take them."""
+        """Writes tensors to disk only, if there is a directory; raises RunError if they cannot be written."""
         path = self._path(client, purpose)
         if path is not None:
             _write(path, arrays, label)
 
     def rename(self, client: int, purpose: str, other: str) -> None:
-        """Gives what is kept another purpose, in place of what was kept for that."""
+        """Moves tensors from one purpose to another, and replaces the tensors that were kept there."""
         if (client, purpose) in self._held:
             self._held[client, other] = self._held.pop((client, purpose))
         path, target = self._path(client, purpose), self._path(client, other)
@@ -109,10 +117,16 @@ class PersonalState:
 
 
 def _read(path: Path) -> tuple[str, Arrays]:
+    with _opened(path) as file:
+        label = (file.metadata() or {}).get("label", "")
+        return label, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            label = (file.metadata() or {}).get("label", "")
-            return label, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            yield file
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}", "restore it, or remove it to start afresh") from None
 
@@ -120,7 +134,7 @@ def _read(path: Path) -> tuple[str, Arrays]:
 def _write(path: Path, arrays: Arrays, label: str) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     try:
-        # Nobody else's business: personal layers are what their client does not share.
+        # Only the owner may read the file: it holds tensors that the client does not share.
         aside.touch(mode=0o600)
         ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         aside.write_bytes(safetensors.numpy.save(ordered, {"label": label}))

@@ -1,4 +1,4 @@
-"""A node's main coroutine: load the task, join the top server, attach to managers, leave when the run is over."""
+"""The main coroutine of a node: load the task, join the top server, serve managers, leave when the run is over."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 5.0
-#: Dials in a row, about 12 seconds if they are refused, after which a manager is taken to be gone.
+#: Attempts in a row to reach a manager before it counts as gone; about 12 seconds if connections are refused.
 REDIALS = 5
-#: Runs name files of --state-dir.
+#: What the id of a run must look like: it is part of the names of files in --state-dir.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
-#: Why a node that belongs to a run may be refused for a while: after a cut the top server may hold its old stream for
-#: open, until its keepalive ends; and one that stops takes nobody any more.
+#: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
+#: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed.
 _PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.RUN_OVER)
-#: What took longer than this was not a dial that failed, but a stay that ended.
+#: A connection that lasted longer than this was established and ended; a shorter one counts as a failed attempt.
 LONGEST_DIAL_S = 30.0
 
 
 async def run(settings: NodeSettings) -> None:
-    """Lives until the run is over; raises UserError if the node cannot take part or the run did not finish."""
+    """Runs until the run is over; raises UserError if the node cannot take part, or if the run does not finish."""
     tls = credentials(settings)
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
     store, slot = ModelStore(), Slot()
     try:
-        # All of the task's code runs in the slot: the loop stays free to hear that it should stop.
+        # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
         clients = await slot.run(
             lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal)
@@ -91,7 +91,7 @@ async def run(settings: NodeSettings) -> None:
 
 
 def credentials(settings: NodeSettings) -> Tls | None:
-    """What this node proves its identity by; raises ConfigError if peers could not be convinced by it."""
+    """The TLS credentials of this node; raises ConfigError if its certificate lacks the address that peers dial."""
     found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
     if found and dialled and not is_wildcard(host := split_address(dialled)[0]):
         found.check_covers(host, "where other nodes dial this one")
@@ -100,7 +100,7 @@ def credentials(settings: NodeSettings) -> Tls | None:
 
 @contextlib.asynccontextmanager
 async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | None) -> AsyncIterator[str]:
-    """Serves the node's models to its peers, if it can be dialled; yields the address that peers are told."""
+    """Serves the models of this node to other nodes, if it listens; yields the address for them, empty if none."""
     if not settings.peer_listen:
         yield ""
         return
@@ -114,7 +114,7 @@ async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | Non
     _, port = split_address(bound)
     try:
         advertised = settings.advertise or bound
-        # --advertise host:0 means: that host, and the port that was bound
+        # --advertise HOST:0 stands for HOST and the port that was bound
         yield f"{split_address(advertised)[0]}:{port}" if split_address(advertised)[1] == 0 else advertised
     finally:
         await server.stop(SHUTDOWN_GRACE_S)
@@ -154,7 +154,7 @@ class _Node:
         self._run_id = ""
 
     async def live(self) -> None:
-        """Joins, and joins again after a loss, until the top server says that the run is over."""
+        """Joins the top server, again after each loss of the connection, until the run is over."""
         loop = asyncio.get_running_loop()
         retry_s, alone_since = FIRST_RETRY_S, loop.time()
         stopped: Leave | None = None
@@ -185,7 +185,7 @@ class _Node:
             await self._detach()
 
     def _alone(self, stopped: Leave | None, reason: str) -> UserError:
-        """Why this node waits no longer."""
+        """The error of a node that has waited too long for a top server."""
         waited = f"for {self._settings.connect_timeout:.0f} s"
         if stopped is not None:
             return RunError(f"the run ended: {stopped.reason}; nobody resumed it {waited}")
@@ -193,7 +193,7 @@ class _Node:
         return PeerError(what, "start it, or correct --top-server")
 
     async def _join(self) -> Leave | tuple[bool, str]:
-        """One stay with the top server: how it ended, or (whether it had begun, why it was lost)."""
+        """One connection to the top server: its Leave message, or whether the node had joined, and why it was lost."""
         await self._channels.drop(
             self._settings.top_server
         )  # a fresh channel tries at once, without gRPC's own backoff
@@ -203,7 +203,7 @@ class _Node:
         stream, joined = aiter(call), False
         try:
             while True:
-                # Once welcomed, silence is normal: the stream's end is what matters.
+                # After the welcome, silence is normal; only the end of the stream matters.
                 async with asyncio.timeout(None if joined else self._settings.connect_timeout):
                     proto = await anext(stream, None)
                 if proto is None:
@@ -213,7 +213,7 @@ class _Node:
                         if not _RUN_ID.fullmatch(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
                         joined = True
-                        if run_id != self._run_id:  # another run: its managers may have the names of the last one's
+                        if run_id != self._run_id:  # its managers may have the same names as those of the last run
                             await self._detach()
                             self._store.clear()
                             self._worker.open(run_id)
@@ -256,7 +256,7 @@ class _Node:
             del self._attachments[manager]
 
     async def _serve(self, manager: str, address: str) -> None:
-        """Serves a manager, also after a loss that was only the network's: nobody tells this node to dial again."""
+        """Serves a manager, and connects again after a loss of the network: nobody else tells this node to do so."""
         loop = asyncio.get_running_loop()
         attached = Attached(self._run_id, self._name, manager)
         over, tries = False, 0

@@ -1,4 +1,4 @@
-"""The node's training slot: one thread in which all of the task's code runs, one order at a time."""
+"""The training slot of a node: one thread that runs all code of the task, one order at a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fedgsp_node.training.control import Control
 
 T = TypeVar("T")
 
-#: What a batch may take once its order was called off. After that the thread itself still runs one call at a time.
+#: How long a cancelled caller waits for its batch. After that, the thread still runs one call at a time.
 STOP_TIMEOUT_S = 5.0
-#: Without work for so long, it gives its memory back. The next order would have to ask for all of it again.
+#: The slot gives memory back after this long without work. It waits, because the next order must allocate it again.
 REST_AFTER_S = 2.0
 
 
 class Slot:
-    """First come, first served. Invariant: at most one call runs, and no caller leaves while its call still runs."""
+    """Runs calls in the order of arrival. Invariant: at most one call runs, and its caller waits for its end."""
 
     def __init__(self) -> None:
         self._free = asyncio.Lock()
@@ -32,11 +32,11 @@ class Slot:
 
     @property
     def mark(self) -> int:
-        """Batches done here so far; grows while anything moves."""
+        """Number of batches trained so far."""
         return self._past + (self._current.mark if self._current else 0)
 
     async def run(self, call: Callable[[Control], T]) -> T:
-        """Runs a call in the slot's thread; when the caller is cancelled, the call is stopped and waited for."""
+        """Runs a call in the thread of the slot. A cancelled caller stops the call and waits until it has ended."""
         self._wanted += 1
         self._do_not_rest()
         try:
@@ -64,7 +64,7 @@ class Slot:
             self._current = None
 
     def close(self) -> None:
-        """Asks a call that still runs to stop; code of a task that never returns is left to `lifecycle.leave`."""
+        """Asks a running call to stop. Code of a task that never returns is ended by `lifecycle.leave`."""
         if self._current is not None:
             self._current.stop.set()
         self._do_not_rest()
@@ -77,11 +77,11 @@ class Slot:
 
 
 async def _ended(running: asyncio.Future[Any]) -> None:
-    """Waits for a call that was told to stop, through further cancellations too, but not for ever."""
+    """Waits until a stopped call has ended, at most STOP_TIMEOUT_S; further cancellations do not end the wait."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + STOP_TIMEOUT_S
     while not running.done() and loop.time() < deadline:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([running], timeout=deadline - loop.time())
-    # Looked at, now or later, so that nobody complains about it.
+    # The exception is read, now or later; asyncio would log it otherwise.
     running.add_done_callback(lambda done: done.cancelled() or done.exception())

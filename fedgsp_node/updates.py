@@ -1,7 +1,8 @@
-"""The update of one client, g = (w_start - w_after) / lr, and what the client shows of it (HCCT, eq. 5).
+"""The update of one client, g = (w_start - w_after) / lr, and the views of it that the client reveals (HCCT, eq. 5).
 
-Only trainable floating tensors count, flat and one after the other in the order of the model: buffers of batch
-normalisation are no parameters. Every view is of g rounded to float32. Sketches: docs/decisions, 0007.
+g consists of the trainable floating-point tensors, flattened, in the order of the model. Buffers of batch
+normalisation are not parameters. Views are computed from g rounded to float32. Decision 0007 in docs/decisions
+explains sketches.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     #: Start, after, learning rate.
     Step = tuple[Weights, Weights, float]
 
-_BLOCK = 1 << 16  # floats of g that exist at a time
+_BLOCK = 1 << 16  # floats of g that are in memory at a time
 
 
 def reveal(view: str, start: Weights, after: Weights, learning_rate: float, seed: int) -> Weights:
-    """One flat tensor "update": all of g for `exact`, a layer's part for `layer:PREFIX`, both float32.
+    """One flat tensor named "update": all of g for the view `exact`, or the part of one layer for `layer:PREFIX`.
 
-    For `sketch:BYTES` uint8: the length of g, then 8 signs a byte. Sketches can be compared with one another if they
-    were made with the same seed and size. Raises ValueError for a view that does not exist, a layer that the model
-    does not have, and weights of two models.
+    Both are float32. For `sketch:BYTES` the tensor is uint8: the length of g as a float64, then 8 signs per byte.
+    Sketches can be compared if they have the same seed and size. Raises ValueError for a view that does not exist, for
+    a layer that the model does not have, and for weights of different models.
     """
     kind, _, argument = view.partition(":")
     if kind not in VIEWS:
@@ -61,10 +62,10 @@ def _layer(prefix: str, step: Step, seed: int) -> Weights:
 def _sketch(argument: str, step: Step, seed: int) -> Weights:
     """The length of g, and the signs of its products with random directions (Charikar, STOC 2002).
 
-    The directions are the rows of H D H S: S = [S_1 S_2 ...] side by side, each a permutation with random signs, so
-    that coordinates of one block never collide; D random signs; H Hadamard's matrix. All randomness comes from raw
-    64-bit words: numpy promises those for all versions, which it does not for permutations, and every client must have
-    the same.
+    The directions are the rows of the matrix H D H S. S = [S_1 S_2 ...] has one block next to the other. Each block is
+    a permutation with random signs, so that two coordinates of one block never meet. D is a diagonal of random signs,
+    and H is the Hadamard matrix. All clients must draw the same directions. Therefore all randomness comes from raw
+    64-bit words, which numpy keeps equal in all versions; it does not promise this for permutations.
     """
     if argument not in SKETCH_BYTES:
         raise ValueError(f"the signs of a sketch are {', '.join(SKETCH_BYTES)} bytes, not {argument!r}")
@@ -79,9 +80,9 @@ def _sketch(argument: str, step: Step, seed: int) -> Weights:
         values.reshape(-1)[: len(block)] = block
         keys = words.random_raw(rows * directions).reshape(rows, directions)
         _flip(values, keys)
-        # The lowest bit gave the sign and next to never decides the order, so signs and order are independent.
+        # The lowest bit of a key gives the sign, and it almost never decides the order: both are independent.
         total += np.take_along_axis(values, np.argsort(keys, axis=1), axis=1).sum(axis=0, dtype=np.float64)
-    # The first turn spreads an update that only a few coordinates are large in, so that the second is near normal.
+    # The first transform spreads an update with few large coordinates; the second then gives nearly normal values.
     _hadamard(total)
     _flip(total, words.random_raw(directions))
     _hadamard(total)
@@ -93,12 +94,12 @@ def _sketch(argument: str, step: Step, seed: int) -> Weights:
 
 
 def _flip(values: NDArray[np.floating], keys: NDArray[np.uint64]) -> None:
-    """The sign of each value by the lowest bit of its key."""
+    """Negates, in place, each value whose key has the lowest bit set."""
     np.negative(values, out=values, where=(keys & np.uint64(1)).astype(bool))
 
 
 def _hadamard(values: NDArray[np.float64]) -> None:
-    """Multiplies by Hadamard's matrix (of entries 1 and -1), in place, n log n additions in a fixed order."""
+    """Multiplies by the Hadamard matrix (entries 1 and -1), in place, with n log n additions in a fixed order."""
     half = 1
     while half < len(values):
         pairs = values.reshape(-1, 2, half)
@@ -112,7 +113,10 @@ VIEWS: dict[str, Callable[[str, Step, int], Weights]] = {"exact": _exact, "layer
 
 
 def _blocks(specs: Iterable[TensorSpec], step: Step, size: int) -> Iterator[NDArray[np.float32]]:
-    """The tensors' part of g, `size` floats at a time (the last block may be shorter), each valid until the next."""
+    """The part of g that belongs to these tensors, in blocks of `size` floats; the last block may be shorter.
+
+    A block is valid until the next one is asked for.
+    """
     start, after, learning_rate = step
     block = np.empty(size, np.float32)
     filled = 0

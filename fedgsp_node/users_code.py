@@ -1,4 +1,4 @@
-"""Calls of the user's code: what it raises is shown with its file and line, what it returns is checked."""
+"""Calls code of the user: exceptions are shown with file and line, and results are checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TORCH = Path(torch.__file__).parent  # errors are shown where the task called i
 
 
 def guarded(call: Callable[[], T], what: str) -> T:
-    """Calls what the task's `what` is; raises TaskError, or the UserError of the task's own."""
+    """Calls code of the task, named `what` in errors; raises TaskError, or the UserError that the task raised."""
     try:
         return call()
     except UserError:
@@ -29,7 +29,7 @@ def guarded(call: Callable[[], T], what: str) -> T:
 
 
 def where(error: BaseException) -> str:
-    """An error with its place in the user's code, or what it says to a person."""
+    """An error with file and line in the user's code; the text alone of a UserError."""
     if isinstance(error, UserError):
         return _as_text(str(error))
     frames = traceback.extract_tb(error.__traceback__)
@@ -42,7 +42,7 @@ def _as_text(found: str) -> str:
 
 
 def whole(count: object) -> int:
-    """What correct() returned as an int; raises TypeError for what is no whole number."""
+    """The result of correct() as an int; raises TypeError if it is not a whole number."""
     try:
         number = float(count)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
@@ -53,7 +53,7 @@ def whole(count: object) -> int:
 
 
 def histogram(counts: Any, classes: int) -> tuple[int, ...]:
-    """What class_counts() returned as ints; raises TaskError for what does not count the samples of each class."""
+    """The result of class_counts() as ints; raises TaskError if it is not one count for each class."""
     if np.shape(counts) != (classes,):
         raise TaskError(
             f"class_counts() returned shape {tuple(np.shape(counts))}", f"return a count for each of {classes} classes"
@@ -66,7 +66,7 @@ def histogram(counts: Any, classes: int) -> tuple[int, ...]:
 
 
 def numbers(figures: Any) -> dict[str, float]:
-    """What metrics() returned as numbers by name; raises TypeError."""
+    """The result of metrics() as numbers by name; raises TypeError if it is anything else."""
     if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
         raise TypeError("metrics() must return a dict of numbers by name")
     return {name: float(value) for name, value in figures.items()}

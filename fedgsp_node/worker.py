@@ -1,16 +1,12 @@
-"""Carries out orders: fetch, train, keep, report."""
+"""Carries out the orders of group managers: one method per kind of order, except training, which has a file."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
 
-from fedgsp.encoding import rounded
-from fedgsp.errors import UserError
 from fedgsp.messages import (
     Describe,
     Described,
@@ -21,38 +17,32 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Initialise,
-    ModelRef,
     Order,
     Recall,
     Recalled,
     Release,
     Result,
-    Reveal,
     SendUp,
     Source,
     SourceKind,
     Train,
     Trained,
-    TrainingSettings,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.seeds import derive
-from fedgsp.updates import trainable, update_of
-from fedgsp.weights import Weights, WeightsError, without_head
-from fedgsp_node.clients import Clients, Learned
+from fedgsp.updates import trainable
+from fedgsp.weights import Weights, WeightsError
+from fedgsp_node.clients import Clients
 from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
+from fedgsp_node.promises import promised, publish
 from fedgsp_node.slot import Slot
-from fedgsp_node.updates import reveal
-
-#: Hands a model to the manager that waits for it: id, weights, and the machine that it is on if known.
-Uploader = Callable[[str, Weights, str], Awaitable[None]]
+from fedgsp_node.trainer import Trainer, Uploader
 
 
 class Worker:
-    """Does what managers order, with the clients, the store and the training slot of one node."""
+    """Carries out orders with the clients, the model store and the training slot of one node."""
 
     def __init__(self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot) -> None:
         self._clients = clients
@@ -62,27 +52,28 @@ class Worker:
         self._chunks_gone = 0
         self._own = OwnModels(store, clients.personal, clients.tensors)
         self._discriminating = Discriminating(clients, fetcher, slot)
+        self._trainer = Trainer(clients, store, fetcher, slot, self._own)
 
     def open(self, run_id: str) -> None:
-        """Turns to a run: nothing of the last one is used, and what was kept on disk for this one is there again."""
+        """Switches to a run: forgets the models of the last run, and reads the models of this run from disk."""
         self._clients.personal.open(run_id)
         self._discriminating.forget()
         self._own.reopen(hosted.client for hosted in self._clients.hosted)
 
     @property
     def mark(self) -> int:
-        """Grows while anything moves here: a batch was trained, or a chunk came or went."""
+        """A counter of progress: trained batches, received chunks and sent chunks."""
         return self._slot.mark + self._fetcher.mark + self._chunks_gone
 
     def chunk_went(self) -> None:
-        """A part of a model was handed to the manager that asked for it."""
+        """Counts a chunk that was sent to a manager."""
         self._chunks_gone += 1
 
     async def carry_out(self, order: Order, upload: Uploader) -> Result | Recalled | None:
-        """The order's result; raises OrderError or WeightsError with the reason if there is none."""
+        """The result of an order, None for orders without one; raises OrderError or WeightsError with the reason."""
         match order.work:
             case Train():
-                return await self._train(order, order.work, upload)
+                return await self._trainer.carry_out(order, order.work, upload, self._discriminating.forget)
             case Evaluate():
                 return await self._evaluate(order, order.work)
             case Discriminate():
@@ -118,84 +109,6 @@ class Worker:
             raise OrderError(Failure(FailureCode.NO_SUCH_MODEL, f"this node has model {work.model_id!r} no more"))
         await upload(work.model_id, await self._store.get(work.model_id), work.machine)
 
-    async def _train(self, order: Order, work: Train, upload: Uploader) -> Trained:
-        with self._promised(work.produces):
-            if work.start is None or work.settings is None or order.key is None:
-                raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
-            if work.start.model_id == work.produces:
-                raise OrderError(Failure(FailureCode.BAD_ORDER, f"model {work.produces!r} cannot start from itself"))
-            start, source, size = await self._fetcher.get(work.start, to_change=work.reveal is None)
-            in_place = self._fetcher.given_away(start)
-            self._discriminating.forget()  # their time is over when training begins
-            # The slot is taken only now: a chain that still waits for its weights must not block another.
-            settings, round_number = work.settings, order.key.round
-            learned = await self._slot.run(
-                lambda control: self._clients.train(order.client, start, settings, round_number, control, in_place)
-            )
-            trained = learned.after
-            if work.start.without_head:
-                trained = learned.after.part(self._clients.shared)
-            keeps_head = work.start.without_head or learned.keeps_head
-            if not work.trial:
-                await asyncio.to_thread(self._keep, order.client, learned, keeps_head, round_number)
-            update = await self._reveal(work, learned)  # exact, as what the client keeps
-            if settings.bfloat16:
-                trained = await asyncio.to_thread(rounded, trained)
-            if work.retain:
-                await asyncio.to_thread(self._own.save, order.client, work.start.model_id, work.produces, trained)
-                self._own.hold(order.client, work.start.model_id, work.produces)
-        keeps = not work.trial and (keeps_head or learned.personal is not None)
-        samples = self._clients.train_samples(order.client)
-        result = await self._publish(work.produces, trained)
-        if work.bring:
-            try:
-                await upload(work.produces, trained, "")
-            finally:
-                if not work.retain:
-                    self._store.release([work.produces])
-        return dataclasses.replace(
-            result,
-            samples=samples,
-            loss=learned.loss,
-            seconds=learned.seconds,
-            source=source,
-            bytes=size,
-            update=update,
-            steps=learned.steps,
-            keeps=keeps,
-            afresh=keeps and learned.afresh,
-        )
-
-    @contextlib.contextmanager
-    def _promised(self, model_id: str) -> Iterator[None]:
-        """Tells those who wait for a model why it will not come; an order that makes none promises none."""
-        try:
-            yield
-        except (OrderError, WeightsError, asyncio.CancelledError) as error:
-            called_off = Failure(FailureCode.CANCELLED, "called off")
-            if model_id:
-                self._store.fail(model_id, called_off if isinstance(error, asyncio.CancelledError) else error.failure)
-            raise
-
-    def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
-        """Keeps what the client does not share."""
-        try:
-            if head:
-                self._clients.keep_head(client, learned.after, round_number)
-            if learned.personal is not None:
-                self._clients.keep_personal(client, learned.personal, round_number)
-        except UserError as error:
-            raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
-
-    async def _reveal(self, work: Train, learned: Learned) -> ModelRef | None:
-        """Makes what the client shows of its update, and keeps it for whoever asked."""
-        if work.reveal is None or work.settings is None:
-            return None
-        shown = await asyncio.to_thread(_view, work.reveal, learned, work.settings)
-        model_id = update_of(work.produces)
-        self._store.put(model_id, shown)
-        return shown.ref(model_id)
-
     async def _evaluate(self, order: Order, work: Evaluate) -> Evaluated:
         if work.start is None:
             raise OrderError(Failure(FailureCode.BAD_ORDER, "an evaluation order without start"))
@@ -217,40 +130,22 @@ class Worker:
         return dataclasses.replace(counts, source=source, bytes=size, squared_distance=distance)
 
     async def _discriminate(self, order: Order, work: Discriminate) -> Discriminated:
-        with self._promised(work.produces):
+        with promised(self._store, work.produces):
             answer, networks = await self._discriminating.carry_out(order, work)
         if networks is None:
             return answer
-        return dataclasses.replace(answer, ref=(await self._publish(work.produces, networks)).ref)
+        return dataclasses.replace(answer, ref=(await publish(self._store, work.produces, networks)).ref)
 
     async def _initialise(self, work: Initialise) -> Trained:
         weights = await self._slot.run(lambda _: self._clients.initial_weights(work.seed))
-        result = await self._publish(work.produces, weights)
+        result = await publish(self._store, work.produces, weights)
         return dataclasses.replace(result, source=Source(SourceKind.LOCAL, ""))
-
-    async def _publish(self, model_id: str, weights: Weights) -> Trained:
-        # Kept before it is hashed: the next client of this node can begin at once.
-        self._store.put(model_id, weights)
-        await asyncio.to_thread(lambda: weights.digest)
-        return Trained(weights.ref(model_id))
-
-
-def _view(asked: Reveal, learned: Learned, settings: TrainingSettings) -> Weights:
-    before, after = learned.before, learned.after
-    if asked.without_head:
-        shared = without_head(after.tensors)
-        before, after = before.part(shared), after.part(shared)
-    try:
-        # One projection for the whole run: a newcomer is compared with what others showed a round before.
-        return reveal(asked.view, before, after, settings.learning_rate, derive(settings.seed, "reveal"))
-    except ValueError as error:
-        raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
 
 
 def _squared_distance(some: Weights, other: Weights) -> float:
-    """Sum of squared differences over what is trained; tensors that only one of them has do not count.
+    """Sum of squared differences over the trainable tensors that both models have.
 
-    Raises WeightsError for models whose tensors differ in shape.
+    Raises WeightsError if a tensor has different shapes in the two models.
     """
     for spec in trainable(some.tensors):
         theirs = other.arrays.get(spec.name)

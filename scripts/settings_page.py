@@ -32,7 +32,7 @@ WIDTH = 120
 #: A cell of a table holds at most this many names. More names follow the table.
 MOST_IN_A_CELL = 6
 #: What stands for a value in the name of a flag, unless its description says otherwise.
-PLACEHOLDERS = {int: "N", float: "NUMBER", str: "NAME", Path: "PATH", dict: "KEY=VALUE"}
+PLACEHOLDERS = {int: "N", float: "NUMBER", str: "NAME", Path: "PATH", dict: "KEY=VALUE", tuple: "NAME"}
 BOUNDS = {"above": "above", "least": "at least", "most": "at most", "below": "below"}
 
 INTRODUCTION = """\
@@ -95,7 +95,7 @@ def _section(
 def _row(one: Described, names: tuple[str, ...]) -> Row:
     """A setting whose values are one of `names`, if there are any."""
     bounds = [f"{word} {one.rules[rule]:,}" for rule, word in BOUNDS.items() if one.rules[rule] is not None]
-    default = "required" if one.default == "" else "" if one.default in (None, {}) else f"`{one.default}`"
+    default = "required" if one.default == "" else "" if one.default in (None, {}, ()) else f"`{one.default}`"
     written = f"{flag(one.field)} {one.metavar or PLACEHOLDERS[one.type]}"
     return Row(written, one.help, default, ", ".join(f"`{name}`" for name in names) or ", ".join(bounds))
 

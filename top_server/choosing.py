@@ -9,6 +9,7 @@ from typing import Any
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
+from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Parts
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import Names, flag
@@ -20,6 +21,7 @@ from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
 from top_server.merging import MERGES
 from top_server.merging.weighing import WEIGHINGS
+from top_server.outgoing import check_outgoing
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 
@@ -34,7 +36,7 @@ TABLES: Mapping[str, Parts[Any]] = {
     "profile": PROFILES,
 }
 #: Setting -> the names that it may take.
-NAMES: Names = {**TABLES, "scheme": SCHEMES, "growth": GROWTHS, "task": TASKS}
+NAMES: Names = {**TABLES, "scheme": SCHEMES, "growth": GROWTHS, "task": TASKS, "outgoing": OUTGOING}
 #: Columns of a scheme that a setting of the same name replaces.
 _REPLACED = (*TABLES, "growth", "after_arrivals")
 
@@ -155,6 +157,7 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
                 remedy = " or ".join(f"{flag(f'{other}_option')} {name}=..." for other in readers)
                 raise ConfigError(f"{part} has no option {name!r}", f"give {remedy}")
         read[kind] = part.read(scheme.given(kind))
+    check_outgoing(config, scheme, read["profile"])
     if scheme.merge == "soft-clusters" and read["merge"].soft > (models := read["profile"].models):
         raise ConfigError(f"option soft is {read['merge'].soft}, and there are {models} models", "lower it")
     training: Training = parts["training"]

@@ -14,6 +14,7 @@ from fedgsp.messages.order import (
     Discriminated,
     DiscriminatorSettings,
     Evaluated,
+    OutgoingStep,
     Reveal,
     Trained,
     TrainingSettings,
@@ -99,6 +100,8 @@ class RunGroupRequest:
     aggregation_options: Mapping[str, str] = field(default_factory=dict)
     #: Options of the program, as text.
     program_options: Mapping[str, str] = field(default_factory=dict)
+    #: What nodes do to a trained model before it leaves them, in this order.
+    outgoing: tuple[OutgoingStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,20 @@ class Train:
     trial: bool = False
     #: The node uploads the result to the manager before it reports, and then forgets it unless `retain` is set.
     bring: bool = False
+    #: What the node does to the trained model before it leaves the node, in this order.
+    outgoing: tuple[OutgoingStep, ...] = ()
+    #: The training is not the client's training of the round: its result is kept beside it, such as a prior model.
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingStep:
+    """One step between the trained model and the model that leaves the node."""
+
+    #: "head", "rounding", or the name of a step of an installed package.
+    name: str
+    #: An option that is not given has its default.
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,7 @@ class TrainingSettings:
     seed: int
     #: Options of the algorithm; an option that is not given has its default.
     options: Mapping[str, str] = field(default_factory=dict)
-    #: Nodes and managers round every model that they make to bfloat16.
+    #: Managers round every model that they make to bfloat16. Nodes do so by the outgoing step "rounding".
     bfloat16: bool = False
 
 

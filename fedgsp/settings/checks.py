@@ -32,6 +32,9 @@ def check(settings: Any, names: Names) -> None:
             continue
         if not value and (remedy := one.metadata.get("required")):
             raise ConfigError(f"{flag(name)} is missing", remedy)
+        if one.type is tuple:
+            _check_list(flag(name), value, one.choices or names.get(name, ()))
+            continue
         service = one.metadata.get("service", "")
         if service and value.startswith(service):
             check_address(flag(name), value.removeprefix(service))
@@ -48,3 +51,10 @@ def check_name(flag: str, value: str, known: Iterable[str]) -> None:
     """Raise ConfigError unless `value` is one of the known names; the remedy names the closest one."""
     if value not in (names := tuple(known)):
         raise ConfigError(f"{flag} cannot be {value!r}", suggestion(value, names))
+
+
+def _check_list(flag: str, values: tuple[str, ...], known: Iterable[str]) -> None:
+    for value in values:
+        check_name(flag, value, known)
+        if values.count(value) > 1:
+            raise ConfigError(f"{flag} {value} is given twice", "give it once")

@@ -21,6 +21,8 @@ def arguments_of(settings: Any) -> list[str]:
             continue
         if one.type is dict:
             texts = [f"{key}={text}" for key, text in value.items()]
+        elif one.type is tuple:
+            texts = list(value)
         else:
             texts = [str(value.absolute() if isinstance(value, Path) else value)]
         for text in texts:

@@ -67,8 +67,9 @@ class Described:
     name: str
     #: As Python code names it.
     field: str
-    #: bool, int, float, str, Path, dict; a class with a class method `parse(text)`, which raises ValueError or
-    #: ConfigError; or a class with a class method `parse_all(described, texts)`, for options of single clients.
+    #: bool, int, float, str, Path, dict, tuple (of texts); a class with a class method `parse(text)`, which raises
+    #: ValueError or ConfigError; or a class with a class method `parse_all(described, texts)`, for options of single
+    #: clients.
     type: Any
     #: Whether None is a value: the setting was not given, or there is no limit.
     optional: bool

@@ -20,6 +20,7 @@ _WANTED: Mapping[type, str] = {
     float: "a number",
     str: 'text, in "quotes"',
     Path: 'a path, in "quotes"',
+    tuple: 'a list of texts, ["one", "two"]',
     dict: "a table of options, each text or a number",
 }
 
@@ -62,9 +63,11 @@ def _typed(path: Path, one: Described, value: Any) -> Any:
         return float(value)
     if wanted is Path and isinstance(value, str):
         return Path(value)
+    if wanted is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
     if wanted is dict and isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values()):
         # TOML knows numbers and booleans. Options are text: the text that the same option would have as a flag.
         return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in value.items()}
-    if type(value) is not wanted or wanted is dict:
+    if type(value) is not wanted or wanted in (dict, tuple):
         raise ConfigError(f"--config {path}: {one.field} is {value!r}", f"give {_WANTED[wanted]}")
     return value

@@ -35,16 +35,16 @@ def with_flags(kind: type[Any], names: Names) -> Callable[[Callable[..., None]],
 def _parameter(one: Described, names: tuple[str, ...]) -> inspect.Parameter:
     import typer
 
-    is_table = one.type is dict
+    several = one.type in (dict, tuple)
     option = typer.Option(
         flag(one.field),
         help=f"{one.help} ({', '.join(names)})" if names else one.help,
-        metavar="KEY=VALUE" if is_table else one.metavar,
+        metavar=one.metavar or ("KEY=VALUE" if one.type is dict else None),
         rich_help_panel=one.metadata.get("panel"),
-        show_default=not is_table and one.default not in (None, ""),
+        show_default=not several and one.default not in (None, ""),
     )
-    kind = list[str] if is_table else one.type | None if one.optional else one.type
-    default = [] if is_table else one.default
+    kind = list[str] if several else one.type | None if one.optional else one.type
+    default = [] if several else one.default
     return inspect.Parameter(
         one.field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
     )
@@ -58,6 +58,8 @@ def given(context: typer.Context, kind: type[Any]) -> dict[str, Any]:
         if source is not None and source.name == "COMMANDLINE":
             value = context.params[name]
             found[name] = options(flag(name), value) if one.type is dict else value
+            if one.type is tuple:
+                found[name] = tuple(value)
     return found
 
 

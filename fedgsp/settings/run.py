@@ -104,6 +104,20 @@ class RunConfig(PeerSettings):
         panel=TRAINING,
     )
 
+    outgoing: tuple[str, ...] = setting(
+        (),
+        "a step that nodes take before a trained model leaves them; repeatable, taken in the order given",
+        metavar="STEP",
+        panel=TRAINING,
+    )
+    outgoing_option: dict[str, str] = setting(
+        {},
+        "an option of an outgoing step; repeatable",
+        options_of="outgoing",
+        metavar="STEP.KEY=VALUE",
+        panel=TRAINING,
+    )
+
     task: str = setting(
         "digits",
         "a task by name, or your own task as module:factory",

@@ -149,6 +149,7 @@ class RunGroupRequest(_message.Message):
     UPDATE_LENGTHS_FIELD_NUMBER: _builtins.int
     AGGREGATION_OPTIONS_FIELD_NUMBER: _builtins.int
     PROGRAM_OPTIONS_FIELD_NUMBER: _builtins.int
+    OUTGOING_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     round: _builtins.int
     group: _builtins.int
@@ -223,6 +224,10 @@ class RunGroupRequest(_message.Message):
     def program_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Options of the program, as text."""
 
+    @_builtins.property
+    def outgoing(self) -> _containers.RepeatedCompositeFieldContainer[_order_pb2.OutgoingStep]:
+        """What nodes do to a trained model before it leaves them, in this order."""
+
     def __init__(
         self,
         *,
@@ -253,10 +258,11 @@ class RunGroupRequest(_message.Message):
         update_lengths: _abc.Iterable[_builtins.float] | None = ...,
         aggregation_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         program_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        outgoing: _abc.Iterable[_order_pb2.OutgoingStep] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["discrimination", b"discrimination", "reveal", b"reveal", "start", b"start", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "aggregation_options", b"aggregation_options", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "parts", b"parts", "planned", b"planned", "program", b"program", "program_options", b"program_options", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths", "without_head", b"without_head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregation", b"aggregation", "aggregation_options", b"aggregation_options", "attempt", b"attempt", "discrimination", b"discrimination", "finished", b"finished", "group", b"group", "max_model_bytes", b"max_model_bytes", "members", b"members", "most_update_ratio", b"most_update_ratio", "outgoing", b"outgoing", "parts", b"parts", "planned", b"planned", "program", b"program", "program_options", b"program_options", "relay", b"relay", "results", b"results", "reveal", b"reveal", "round", b"round", "run_id", b"run_id", "serial", b"serial", "shuffle", b"shuffle", "stall_timeout_s", b"stall_timeout_s", "start", b"start", "start_address", b"start_address", "tensors", b"tensors", "training", b"training", "update_lengths", b"update_lengths", "without_head", b"without_head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

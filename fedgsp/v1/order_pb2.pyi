@@ -176,6 +176,8 @@ class Train(_message.Message):
     RETAIN_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
     BRING_FIELD_NUMBER: _builtins.int
+    OUTGOING_FIELD_NUMBER: _builtins.int
+    ASIDE_FIELD_NUMBER: _builtins.int
     produces: _builtins.str
     """Id under which the node keeps the result."""
     retain: _builtins.bool
@@ -186,6 +188,8 @@ class Train(_message.Message):
     """
     bring: _builtins.bool
     """The node uploads the result to the manager before it reports, and then forgets it unless `retain` is set."""
+    aside: _builtins.bool
+    """The training is not the client's training of the round: its result is kept beside it, such as a prior model."""
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
@@ -193,6 +197,10 @@ class Train(_message.Message):
     @_builtins.property
     def reveal(self) -> Global___Reveal:
         """What the client reveals of its update. Unset: nothing."""
+
+    @_builtins.property
+    def outgoing(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutgoingStep]:
+        """What the node does to the trained model before it leaves the node, in this order."""
 
     def __init__(
         self,
@@ -204,14 +212,64 @@ class Train(_message.Message):
         retain: _builtins.bool = ...,
         trial: _builtins.bool = ...,
         bring: _builtins.bool = ...,
+        outgoing: _abc.Iterable[Global___OutgoingStep] | None = ...,
+        aside: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reveal", b"reveal", "settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bring", b"bring", "produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aside", b"aside", "bring", b"bring", "outgoing", b"outgoing", "produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Train: _TypeAlias = Train  # noqa: Y015
+
+@_typing.final
+class OutgoingStep(_message.Message):
+    """One step between the trained model and the model that leaves the node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"head", "rounding", or the name of a step of an installed package."""
+    @_builtins.property
+    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """An option that is not given has its default."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "options", b"options"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutgoingStep: _TypeAlias = OutgoingStep  # noqa: Y015
 
 @_typing.final
 class Reveal(_message.Message):
@@ -287,7 +345,7 @@ class TrainingSettings(_message.Message):
     seed: _builtins.int
     """Root seed of the run."""
     bfloat16: _builtins.bool
-    """Nodes and managers round every model that they make to bfloat16."""
+    """Managers round every model that they make to bfloat16. Nodes do so by the outgoing step "rounding"."""
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Options of the algorithm; an option that is not given has its default."""

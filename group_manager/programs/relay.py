@@ -101,7 +101,7 @@ class _Walk:
                 if before is None
                 else starts.trained_by(group, before.member, before.model_id, hop.member)
             )
-            work = Train(start, hop.model_id, request.training, request.reveal)
+            work = Train(start, hop.model_id, request.training, request.reveal, outgoing=request.outgoing)
             ticket = group.orders.submit(hop.member, group.orders.key("train", position, self._attempt), work)
             orders.append(HopOrder(hop, start.model_id, ticket))
         self._attempt += 1

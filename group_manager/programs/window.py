@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 
 from fedgsp import windows
-from fedgsp.messages import Failure, FailureCode, Member, Train, Trained
+from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
 from group_manager import starts
 from group_manager.group import Group
 from group_manager.members import Ticket
@@ -45,8 +45,17 @@ async def train_all(
             model_id = f"{prefix}/{member.client}.{request.attempt}"
             # A start that only one member of a node needs may be trained in place.
             start = starts.given(group, member, keep=members_of[member.node] > 1)
-            brings = bring and member.weight > 0
-            work = Train(start, model_id, request.training, request.reveal, retain, trial, brings)
+            work = Train(
+                start,
+                model_id,
+                request.training,
+                request.reveal,
+                retain,
+                trial,
+                bring=bring and member.weight > 0,
+                outgoing=request.outgoing,
+                aside=request.results is Results.KEPT,
+            )
             key = group.orders.key(request.program, position, request.attempt)
             window.append((position, member, model_id, group.orders.submit(member, key, work)))
         position, member, model_id, ticket = window.popleft()

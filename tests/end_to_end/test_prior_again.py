@@ -11,7 +11,7 @@ import pytest
 
 from fedgsp.messages import Failure, FailureCode, Order, Train, Trained
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.worker import Uploader, Worker
+from fedgsp_node.trainer import Trainer
 from tests.support.cluster import play
 from tests.support.gated_task import gated_settings, host
 from tests.support.managers_here import managers_here
@@ -27,14 +27,14 @@ TOLD = {"maxfl": "prior_loss", "kmeans": "gram"}
 async def told(tmp_path: Path, scheme: str, failing: int | None) -> Mapping[str, np.ndarray]:
     """The evidence of the second round, of three clients on one node; one of them may fail in the first."""
     kept: dict[int, Mapping[str, np.ndarray]] = {}
-    profile, train = PROFILES[SCHEMES[scheme].profile].load(), Worker._train
+    profile, train = PROFILES[SCHEMES[scheme].profile].load(), Trainer.carry_out
 
-    async def fails_once(self: Worker, order: Order, work: Train, upload: Uploader) -> Trained:
+    async def fails_once(self: Trainer, order: Order, work: Train, *arguments: Any) -> Trained:
         nonlocal failing
         if order.client == failing:
             failing = None
             raise OrderError(Failure(FailureCode.TASK_RAISED, "the camera broke"))
-        return await train(self, order, work, upload)
+        return await train(self, order, work, *arguments)
 
     gather = profile.gather
 
@@ -45,7 +45,7 @@ async def told(tmp_path: Path, scheme: str, failing: int | None) -> Mapping[str,
 
     with pytest.MonkeyPatch.context() as patch:
         managers_here(patch)
-        patch.setattr(Worker, "_train", fails_once)
+        patch.setattr(Trainer, "carry_out", fails_once)
         patch.setattr(profile, "gather", noted)
         options = {"prior_epochs": "3", **({"clusters": "2"} if scheme == "kmeans" else {})}
         config = gated_settings(tmp_path, scheme=scheme, rounds=2, evaluate_every=2, **by_kind(options))

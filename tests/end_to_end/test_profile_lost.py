@@ -12,7 +12,8 @@ import pytest
 from fedgsp.messages import Describe, Discriminate, Evaluate, Order, Work
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
-from fedgsp_node.worker import Uploader, Worker
+from fedgsp_node.trainer import Uploader
+from fedgsp_node.worker import Worker
 from tests.support.cluster import Finished, play
 from tests.support.coming_and_going import away_between
 from tests.support.gated_task import gated_settings, host

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedgsp.messages import Failure, FailureCode, ModelRef, Order, TensorSpec, Train, Trained
+from fedgsp.messages import Failure, FailureCode, Order, TensorSpec, Train, Trained
 from fedgsp.weights import Weights
-from fedgsp_node.clients import Learned
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.worker import Uploader, Worker
+from fedgsp_node.trainer import Trainer
 from tests.support.cluster import play
 from tests.support.gated_task import ALPHA, gated_settings, host, oracle
 from tests.support.managers_here import managers_here
 
-GOOD = Worker._reveal
+TRAIN = Trainer.carry_out
 
 
 def one_vector(values: np.ndarray) -> Weights:
@@ -47,17 +48,17 @@ async def test_what_is_no_update_is_said_and_its_client_alone_next_time(
     """Client 2, which would be with 3 and 4, is the first to show something: the others' are right all the same."""
     shown, reason = BAD[what]
 
-    async def reveal(self: Worker, work: Train, learned: Learned) -> ModelRef | None:
-        ref = await GOOD(self, work, learned)
+    async def spoiled(self: Trainer, order: Order, work: Train, *arguments: Any) -> Trained:
+        report, update_id = await TRAIN(self, order, work, *arguments), f"{work.produces}.update"
         if not work.produces.endswith("/1/6/alone/2.0"):
-            return ref
-        self._store.release([f"{work.produces}.update"])
+            return report
+        self._store.release([update_id])
         if shown is None:
-            return None
-        self._store.put(f"{work.produces}.update", shown)
-        return shown.ref(f"{work.produces}.update")
+            return dataclasses.replace(report, update=None)
+        self._store.put(update_id, shown)
+        return dataclasses.replace(report, update=shown.ref(update_id))
 
-    monkeypatch.setattr(Worker, "_reveal", reveal)
+    monkeypatch.setattr(Trainer, "carry_out", spoiled)
     config = gated_settings(tmp_path, scheme="hcct", grouping_option=ALPHA, rounds=3, evaluate_every=3)
     run = await play(config, [host("n0", *range(6))])
     (missing,) = run.of_kind("update_missing")
@@ -74,14 +75,13 @@ async def test_a_client_that_could_not_train_is_alone_in_the_next_round(
     """What it showed two rounds ago is out of date, though it is like what everybody shows."""
     together = {"alpha": "9"}
     assert [len(played.partition) for played in oracle(options=together).play_hcct()[1:3]] == [1, 1]
-    train = Worker._train
 
-    async def fails_once(self: Worker, order: Order, work: Train, upload: Uploader) -> Trained:
+    async def fails_once(self: Trainer, order: Order, work: Train, *arguments: Any) -> Trained:
         if order.key is not None and (order.key.round, order.client) == (2, 2):
             raise OrderError(Failure(FailureCode.TASK_RAISED, "the camera broke"))
-        return await train(self, order, work, upload)
+        return await TRAIN(self, order, work, *arguments)
 
-    monkeypatch.setattr(Worker, "_train", fails_once)
+    monkeypatch.setattr(Trainer, "carry_out", fails_once)
     config = gated_settings(tmp_path, scheme="hcct", grouping_option=together, rounds=4, evaluate_every=4)
     run = await play(config, [host("n0", *range(6))])
     assert [row["partition"] for row in run.rows][1:3] == [[[0, 1, 2, 3, 4, 5]], [[0, 1, 3, 4, 5], [2]]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgsp.messages import Start, Train, TrainingSettings
+from fedgsp.messages import OutgoingStep, Start, Train, TrainingSettings
 from fedgsp_node.personal import HEAD, PERSONAL_MODEL
 from tests.support.trainings import KEEPING
 from tests.support.working import HERE, Node, node
@@ -25,7 +25,13 @@ async def train(n: Node, number: int, algorithm: str, own_head: bool, attempt: s
     start, end = f"start {number}", f"end {number}{attempt}"
     n.store.put(start, weights.part(n.clients.shared) if own_head else weights)
     settings = TrainingSettings(algorithm, 1, 4, 0.05, seed=3)
-    await n.do(Train(Start(start, HERE, without_head=own_head), end, settings), client=1, round_number=number)
+    work = Train(
+        Start(start, HERE, without_head=own_head),
+        end,
+        settings,
+        outgoing=(OutgoingStep("head"),) if own_head else (),
+    )
+    await n.do(work, client=1, round_number=number)
     return (await n.store.get(end)).buffer
 
 

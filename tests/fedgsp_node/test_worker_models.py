@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from fedgsp.messages import (
     FailureCode,
     Order,
     OrderKey,
+    OutgoingStep,
     Release,
     Reveal,
     SendUp,
@@ -34,9 +34,11 @@ from fedgsp_node.updates import reveal
 from tests.support.blobs_task import Blobs
 from tests.support.working import HERE, OWN, ROUND, SETTINGS, Node, node, training, why_not
 
+STEP_HEAD, STEP_ROUNDING = OutgoingStep("head"), OutgoingStep("rounding")
+
 
 def personal(start: str, produces: str, **changes: Any) -> Train:
-    return Train(Start(start, HERE, without_head=True), produces, SETTINGS, **changes)
+    return Train(Start(start, HERE, without_head=True), produces, SETTINGS, outgoing=(STEP_HEAD,), **changes)
 
 
 def bare(n: Node, model_id: str = "bare") -> str:
@@ -231,10 +233,10 @@ async def test_what_is_handed_on_is_rounded_and_what_is_revealed_or_kept_is_not(
     tmp_path: Path, headless: bool
 ) -> None:
     start = Start("bare" if headless else "start", HERE, without_head=headless)
-    settings = dataclasses.replace(SETTINGS, bfloat16=True)
+    steps = (STEP_HEAD, STEP_ROUNDING) if headless else (STEP_ROUNDING,)
     async with node(state_dir=tmp_path) as n:
         bare(n)
-        result = await n.do(Train(start, "a", settings, Reveal("exact"), retain=True))
+        result = await n.do(Train(start, "a", SETTINGS, Reveal("exact"), retain=True, outgoing=steps))
         head = n.clients.initial_weights(derive(SETTINGS.seed, "initial-weights")).arrays
         whole = Weights.of({**head, **(await n.store.get(start.model_id)).arrays}, n.clients.tensors)
         after = Clients(Blobs(), None).train(0, whole, SETTINGS, ROUND, Control()).after
@@ -273,10 +275,10 @@ async def test_a_result_that_cannot_be_brought_is_the_orders_failure() -> None:
 
 async def test_what_is_brought_has_no_head_and_is_rounded_where_the_result_is() -> None:
     async with node() as n:
-        settings = dataclasses.replace(SETTINGS, bfloat16=True)
         shared = without_head(n.clients.tensors)
         n.store.put("without", (await n.store.get("start")).part(shared))
-        result = await n.do(Train(Start("without", HERE, without_head=True), "end", settings, bring=True))
+        start, steps = Start("without", HERE, without_head=True), (STEP_HEAD, STEP_ROUNDING)
+        result = await n.do(Train(start, "end", SETTINGS, bring=True, outgoing=steps))
         brought = n.uploads["end"]
         assert brought.tensors == shared
         assert brought.bfloat16

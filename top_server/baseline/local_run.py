@@ -35,6 +35,8 @@ SAME = (
     "learning_rate",
     "learning_rate_decay",
     "wire_dtype",
+    "outgoing",
+    "outgoing_option",
 )
 #: Settings by which nobody might be alone, or train in another way than the scheme says; they are left to it.
 LEFT_TO_SCHEME = ("grouping", "program", "training", "training_option", "aggregation", "merge")

@@ -25,6 +25,7 @@ from top_server.groups.task import GroupOutcome, GroupTask, Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers.pool import Manager
 from top_server.models import Held
+from top_server.outgoing import outgoing_steps
 from top_server.progress import Progress
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
@@ -197,4 +198,5 @@ def _request(
         most_update_ratio=(config.update_norm_limit or 0.0) if merged else 0.0,
         serial=next(context.serials),
         update_lengths=tuple(progress.update_lengths) if config.update_norm_limit else (),
+        outgoing=outgoing_steps(config, context.scheme),
     )

@@ -27,6 +27,7 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(),
     Path: st.text("abc/. é", min_size=1).map(Path),
     dict[str, str]: st.dictionaries(st.text(), st.text(), max_size=3),
+    tuple[str, ...]: st.lists(st.text(), max_size=3).map(tuple),
     types.NoneType: st.none(),
 }
 

@@ -35,6 +35,8 @@ OTHERS: dict[str, Any] = {
     "learning_rate": 0.02,
     "learning_rate_decay": 0.9,
     "wire_dtype": "bfloat16",
+    "outgoing": ("clip",),
+    "outgoing_option": {"clip.norm": "2"},
 }
 #: Settings of processes, which the nodes and managers of both runs are told alike.
 PROCESS: dict[str, Any] = {

@@ -71,9 +71,7 @@ def test_a_number_of_groups_can_be_forced() -> None:
 @pytest.mark.parametrize("name", ["alpha_of_x", "alpha_of_-1", "alpha_of_01", "alpha_of_ID", "alpha_of_", "beta_of_1"])
 def test_what_names_no_client_is_no_option(name: str) -> None:
     options: dict[str, Any] = {name: "1"}
-    with pytest.raises(
-        ConfigError, match=r"no option '(alpha|beta)\..*[Ii]ts options are alpha, alpha\.ID, groups"
-    ):
+    with pytest.raises(ConfigError, match=r"no option '(alpha|beta)\..*[Ii]ts options are alpha, alpha\.ID, groups"):
         hcct(request(PAIRS, **options))
 
 

@@ -1,0 +1,136 @@
+"""One result for each training: what a node published is handed out again, and never drawn a second time.
+
+This holds for trainings with a step that is not repeatable, such as noise from the node's secret. The mean of two
+draws for one update would hide less of it than one draw does.
+
+A training is one of the client's training of a round, its trial of a round, and its training aside in a round. The
+model that it starts from does not identify it: after a failure, a relay may reach the client with another model, and
+the update would still be nearly the same. The settings, the steps and the revealed view must be those of the first
+order; otherwise the order is refused.
+
+Results are kept in the state directory, until the client's next training of the same kind. A node without a state
+directory refuses such trainings: after a restart, it could not know whether it has published a result before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedgsp.errors import DataError, UserError
+from fedgsp.messages import Failure, FailureCode, OrderKey, TensorSpec, Train, Trained
+from fedgsp.weights import Weights
+from fedgsp_node.order_error import OrderError
+from fedgsp_node.outgoing.secret import node_secret
+from fedgsp_node.outgoing.steps import Published
+from fedgsp_node.own_models import check_kept
+from fedgsp_node.personal import PUBLISHED, PersonalState
+
+#: What a published result is reported with, and again when it is handed out again.
+FIGURES = ("samples", "loss", "seconds", "steps", "keeps", "afresh")
+_MODEL, _UPDATE = "model.", "update"
+_NO_DIRECTORY = (
+    "an outgoing step of this run draws from a secret of the node, which must outlive the node: "
+    "start the node with --state-dir"
+)
+
+
+class Once:
+    """The results that a node has published, by client and kind of training. Called in the node's training slot."""
+
+    def __init__(self, personal: PersonalState, tensors: tuple[TensorSpec, ...]) -> None:
+        self._personal = personal
+        self._tensors = tensors
+
+    def secret(self) -> bytes:
+        """The node's secret; raises OrderError if the node has no state directory, or if that cannot be used."""
+        if self._personal.directory is None:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, _NO_DIRECTORY))
+        try:
+            return node_secret(self._personal.directory)
+        except UserError as error:
+            raise _failed(error) from error
+
+    def find(self, client: int, key: OrderKey, work: Train) -> Published | None:
+        """The result of this training if it was published before.
+
+        Raises OrderError if the order does not agree with what was published, or if the node has no state directory.
+        """
+        if self._personal.directory is None:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, _NO_DIRECTORY))
+        try:
+            label = self._personal.label(client, _purpose(work))
+            if label is None:
+                return None
+            record = json.loads(label)
+            if record["run"] != key.run or record["round"] < key.round:
+                return None
+            if record["round"] > key.round:
+                raise _refused(client, key, f"it has trained in round {record['round']} since then")
+            if record["order"] != _identity(work):
+                raise _refused(client, key, "the first order had other settings")
+            return self._load(client, work, record)
+        except (UserError, ValueError, KeyError, TypeError) as error:
+            raise _failed(error) from error
+
+    def publish(self, client: int, key: OrderKey, work: Train, make: Callable[[], Published]) -> Published:
+        """The result of this training: the one that was published before, or else that of `make`, which is kept.
+
+        Raises OrderError as `find` and `make` do, or if the result cannot be written.
+        """
+        found = self.find(client, key, work)
+        if found is not None:
+            return found
+        made = make()
+        arrays = {_MODEL + name: array for name, array in made.model.arrays.items()}
+        if made.update is not None:
+            arrays[_UPDATE] = made.update.arrays["update"]
+        record = {
+            "run": key.run,
+            "round": key.round,
+            "order": _identity(work),
+            "bfloat16": made.model.bfloat16,
+            "figures": {name: getattr(made.report, name) for name in FIGURES},
+        }
+        try:
+            self._personal.save(client, _purpose(work), arrays, json.dumps(record))
+        except UserError as error:
+            raise _failed(error) from error
+        return made
+
+    def _load(self, client: int, work: Train, record: Mapping[str, Any]) -> Published:
+        found = self._personal.load(client, _purpose(work))
+        if found is None:
+            raise DataError(f"the published result of client {client} is gone", "restore the state directory")
+        arrays = {name.removeprefix(_MODEL): array for name, array in found[1].items() if name != _UPDATE}
+        specs = tuple(spec for spec in self._tensors if spec.name in arrays)
+        check_kept(arrays, specs, client)
+        model = Weights.of(arrays, specs)
+        model.bfloat16 = record["bfloat16"]
+        update = None
+        if (revealed := found[1].get(_UPDATE)) is not None:
+            update = Weights.of({_UPDATE: revealed}, (TensorSpec(_UPDATE, str(revealed.dtype), revealed.shape),))
+        return Published(model, update, Trained(None, **{name: record["figures"][name] for name in FIGURES}))
+
+
+def _purpose(work: Train) -> str:
+    return PUBLISHED + ("-trial" if work.trial else "-aside" if work.aside else "")
+
+
+def _identity(work: Train) -> str:
+    """A digest of everything that two orders for one training have in common."""
+    same = (work.settings, work.reveal, *work.outgoing)
+    values = [dataclasses.asdict(value) if value is not None else None for value in same]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _refused(client: int, key: OrderKey, why: str) -> OrderError:
+    detail = f"client {client} has published its result of round {key.round} and would draw again: {why}"
+    return OrderError(Failure(FailureCode.BAD_ORDER, detail))
+
+
+def _failed(error: Exception) -> OrderError:
+    return OrderError(Failure(FailureCode.UNSPECIFIED, str(error)))

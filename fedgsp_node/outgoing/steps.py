@@ -1,0 +1,136 @@
+"""Takes the outgoing steps of an order, and makes what the client reveals of its update on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedgsp.errors import UserError
+from fedgsp.messages import Failure, FailureCode, OrderKey, OutgoingStep, Train, Trained
+from fedgsp.outgoing import HEAD, OUTGOING, Step
+from fedgsp.seeds import derive, stream
+from fedgsp.weights import Weights, check_finite, check_same_tensors, without_head
+from fedgsp_node.clients import Learned
+from fedgsp_node.order_error import OrderError
+from fedgsp_node.outgoing.base import Outgoing, Take
+from fedgsp_node.outgoing.secret import derived
+from fedgsp_node.updates import reveal
+from fedgsp_node.users_code import where
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What leaves the node after one training."""
+
+    model: Weights
+    #: What the client reveals of its update, if the order asks for it.
+    update: Weights | None
+    #: The report on the training, without references to model and update.
+    report: Trained
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """One step of an order: its name, declaration, code and options."""
+
+    name: str
+    step: Step
+    take: Take
+    options: Any
+
+
+class Steps:
+    """The outgoing steps of one training order."""
+
+    def __init__(self, work: Train) -> None:
+        """Raises OrderError for a step that this node lacks, or for options that the step does not have."""
+        try:
+            self._chosen = [_chosen(asked) for asked in work.outgoing]
+        except UserError as error:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
+        self.work = work
+        if work.start is not None and work.start.without_head and not any(one.name == HEAD for one in self._chosen):
+            raise OrderError(Failure(FailureCode.BAD_ORDER, "the start has no head, and the result would have one"))
+
+    @property
+    def needs_start(self) -> bool:
+        """Whether a step, or what the client reveals, needs the model that the training started from."""
+        return self.work.reveal is not None or any(one.step.needs_start for one in self._chosen)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all steps may be taken twice for one training."""
+        return all(one.step.repeatable for one in self._chosen)
+
+    def publish(
+        self, client: int, key: OrderKey, learned: Learned, report: Trained, secret: Callable[[], bytes]
+    ) -> Published:
+        """Takes all steps; changes `learned.after`. Raises OrderError with the step's name.
+
+        `secret` returns the node's secret; it is called only for steps that are not repeatable.
+        """
+        settings = self.work.settings
+        assert settings is not None
+
+        def taken(one: _Chosen, model: Weights) -> Weights:
+            own = b""
+            if not one.step.repeatable:
+                own = derived(secret(), key.run, key.round, client, one.name, model.digest.hex())
+            start = learned.before.part(model.tensors) if one.step.needs_start else None
+            rng = stream(settings.seed, f"outgoing-{one.name}", key.round, client)
+            return _take(one, Outgoing(client, key.round, model, start, rng, own))
+
+        model = learned.after
+        for one in self._chosen:
+            if not one.step.after_reveal:
+                model = taken(one, model)
+        update = self._revealed(learned, model)
+        for one in self._chosen:
+            if one.step.after_reveal:
+                model = taken(one, model)
+        return Published(model, update, report)
+
+    def _revealed(self, learned: Learned, model: Weights) -> Weights | None:
+        """What the client reveals of its update, after all steps that protect it."""
+        asked, settings = self.work.reveal, self.work.settings
+        if asked is None or settings is None:
+            return None
+        before = learned.before
+        # If values are as they were trained, the client may also reveal tensors that do not travel, such as its head.
+        after = model if self._changes_values else learned.after
+        if asked.without_head:
+            shared = without_head(before.tensors)
+            before, after = before.part(shared), after.part(shared)
+        try:
+            # All rounds have the same projection, so that updates of different rounds can be compared.
+            return reveal(asked.view, before, after, settings.learning_rate, derive(settings.seed, "reveal"))
+        except ValueError as error:
+            raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
+
+    @property
+    def _changes_values(self) -> bool:
+        return any(not (one.step.selects or one.step.after_reveal) for one in self._chosen)
+
+
+def _chosen(asked: OutgoingStep) -> _Chosen:
+    step = OUTGOING[asked.name]
+    return _Chosen(asked.name, step, step.load(), step.read(asked.options))
+
+
+def _take(one: _Chosen, outgoing: Outgoing) -> Weights:
+    """The result of one step, checked; raises OrderError that names the step."""
+    try:
+        found = one.take(outgoing, one.options)
+        if not isinstance(found, Weights):
+            raise TypeError(f"it returned a {type(found).__name__}, not Weights")
+        expected = outgoing.model.tensors
+        if one.step.selects:
+            expected = tuple(spec for spec in expected if spec in found.tensors)
+        check_same_tensors(found.tensors, expected, "its result")
+        if one.step.for_users:
+            check_finite(found)
+    except (Exception, SystemExit) as error:  # a step may be code of another package
+        detail = f"outgoing step {one.name} raised {where(error)}"
+        raise OrderError(Failure(FailureCode.TASK_RAISED, detail)) from error
+    return found

@@ -1,0 +1,134 @@
+"""Carries out training orders: fetch the start, train, take the outgoing steps, publish the result."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+
+from fedgsp.errors import UserError
+from fedgsp.messages import Failure, FailureCode, Order, OrderKey, Start, Train, Trained, TrainingSettings
+from fedgsp.model_store import ModelStore
+from fedgsp.updates import update_of
+from fedgsp.weights import Weights
+from fedgsp_node.clients import Clients, Learned
+from fedgsp_node.fetching import Fetcher
+from fedgsp_node.order_error import OrderError
+from fedgsp_node.outgoing.once import Once
+from fedgsp_node.outgoing.steps import Published, Steps
+from fedgsp_node.own_models import OwnModels
+from fedgsp_node.promises import promised, publish
+from fedgsp_node.slot import Slot
+
+logger = logging.getLogger(__name__)
+
+#: Uploads a model to the manager that waits for it: id, weights, and the manager's machine if it is known.
+Uploader = Callable[[str, Weights, str], Awaitable[None]]
+
+
+class Trainer:
+    """Trains the clients of a node. Results that may be published only once are handed out again."""
+
+    def __init__(self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot, own: OwnModels) -> None:
+        self._clients = clients
+        self._store = store
+        self._fetcher = fetcher
+        self._slot = slot
+        self._own = own
+        self._once = Once(clients.personal, clients.tensors)
+
+    async def carry_out(
+        self, order: Order, work: Train, upload: Uploader, before_training: Callable[[], None]
+    ) -> Trained:
+        """The report on a training; raises OrderError or WeightsError with the reason if there is none.
+
+        Calls `before_training` once the start has been fetched.
+        """
+        with promised(self._store, work.produces):
+            key, start, settings = _checked(order, work)
+            steps, client = Steps(work), order.client
+            found = None
+            if not steps.repeatable:
+                found = await self._slot.run(lambda _: self._once.find(client, key, work))
+            if found is None:
+                learned, figures = await self._learn(client, key, work, start, settings, steps, before_training)
+
+                def make() -> Published:
+                    return steps.publish(client, key, learned, figures, self._once.secret)
+
+                if steps.repeatable:
+                    found = await asyncio.to_thread(make)
+                else:  # in the slot, which finishes what it began: nobody draws while a result is being written
+                    found = await self._slot.run(lambda _: self._once.publish(client, key, work, make))
+            else:
+                logger.info("round=%d client=%d gets its published result again", key.round, client)
+            report = found.report
+            if found.update is not None:
+                self._store.put(update_of(work.produces), found.update)
+                report = dataclasses.replace(report, update=found.update.ref(update_of(work.produces)))
+            if work.retain:
+                await asyncio.to_thread(self._own.save, client, start.model_id, work.produces, found.model)
+                self._own.hold(client, start.model_id, work.produces)
+        result = await publish(self._store, work.produces, found.model)
+        if work.bring:
+            try:
+                await upload(work.produces, found.model, "")
+            finally:
+                if not work.retain:
+                    self._store.release([work.produces])
+        return dataclasses.replace(report, ref=result.ref)
+
+    async def _learn(
+        self,
+        client: int,
+        key: OrderKey,
+        work: Train,
+        start: Start,
+        settings: TrainingSettings,
+        steps: Steps,
+        before_training: Callable[[], None],
+    ) -> tuple[Learned, Trained]:
+        """Fetches the start, trains from it, and keeps what the client does not share; returns a report as well."""
+        weights, source, size = await self._fetcher.get(start, to_change=not steps.needs_start)
+        in_place = self._fetcher.given_away(weights)
+        before_training()
+        # The order takes the slot only now: while it waited for weights, it must not block the orders that make them.
+        learned = await self._slot.run(
+            lambda control: self._clients.train(client, weights, settings, key.round, control, in_place)
+        )
+        keeps_head = start.without_head or learned.keeps_head
+        if not work.trial:
+            await asyncio.to_thread(self._keep, client, learned, keeps_head, key.round)
+        keeps = not work.trial and (keeps_head or learned.personal is not None)
+        report = Trained(
+            None,
+            samples=self._clients.train_samples(client),
+            loss=learned.loss,
+            seconds=learned.seconds,
+            source=source,
+            bytes=size,
+            steps=learned.steps,
+            keeps=keeps,
+            afresh=keeps and learned.afresh,
+        )
+        return learned, report
+
+    def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
+        """Keeps the parts that stay with the client: its head, its personal model, or both."""
+        try:
+            if head:
+                self._clients.keep_head(client, learned.after, round_number)
+            if learned.personal is not None:
+                self._clients.keep_personal(client, learned.personal, round_number)
+        except UserError as error:
+            raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
+
+
+def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettings]:
+    """The parts of an order that must be there; raises OrderError if one is missing."""
+    if work.start is None or work.settings is None or order.key is None:
+        raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
+    if work.start.model_id == work.produces:
+        raise OrderError(Failure(FailureCode.BAD_ORDER, f"model {work.produces!r} cannot start from itself"))
+    return order.key, work.start, work.settings

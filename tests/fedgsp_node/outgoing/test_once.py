@@ -1,0 +1,183 @@
+"""A result that was drawn from the node's secret is published once, and handed out again if it is asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgsp.messages import FailureCode, OutgoingStep, Reveal, Start, Train, Trained
+from fedgsp.weights import Weights
+from tests.support.outgoing_steps import DRAWS, differences
+from tests.support.working import HERE, ROUND, SETTINGS, Node, node, why_not
+
+NOISE = OutgoingStep("noise", {"scale": "0.5"})
+
+
+@pytest.fixture
+def draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "draws"
+    path.touch()
+    monkeypatch.setenv(DRAWS, str(path))
+    return path
+
+
+def drawn(path: Path) -> list[str]:
+    """Round and client of each draw."""
+    return [line.rpartition(" ")[0] for line in path.read_text().splitlines()]
+
+
+def noisy(produces: str, start: str = "start", **changes: Any) -> Train:
+    work = Train(Start(start, HERE), produces, SETTINGS, outgoing=(NOISE,))
+    return dataclasses.replace(work, **changes)
+
+
+async def published(n: Node, work: Train, client: int = 0, round_number: int = ROUND) -> tuple[Weights, Trained]:
+    report = await n.do(work, client, round_number)
+    assert isinstance(report, Trained)
+    weights = await n.store.get(work.produces)
+    assert report.ref == weights.ref(work.produces)
+    return weights, report
+
+
+def figures(report: Trained) -> tuple[object, ...]:
+    return report.samples, report.loss, report.seconds, report.steps, report.keeps, report.afresh
+
+
+async def test_a_second_order_in_a_round_is_answered_with_the_first_result(tmp_path: Path, draws: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        first, report = await published(n, noisy("a"), client=1)
+        n.store.release(["a"])
+        n.store.put("rerouted", n.clients.initial_weights(7))
+        again, second = await published(n, noisy("b", "rerouted", bring=True, retain=True), client=1)
+        assert np.array_equal(again.buffer, first.buffer)
+        assert again.digest == first.digest
+        assert figures(second) == figures(report)
+        assert (second.source, second.bytes) == (None, 0)
+        assert n.uploads["b"].digest == first.digest
+        assert drawn(draws) == [f"{ROUND} 1"]
+
+
+async def test_every_round_and_every_client_has_a_draw(tmp_path: Path, draws: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        found = [(await published(n, noisy(f"{c} {r}"), c, r))[0] for c in (0, 1) for r in (1, 2)]
+        assert len({weights.digest for weights in found}) == 4
+        assert drawn(draws) == ["1 0", "2 0", "1 1", "2 1"]
+
+
+async def test_a_restarted_node_hands_out_what_it_published_with_what_was_revealed(
+    tmp_path: Path, draws: Path
+) -> None:
+    rounded = (NOISE, OutgoingStep("rounding"))
+    async with node(state_dir=tmp_path / "state") as n:
+        first, report = await published(n, noisy("a", reveal=Reveal("sketch:8"), outgoing=rounded))
+        shown = (await n.store.get("a.update")).digest
+    async with node(state_dir=tmp_path / "state") as again:
+        second, same = await published(again, noisy("b", reveal=Reveal("sketch:8"), outgoing=rounded))
+        assert second.digest == first.digest
+        assert second.bfloat16
+        assert figures(same) == figures(report)
+        assert same.update == (await again.store.get("b.update")).ref("b.update")
+        assert (await again.store.get("b.update")).digest == shown
+        assert len(drawn(draws)) == 1
+
+
+async def test_two_orders_at_once_publish_one_result(tmp_path: Path, draws: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        (one, _), (other, _) = await asyncio.gather(published(n, noisy("a")), published(n, noisy("b")))
+        assert one.digest == other.digest
+        assert len(drawn(draws)) == 1
+
+
+async def test_a_training_that_failed_before_it_was_published_is_done_again(tmp_path: Path, draws: Path) -> None:
+    state = tmp_path / "state"
+    async with node(state_dir=state) as n:
+        state.rename(tmp_path / "away")
+        assert "secret" in (await why_not(n.do(noisy("a")))).detail
+        (tmp_path / "away").rename(state)
+        await published(n, noisy("b"))
+        assert len(drawn(draws)) == 1
+
+
+async def test_a_trial_and_a_training_aside_are_other_trainings(tmp_path: Path, draws: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        await published(n, noisy("a", aside=True))
+        await published(n, noisy("b", trial=True, reveal=Reveal("exact")))
+        await published(n, noisy("c"))
+        await published(n, noisy("d", aside=True))
+        await published(n, noisy("e", trial=True, reveal=Reveal("exact")))
+        assert drawn(draws) == [f"{ROUND} 0"] * 3
+
+
+async def test_equal_models_get_equal_noise_and_others_other_noise(tmp_path: Path) -> None:
+    """A trial and the training after it may give the same update: two draws for it would hide less than one."""
+    async with node(state_dir=tmp_path / "state") as n:
+        aside, _ = await published(n, noisy("a", aside=True))
+        same, _ = await published(n, noisy("b"))
+        assert same.digest == aside.digest
+        added = []
+        for client in (1, 2):
+            plain, _ = await published(n, noisy(f"plain {client}", outgoing=()), client)
+            with_noise, _ = await published(n, noisy(f"noisy {client}"), client)
+            added.append(np.concatenate([array.ravel() for array in differences(plain, with_noise).values()]))
+        assert np.abs(added[0] - added[1]).mean() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "round_number", "why"),
+    [
+        ({"settings": dataclasses.replace(SETTINGS, learning_rate=0.06)}, ROUND, "the first order had other settings"),
+        ({"reveal": Reveal("exact")}, ROUND, "the first order had other settings"),
+        ({"outgoing": (OutgoingStep("noise"),)}, ROUND, "the first order had other settings"),
+        ({}, ROUND - 1, f"it has trained in round {ROUND} since then"),
+    ],
+)
+async def test_an_order_that_would_draw_again_is_refused(
+    tmp_path: Path, draws: Path, changes: dict[str, Any], round_number: int, why: str
+) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        await published(n, noisy("a"))
+        failure = await why_not(n.do(noisy("b", **changes), round_number=round_number))
+        assert failure.code is FailureCode.BAD_ORDER
+        assert (
+            failure.detail == f"client 0 has published its result of round {round_number} and would draw again: {why}"
+        )
+        assert len(drawn(draws)) == 1
+
+
+async def test_a_node_without_a_state_directory_draws_nothing(draws: Path) -> None:
+    async with node() as n:
+        failure = await why_not(n.do(noisy("a")))
+        assert failure.code is FailureCode.BAD_ORDER
+        assert failure.detail.endswith("start the node with --state-dir")
+        assert drawn(draws) == []
+
+
+async def test_a_published_result_that_is_damaged_is_not_drawn_again(tmp_path: Path, draws: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        await published(n, noisy("a"))
+        path = tmp_path / "state" / "run-client-0.published.safetensors"
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.write_bytes(b"x" * 100)
+        assert "cannot be read" in (await why_not(n.do(noisy("b")))).detail
+        assert len(drawn(draws)) == 1
+
+
+async def test_a_secret_of_another_length_is_refused(tmp_path: Path, draws: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        (tmp_path / "state" / "secret").write_bytes(b"short")
+        assert "holds 5 bytes, not 32" in (await why_not(n.do(noisy("a")))).detail
+        assert drawn(draws) == []
+
+
+async def test_the_secret_outlives_the_node(tmp_path: Path) -> None:
+    async with node(state_dir=tmp_path / "state") as n:
+        await published(n, noisy("a"))
+        before = (tmp_path / "state" / "secret").read_bytes()
+    async with node(state_dir=tmp_path / "state") as again:
+        await published(again, noisy("b"), round_number=ROUND + 1)
+        assert (tmp_path / "state" / "secret").read_bytes() == before
