@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from fedgsp.messages import InstalledPart
+from fedgsp.outgoing import OUTGOING
+from fedgsp.parts import Parts
 from fedgsp.trainings import TRAININGS
 
 #: The tables of the parts that nodes run. Tasks are compared by their own rules.
-_TABLES = (TRAININGS,)
+_TABLES: tuple[Parts[Any], ...] = (TRAININGS, OUTGOING)
 
 
 def installed() -> tuple[InstalledPart, ...]:
@@ -18,10 +21,14 @@ def installed() -> tuple[InstalledPart, ...]:
     )
 
 
-def needed(chosen: Mapping[str, str]) -> tuple[InstalledPart, ...]:
-    """The parts of other packages that nodes need for these choices, name by kind."""
-    packages = [(table.kind, chosen[table.kind], table.packages()) for table in _TABLES]
-    return tuple(InstalledPart(kind, name, found[name]) for kind, name, found in packages if name in found)
+def needed(chosen: Mapping[str, Sequence[str]]) -> tuple[InstalledPart, ...]:
+    """The parts of other packages that nodes need for these choices, names by kind."""
+    return tuple(
+        InstalledPart(table.kind, name, package)
+        for table in _TABLES
+        for name, package in table.packages().items()
+        if name in chosen[table.kind]
+    )
 
 
 def lacking(parts: Collection[InstalledPart], has: Collection[InstalledPart]) -> str:

@@ -97,7 +97,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             RelayMode[config.relay.upper()],
             journal,
             config.task_option,
-            on_nodes.needed({"training": scheme.training}),
+            on_nodes.needed({"training": [scheme.training], "outgoing": config.outgoing}),
         )
         store = ModelStore()
         if resumed:
