@@ -11,8 +11,9 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -70,18 +71,23 @@ class Part:
         except Exception as error:
             if not self.package or isinstance(error, (UserError, *expected)):
                 raise
-            remedy = f"update or correct that package, or choose another {self.kind}"
-            raise RunError(f"{self} raised {self._shown(error)}", remedy) from error
+            raise self.fault(error) from error
 
-    def _shown(self, error: Exception) -> str:
-        """An error with its place in the part's own package."""
-        top = (self.code if isinstance(self.code, str) else getattr(self.code, "__module__", "")).partition(".")[0]
-        frames = [
-            (frame.f_globals.get("__name__", ""), Path(frame.f_code.co_filename).name, line)
+    def fault(self, error: Exception) -> RunError:
+        """The error of a run in which the code of this part raised an exception; says where in its package."""
+        places = self.places(error)
+        shown = f"{type(error).__name__}: {error}" + (f" ({places[-1]})" if places else "")
+        return RunError(f"{self} raised {shown}", f"update or correct that package, or choose another {self.kind}")
+
+    def places(self, error: Exception) -> list[str]:
+        """The lines of the part's package that an exception passed through, outermost first."""
+        module = self.code if isinstance(self.code, str) else getattr(self.code, "__module__", "")
+        top = re.split("[.:]", module)[0]
+        return [
+            f"{Path(frame.f_code.co_filename).name}:{line}"
             for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_globals.get("__name__", "").partition(".")[0] == top
         ]
-        _, file, line = ([found for found in frames if found[0].partition(".")[0] == top] or frames)[-1]
-        return f"{type(error).__name__}: {error} ({file}:{line})"
 
 
 class Parts(Mapping[str, T], Generic[T]):
@@ -171,6 +177,20 @@ class Parts(Mapping[str, T], Generic[T]):
                 "let `options` be a dataclass whose fields are made by fedgsp.settings.fields.setting",
             ) from error
         return self._filled_in(part, point.name, package)
+
+
+@contextlib.contextmanager
+def guarded(parts: Iterable[Part]) -> Iterator[None]:
+    """Within, an exception that passed through the code of an outside part is raised as a RunError that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        part = next((part for part in parts if part.package and part.places(error)), None)
+        if part is None:
+            raise
+        raise part.fault(error) from error
 
 
 @functools.cache

@@ -10,13 +10,13 @@ from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
 from fedgsp.outgoing import OUTGOING
-from fedgsp.parts import Parts
+from fedgsp.parts import Part, Parts
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import Names, flag
 from fedgsp.settings.fields import described, str_of_client
 from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
 from fedgsp.tasks import TASKS
-from fedgsp.trainings import TRAININGS, Training
+from fedgsp.trainings import TRAININGS
 from top_server.grouping import GROUPINGS
 from top_server.grouping.growth import GROWTHS
 from top_server.merging import MERGES
@@ -57,6 +57,11 @@ def choose(config: RunConfig) -> Scheme:
     return scheme
 
 
+def parts_of(scheme: Scheme) -> dict[str, Part]:
+    """The parts that a scheme consists of, by kind."""
+    return {kind: table[getattr(scheme, kind)] for kind, table in TABLES.items()}
+
+
 def _options(config: RunConfig, row: Scheme, scheme: Scheme) -> dict[str, dict[str, str]]:
     """The options of each kind: those of the row unless its part was replaced, and over them those of the settings."""
     found = {}
@@ -90,10 +95,9 @@ def _check_needs(config: RunConfig, scheme: Scheme) -> None:
 
 def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
     """What each choice of a scheme needs: its kind and name, the kind of the other choice, and the names that fit."""
-    for kind, table in TABLES.items():
-        name = getattr(scheme, kind)
-        for other, needed in table[name].needs.items():
-            yield kind, name, other, needed
+    for kind, part in parts_of(scheme).items():
+        for other, needed in part.needs.items():
+            yield kind, part.name, other, needed
     if not AGGREGATIONS[scheme.aggregation].beside_relay and not PROGRAMS[scheme.program].aggregates:
         yield "aggregation", scheme.aggregation, "program", ("parallel",)
 
@@ -145,7 +149,7 @@ def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
 
 def _check_options(config: RunConfig, scheme: Scheme) -> None:
     """Refuses options before anybody waits for nodes."""
-    parts = {kind: table[getattr(scheme, kind)] for kind, table in TABLES.items()}
+    parts = parts_of(scheme)
     known = {kind: {one.name for one in described(part.options).values()} for kind, part in parts.items()}
     read = {}
     for kind, part in parts.items():
@@ -160,7 +164,7 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
     check_outgoing(config, scheme, read["profile"])
     if scheme.merge == "soft-clusters" and read["merge"].soft > (models := read["profile"].models):
         raise ConfigError(f"option soft is {read['merge'].soft}, and there are {models} models", "lower it")
-    training: Training = parts["training"]
+    training = TRAININGS[scheme.training]
     with training.guard():
         training.check(read["training"], config.learning_rate, config.batch_size)
 

@@ -155,6 +155,17 @@ def picture(
 
 
 @app.command()
+def parts(
+    kind: Annotated[str, typer.Argument(help="grouping, profile, program, ...; all kinds by default")] = "",
+) -> None:
+    """List the parts that can be chosen, those of installed packages too, with their options."""
+    from top_server.parts_listed import listed
+
+    for line in listed(kind):
+        typer.echo(line)
+
+
+@app.command()
 @with_flags(GroupingServiceSettings, {})
 def grouping_service(
     context: typer.Context,

@@ -24,6 +24,7 @@ from fedgsp.errors import ConfigError, RunError, UserError, not_written
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.parts import guarded
 from fedgsp.settings.children import arguments_of
 from fedgsp.settings.manager import ManagerSettings
 from fedgsp.settings.run import RunConfig
@@ -33,7 +34,7 @@ from fedgsp.weights import WeightsError
 from fedgsp.words import share
 from top_server import rounds
 from top_server.baseline import local_run
-from top_server.choosing import absent, check_head, choose
+from top_server.choosing import absent, check_head, choose, parts_of
 from top_server.grouping import GROUPINGS
 from top_server.grouping_service import client as grouping_service
 from top_server.groups.initial import make_initial
@@ -149,7 +150,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 context = dataclasses.replace(context, alone=alone)
             if away := absent(scheme, membership.clients):
                 logger.warning("--grouping-option is for clients that are not there: %s", ", ".join(map(str, away)))
-            row = await _play(context, Progress(), _merging(context), directory, resumed)
+            with guarded(parts_of(scheme).values()):
+                row = await _play(context, Progress(), _merging(context), directory, resumed)
             finished, reason = True, "the run is finished"
         except UserError as error:
             reason = str(error)

@@ -93,7 +93,8 @@ class Described:
             return f"one of {', '.join(self.choices)}"
         words = {"least": "of at least", "above": "above", "most": "of at most", "below": "below"}
         bounds = [f"{words[rule]} {bound:g}" for rule, bound in self.rules.items() if bound is not None]
-        return " ".join([_NAMES.get(self.type, "a number"), " and ".join(bounds)]).strip()
+        number = self.type is float or hasattr(self.type, "parse_all")
+        return " ".join([_NAMES.get(self.type, "a number" if number else "text"), " and ".join(bounds)]).strip()
 
     def parse(self, text: str) -> Any:
         """The value that a text stands for; raises OptionError if it stands for none."""

@@ -134,6 +134,14 @@ def test_a_mistake_is_told_before_anybody_waits(
             "aggregation failing-mean has no option 'most'",
         ),
         (
+            ["--profile", "failing"],
+            "profile failing of package outside-parts 1.0 raised LookupError: nothing can be revealed here (profile",
+        ),
+        (
+            ["--merge", "failing-merge"],
+            "merge failing-merge of package outside-parts 1.0 raised ZeroDivisionError: nothing can be merged here",
+        ),
+        (
             ["--training", "failing-sgd"],
             "training failing-sgd of package outside-parts 1.0 raised ZeroDivisionError: nobody can train here",
         ),

@@ -64,9 +64,11 @@ def test_every_setting_says_what_it_is_for(name: str) -> None:
     assert FIELDS[name].metadata["panel"]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in FIELDS if choices(FIELDS[name], NAMES) and not FIELDS[name].metadata.get("other_names")]
-)
+#: Settings that take a name out of a table, and no other value.
+NAMED = [name for name, one in FIELDS.items() if choices(one, NAMES) and not one.metadata.get("other_names")]
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_every_known_name_can_be_used_and_others_cannot(name: str) -> None:
     value: Any
     for value in choices(FIELDS[name], NAMES):

@@ -70,6 +70,8 @@ BY_SIZE = Grouping(
 )
 BROKEN = Grouping(help="raises an exception", code="outside_parts.grouping:broken")
 SIZES = Part(help="numbers of samples as evidence", code="outside_parts.profile:Sizes", options=SizeOptions)
+FAILING = Part(help="raises an exception", code="outside_parts.profile:Failing")
+FAILING_MERGE = Part(help="raises an exception", code="outside_parts.merge:FailingMerge", options=SlowMeanOptions)
 SLOW_MEAN = Part(
     help="one model that moves a share of the way to the mean",
     code="outside_parts.merge:SlowMean",

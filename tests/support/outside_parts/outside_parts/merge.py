@@ -68,3 +68,11 @@ class SlowMean(Merging):
     def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
         """The same."""
         self._exact = {name: tensor.astype(np.float64, casting="no") for name, tensor in tensors.items()}
+
+
+class FailingMerge(SlowMean):
+    """Raises an exception when a group has trained."""
+
+    def fold(self, round_number: int, group: GroupModel) -> Changes:
+        """Raises ZeroDivisionError."""
+        raise ZeroDivisionError("nothing can be merged here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedgsp.parts import NoOptions
 from top_server.evidence import Evidence
 from top_server.profiles.base import Profile
 
@@ -18,3 +19,11 @@ class Sizes(Profile[SizeOptions]):
         hosted = self.context.membership.clients
         sizes = [[self.options.scale * client.train_samples] for client in hosted.values()]
         return Evidence(tuple(hosted), figures={"size": np.array(sizes).reshape(-1, 1)})
+
+
+class Failing(Profile[NoOptions]):
+    """Raises an exception when it is asked."""
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Raises LookupError."""
+        raise LookupError("nothing can be revealed here")
