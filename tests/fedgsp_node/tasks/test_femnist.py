@@ -170,7 +170,7 @@ def edited(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], obje
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda content, user: content.pop("user_data"), "no user_data"),
+        (lambda content, user: content.pop("user_data"), "no object user_data"),
         (lambda content, user: user.pop("x"), "KeyError"),
         (lambda content, user: user["x"][0].pop(), "784 numbers"),
         (lambda content, user: [row.pop() for row in user["x"]], "784 numbers"),
@@ -178,7 +178,7 @@ def edited(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], obje
         (lambda content, user: user["x"][0].__setitem__(0, 1.5), "pixels outside 0 .. 1"),
         (lambda content, user: user["x"][0].__setitem__(0, "a"), "784 numbers"),
         (lambda content, user: user["x"][0].__setitem__(0, float("nan")), "pixels outside 0 .. 1"),
-        (lambda content, user: user.__setitem__("y", [0.5] * 4), "whole labels"),
+        (lambda content, user: user.__setitem__("y", [0.5] * 4), "not one whole-number label for each"),
         (lambda content, user: user["y"].__setitem__(0, 62), "label 62, outside 0 .. 61"),
         (lambda content, user: content["user_data"].__setitem__("f0003_11", 3), "TypeError"),
     ],
@@ -196,7 +196,7 @@ def test_leaf_files_of_another_shape_are_refused(
 @pytest.mark.parametrize("content", [b'{"users": ["f0', b"", b"\x93\xffabc", b"[1, 2]"])
 def test_a_cut_or_other_json_file_is_refused(leaf_folder: Path, content: bytes) -> None:
     (leaf_folder / "train" / "all_data_0.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"all_data_0\.json (cannot be read as a JSON file|has no user_data)"):
+    with pytest.raises(DataError, match=r"all_data_0\.json (cannot be read as a JSON file|has no object user_data)"):
         Femnist(leaf_folder)
 
 

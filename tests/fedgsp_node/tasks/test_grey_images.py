@@ -57,7 +57,7 @@ def test_a_train_share_shrinks_the_training_part_only(grey_npz: Path) -> None:
 
 @pytest.mark.parametrize("share", [0, 1.5, float("nan")])
 def test_a_train_share_outside_its_range_is_refused(grey_npz: Path, share: float) -> None:
-    with pytest.raises(TaskError, match="above 0 and up to 1"):
+    with pytest.raises(TaskError, match="above 0 and at most 1"):
         GreyImages(grey_npz, train_share=share)
 
 
@@ -78,7 +78,7 @@ def test_hccts_sizes_are_half_normal_and_four_percent_are_trained_on(grey_npz: P
 
 @pytest.mark.parametrize("share", [0, 1, 1.5, float("nan")])
 def test_a_train_share_that_leaves_a_client_nothing_of_its_own_is_refused(grey_npz: Path, share: float) -> None:
-    with pytest.raises(TaskError, match="with split=own give a number between 0 and 1"):
+    with pytest.raises(TaskError, match="with split=own, give a number between 0 and 1"):
         GreyImages(grey_npz, split="own", train_share=share)
 
 

@@ -153,7 +153,7 @@ def test_three_clients_follow_their_seed() -> None:
 
 @pytest.mark.parametrize("clients", [2, 4])
 def test_three_clients_are_three(clients: int) -> None:
-    with pytest.raises(TaskError, match=f"cannot deal to {clients} clients; set clients to 3"):
+    with pytest.raises(TaskError, match=f"cannot have {clients} clients; set clients to 3"):
         three_clients(LABELS, clients, stream(0, "partition"))
 
 

@@ -118,7 +118,7 @@ def test_numbers_that_cannot_work_are_refused(name: str, numbers: dict[str, Any]
 
 @EVERY
 def test_a_client_with_nothing_to_train_on_is_refused(name: str) -> None:
-    with pytest.raises(TaskError, match=r"client 10 has \d+ samples, and would train on none of them; lower decay"):
+    with pytest.raises(TaskError, match=r"client 10 has \d+ samples, and none of them would be for training decay"):
         rows_of(name, balanced(7000, 10), decay=9)
 
 
