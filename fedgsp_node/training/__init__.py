@@ -1,4 +1,4 @@
-"""Local training algorithms: one file each, one line here; `fedgsp.local_training` has their options."""
+"""Local training algorithms. Each has a file and a row of `ALGORITHMS`; `fedgsp.local_training` has their options."""
 
 from __future__ import annotations
 

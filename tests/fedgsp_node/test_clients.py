@@ -14,7 +14,7 @@ from torch import nn
 
 from fedgsp import ClientData, Split
 from fedgsp.errors import DataError, TaskError
-from fedgsp.messages import Evaluated, FailureCode, HostedClient, TrainingSettings
+from fedgsp.messages import MOST_SAMPLES, Evaluated, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
@@ -287,9 +287,10 @@ def test_counts_that_cannot_be_are_the_tasks_fault(count: int) -> None:
         refused(lambda: clients.evaluate(0, weights, Control())),
         refused(lambda: clients.class_counts(0)),
     ]
+    remedy = f"return numbers from 0 to {MOST_SAMPLES}"
     assert found == [
         (FailureCode.TASK_RAISED, f"correct() counts {count} of 5 samples"),
-        (FailureCode.TASK_RAISED, f"class_counts() counts {count} samples of a class"),
+        (FailureCode.TASK_RAISED, f"class_counts() returned {count} samples for a class; {remedy}"),
     ]
 
 

@@ -63,7 +63,7 @@ def test_inputs_are_flattened_without_an_encoder() -> None:
 
 @pytest.mark.parametrize("labels", [np.zeros(5, np.float32), np.zeros((5, 2), np.int64)])
 def test_targets_that_are_no_class_labels_are_refused(labels: Any) -> None:
-    with pytest.raises(TaskError, match="one class label a sample"):
+    with pytest.raises(TaskError, match="one class label per sample"):
         samples_of(Encoded(), Split(np.zeros((5, 6), np.float32), labels), Control())
 
 
