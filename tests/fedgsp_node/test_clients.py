@@ -268,7 +268,7 @@ def test_what_a_person_can_mend_is_told_without_a_line_of_ours() -> None:
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return nn.functional.mse_loss(outputs[:, 0], targets.float())
 
-    detail = "y of shape (4,) and dtype float64 are no classes 0 .. 2; override class_counts()"
+    detail = "y of shape (4,) and dtype float64 are not classes 0 .. 2; override class_counts()"
     assert refused(lambda: Clients(Measured(), None).class_counts(0)) == (FailureCode.TASK_RAISED, detail)
 
 

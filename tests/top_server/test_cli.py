@@ -66,7 +66,7 @@ def test_the_version_is_that_of_the_package(
         (["--rounds", "3", "grouping-service"], "error: --rounds is for a run, not for grouping-service"),
         (["grouping-service", "--listen", "x"], "error: --listen: 'x' is not an address"),
         (["grouping"], "error: No such command 'grouping'"),
-        (["--tls-ca", "ca.pem"], "error: --tls-ca without --tls-cert and --tls-key; give all three for TLS"),
+        (["--tls-ca", "ca.pem"], "error: --tls-ca without --tls-cert and --tls-key; give all three flags for TLS"),
         (["grouping-service", "--tls-key", "x"], "error: --tls-key without --tls-ca and --tls-cert; give all three"),
     ],
 )
