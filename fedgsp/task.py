@@ -81,7 +81,7 @@ class Task(abc.ABC):
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
         """Number of correct samples in a batch; by default those for which the largest output is that of the target.
 
-        The default needs outputs of shape (n, classes, ...), and raises TaskError unless there is a class per sample.
+        The default needs outputs of shape (n, classes) and targets of shape (n,), and raises TaskError for others.
         """
         found = outputs.argmax(dim=1)
         if targets.ndim != 1 or found.shape != targets.shape:

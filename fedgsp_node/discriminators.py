@@ -75,7 +75,7 @@ def samples_of(task: Task, part: Split, control: Control, scale: float = 1.0) ->
             control.tick()
         encoded = torch.cat(blocks)
     if not torch.isfinite(encoded).all():
-        raise TaskError("the task's features() returned NaN or infinite values", "correct features()")
+        raise TaskError("the task's features() returned NaN or infinite values", "fix features()")
     if scale != 1:
         encoded = encoded * scale
     return Samples(encoded, torch.from_numpy(part.y.astype(np.int64)), task.num_classes)

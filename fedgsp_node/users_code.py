@@ -25,7 +25,7 @@ def guarded(call: Callable[[], T], what: str) -> T:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise TaskError(f"the task's {what} raised {where(error)}", "correct the task module") from error
+        raise TaskError(f"the task's {what} raised {where(error)}", "fix the task module") from error
 
 
 def where(error: BaseException) -> str:

@@ -147,7 +147,7 @@ def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:
 
 def _raised(what: str, error: BaseException, module: ModuleType | None) -> TaskError:
     described = f"{what}: {type(error).__name__}: {error} ({_location(error, module)})"
-    return TaskError(described, "correct that line, or the task options")
+    return TaskError(described, "fix that line, or change the task options")
 
 
 def _location(error: BaseException, module: ModuleType | None) -> str:

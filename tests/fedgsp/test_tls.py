@@ -122,7 +122,7 @@ def test_a_certificate_covers_its_names_and_no_others(authority: Authority) -> N
     ):
         with pytest.raises(ConfigError, match=r"does not cover .*, where it is; ") as caught:
             tls.check_covers(host, "where it is")
-        assert f"issue it with {entry} in" in caught.value.remedy
+        assert f"issue a certificate with {entry} in" in caught.value.remedy
 
 
 @pytest.mark.parametrize("host", [".foo", "a..b", "a" * 64])

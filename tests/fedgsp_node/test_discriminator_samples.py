@@ -48,7 +48,7 @@ def test_features_are_made_in_blocks_without_gradients() -> None:
 
 @pytest.mark.parametrize(
     ("returns", "complaint"),
-    [(np.zeros((5, 2, 2)), "made"), (np.zeros((4, 2)), "made"), (np.full((5, 2), np.nan), "NaN")],
+    [(np.zeros((5, 2, 2)), "returned shape"), (np.zeros((4, 2)), "returned shape"), (np.full((5, 2), np.nan), "NaN")],
 )
 def test_bad_features_are_refused(returns: Any, complaint: str) -> None:
     with pytest.raises(TaskError, match=complaint):

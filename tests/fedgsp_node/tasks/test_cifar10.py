@@ -191,7 +191,7 @@ def test_each_missing_cut_or_empty_batch_is_named(cifar_folder: Path, name: str)
     whole = path.read_bytes()
     for content in (whole[:-1], b""):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"{name}\.bin cannot be read as .*has {len(content)} bytes"):
+        with pytest.raises(DataError, match=rf"{name}\.bin cannot be read as .*its size is {len(content)} bytes"):
             Cifar10(cifar_folder, split="official")
     path.unlink()
     with pytest.raises(DataError, match=rf"{name}\.bin does not exist"):

@@ -253,7 +253,7 @@ def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters() -> Non
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"domains": "digits,svhn"}, "no domain 'svhn'; take some of digits, blended, rendered"),
+        ({"domains": "digits,svhn"}, "no domain 'svhn'; choose from digits, blended, rendered"),
         ({"domains": "digits,digits"}, "named twice"),
         ({"domains": "digits,"}, "no domain ''"),
         ({"blend": "mnist"}, "'mnist' cannot be blended; set blend to one of digits"),

@@ -113,18 +113,18 @@ def test_an_unknown_initialisation_is_refused(femnist_npz: Path) -> None:
 def test_a_split_by_user_is_refused(tmp_path: Path, femnist_arrays: dict[str, Any]) -> None:
     path = tmp_path / "by_user.npz"
     np.savez(path, **(femnist_arrays | {"writer_test": femnist_arrays["writer_test"] + 5}))
-    with pytest.raises(DataError, match=r"no writer of .*by_user\.npz is in both parts; split by sample"):
+    with pytest.raises(DataError, match=r"no writer of .*by_user\.npz is in both parts; divide the data by sample"):
         Femnist(path)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("x_train", np.zeros((40, 784), np.uint8), "x_train is of uint8, shape"),
-        ("x_test", np.zeros((15, 28, 28), np.float32), "x_test is of float32"),
-        ("y_train", np.zeros(39, np.uint8), "y_train is of uint8, shape .39,., for 40 images"),
-        ("writer_test", np.zeros(15), "writer_test is of float64"),
-        ("writer_test", np.full(15, -1), "writer_test has -1"),
+        ("x_train", np.zeros((40, 784), np.uint8), "x_train has dtype uint8 and shape"),
+        ("x_test", np.zeros((15, 28, 28), np.float32), "x_test has dtype float32"),
+        ("y_train", np.zeros(39, np.uint8), "y_train has dtype uint8 and shape .39,. for 40 images"),
+        ("writer_test", np.zeros(15), "writer_test has dtype float64"),
+        ("writer_test", np.full(15, -1), "writer_test contains the number -1"),
         ("y_test", np.full(15, 62), "label 62, outside 0 .. 61"),
     ],
 )

@@ -169,7 +169,7 @@ def test_an_npz_may_hold_some_of_the_hospitals(tmp_path: Path, arrays: dict[str,
     task = load(save(tmp_path / "some.npz", some))
     for client in (1, 3):
         assert same(task.data(client), everybody.data(client))
-    with pytest.raises(DataError, match=r"client 2 is switzerland, and .*some\.npz has none of its patients"):
+    with pytest.raises(DataError, match=r"client 2 is switzerland, but .*some\.npz has none of its patients"):
         task.data(2)
 
 
