@@ -1,4 +1,4 @@
-"""Plays a run on this machine to which nodes come while it goes on."""
+"""Plays a run on this machine. Some of its nodes join while it is running."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from fedgsp.settings.files import load
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 
-#: Of an event: the nodes that start then, each by the clients that it hosts.
+#: Event of the run -> the nodes that start after it, each given by its clients.
 Coming = Callable[[dict[str, Any]], Iterable[Iterable[int]]]
 
 
 def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
-    """Unless it is finished there; one that was cut off is played again. Raises UserError if it fails."""
+    """Plays the run in its directory, unless it is finished there. An unfinished run is deleted and played again.
+
+    Raises UserError if the run fails.
+    """
     check(settings, directory)
     if (directory / "summary.json").exists():
         return

@@ -1,8 +1,8 @@
-"""How long FedCollab's solver takes, and what it finds: `python -m benchmarks.coalitions`.
+"""Measures time and result of FedCollab's solver: `python -m benchmarks.coalitions`.
 
-Beside it the plain algorithm, which moves one client at a time, never merges, and computes the two coalitions that a
-move touches anew. It gets `--patience` seconds per case and may then have made fewer restarts. Clients are of some
-kinds, at random points of the unit square, half of them large; one restart more or less follows chance.
+The comparison is the plain algorithm. It moves one client at a time, never merges coalitions, and computes the two
+coalitions of a move again. It stops after `--patience` seconds per case, perhaps with fewer restarts. The clients have
+several kinds, which are random points of the unit square. Half of the clients are large.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 SOLVES = 40
-#: Distances between four types of five clients, samples of a large and of a small client, weight C.
+#: Distances between four types of five clients, samples of a large and of a small client, the option `c`.
 SHIFTS = {
     "label": (((0, 0.157, 1, 1), (0.157, 0, 1, 1), (1, 1, 0.13, 0.286), (1, 1, 0.286, 0.157)), 2100, 14, 10.0),
     "feature": (
@@ -75,7 +75,7 @@ def kinds(count: int, clients: int, weight: float) -> Case:
 
 
 def plain(case: Case, until: float) -> tuple[list[list[int]], int]:
-    """The best of the restarts that end in time, and how many do."""
+    """The best result of the restarts that end in time, and their number."""
     best: list[list[int]] = []
     for restart in range(case.restarts):
         groups = descent(case, np.random.default_rng(restart), until)
@@ -132,8 +132,8 @@ def row(case: Case, times: int, patience: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds that the plain algorithm gets per case")
-    parser.add_argument("--times", type=int, default=3, help="solves of a case, of which the median is told")
+    parser.add_argument("--patience", type=float, default=60.0, help="most seconds of the plain algorithm per case")
+    parser.add_argument("--times", type=int, default=3, help="runs of the solver per case; the table has the median")
     flags = parser.parse_args()
     head = f"{'clients':>14} {'N':>5} {'C':>4} {'restarts':>8} {'seconds':>8} {'CPU s':>8}"
     head += f" {'objective':>10} {'groups':>6}"

@@ -1,7 +1,7 @@
-"""Coalitions that FedCollab's objective gives for many C, from recorded distances: coalitions_by_c.py FILE ...
+"""Prints FedCollab's coalitions for several values of C, from recorded distances: coalitions_by_c.py FILE ...
 
-A line per C and file: the objective summed over clients, the number of coalitions, and these. No training: C can be
-chosen by structure, before the first round.
+For each file and C, a line has the objective summed over clients, the number of coalitions, and the coalitions.
+Nothing is trained, so C can be chosen by the structure of the coalitions before the first round.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from top_server.grouping.coalitions import objective, solve
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+", help="the distances.json of a run")
-    parser.add_argument("--c", default="0.5,1,2,4,6,8,10,12,15,20", help="for example 8,10")
+    parser.add_argument("files", type=Path, nargs="+", help="file distances.json of a run")
+    parser.add_argument("--c", default="0.5,1,2,4,6,8,10,12,15,20", help="values of C, for example 8,10")
     parser.add_argument("--restarts", type=int, default=100)
     arguments = parser.parse_args()
     for file in arguments.files:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def written(group: list[int]) -> str:
-    """0-4 for clients that follow one another."""
+    """A coalition as text, with 0-4 for consecutive clients."""
     parts: list[list[int]] = []
     for client in sorted(group):
         if parts and parts[-1][-1] == client - 1:

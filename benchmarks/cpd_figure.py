@@ -1,6 +1,7 @@
-"""How far apart clients, random groups and ICG groups are (FedGSP, Fig. 3a), on real writers.
+"""Compares class probability distances of clients, random groups and ICG groups of FEMNIST (FedGSP, Fig. 3a).
 
-`FEDGSP_DATA=DIR python -m benchmarks.cpd_figure OUT.png` with DIR/femnist.npz. Prints medians, draws distributions.
+`FEDGSP_DATA=DIR python -m benchmarks.cpd_figure OUT.png` reads DIR/femnist.npz, prints the medians of the distances
+and draws their distributions.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ STYLES = {
 
 
 def writer_histograms(data: Path, seed: int) -> NDArray[np.int64]:
-    """Class counts (368, 62) of the training parts of writers with at least 100 samples in both parts together."""
+    """Class counts, shape (368, 62), of the training parts of writers with at least 100 samples in both parts."""
     histograms, tested = class_counts(data / "femnist.npz")
     usable = np.flatnonzero(histograms.sum(axis=1) + tested >= MIN_SAMPLES)
     drawn: NDArray[np.int64] = usable[np.sort(stream(seed, "femnist-writers").permutation(len(usable))[:WRITERS])]
@@ -81,8 +82,8 @@ def draw(results: dict[int, dict[str, NDArray[np.float64]]], seeds: int, out: Pa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="PNG to write")
-    parser.add_argument("--seeds", type=int, default=5, help="draws of writers and of groups")
+    parser.add_argument("out", type=Path, help="PNG file to write")
+    parser.add_argument("--seeds", type=int, default=5, help="number of random draws of writers and groups")
     arguments = parser.parse_args()
     if "FEDGSP_DATA" not in os.environ:
         parser.error("set FEDGSP_DATA to the directory of femnist.npz")

@@ -1,7 +1,8 @@
-"""What an exchange of client discriminators costs a client: `python -m benchmarks.discriminators`.
+"""Measures what an exchange of client discriminators costs a client: `python -m benchmarks.discriminators`.
 
-Seconds on one thread of one SGD step of all networks of a client, and of one judgement on a validation part: as one
-stack, and in a loop over plain modules with autograd and torch's own SGD. Least of the repeats.
+The table has the seconds of one SGD step of all networks of a client, and of one judgement on its validation part, on
+one thread, as the minimum of the repeats. Compared are one stack of networks, and a loop over plain modules with
+autograd and torch's SGD.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Plain(nn.Module):
 
 
 class OneByOne:
-    """The networks of client 0, each a module with an optimiser of its own."""
+    """The networks of client 0. Each is a separate module with a separate optimiser."""
 
     def __init__(self, weights: Weights, samples: Samples, settings: DiscriminatorSettings) -> None:
         outputs = weights.arrays["output.bias"].shape[1]

@@ -1,7 +1,7 @@
-"""A FEMNIST file of fewer writers, drawn as a plain script would draw them; and what writers have, for other scripts.
+"""Writes a FEMNIST file with fewer writers, and counts the samples of writers for other scripts.
 
-`python -m benchmarks.femnist_writers DATA/femnist.npz OUT.npz [--writers 368] [--seed 0]` keeps the writers that
-numpy's RandomState(seed).permutation puts first, in the order of the file.
+`python -m benchmarks.femnist_writers DATA/femnist.npz OUT.npz [--writers 368] [--seed 0]` keeps the first writers of
+numpy's RandomState(seed).permutation. Their samples keep the order of the file.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 CLASSES = 62
-#: How many the paper has.
+#: Number of writers in the FedGSP paper.
 WRITERS = 368
 
 
 def class_counts(data: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of every writer of a FEMNIST file: class counts (n, 62) of the training part, samples (n,) of the test part."""
+    """For n writers of a FEMNIST file: class counts of the training part, (n, 62), test samples, (n,)."""
     with np.load(data) as arrays:
         writers, labels, tested = arrays["writer_train"], arrays["y_train"], arrays["writer_test"]
     count = int(max(writers.max(), tested.max())) + 1

@@ -1,11 +1,12 @@
-"""A client comes to a running federation (FedCollab, section 5.4): late_client.py EXPERIMENT.toml --out DIR [...]
+"""Lets a client join a running federation (FedCollab, section 5.4): late_client.py EXPERIMENT.toml --out DIR [...]
 
-All clients but one begin; when round `--at` is over a node with the last one starts. Only its own discriminators are
-trained, it joins the coalition that lowers the objective, and the others' coalitions stay. Prints what it joined, what
-that cost, and its accuracy; draws the accuracy of the late client and of the others by round.
+The run begins without the client `--late`. After round `--at`, a node with this client starts. Only its discriminators
+are trained. It joins the coalition with the smallest increase of the objective, and the other coalitions stay. The
+script prints the coalition, the cost and the accuracy, and draws the accuracy of the late client and of the others by
+round.
 
-Settings are those of the experiment's table `run`, but scheme fedcollab, evaluated every 5 rounds, and without a local
-run. A run that is finished in DIR is not played again.
+The settings are those of the experiment's table `run`, with the scheme fedcollab, an evaluation every 5 rounds, and no
+local run. A run that is finished in DIR is not played again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedgsp.errors import ConfigError, RunError, UserError
 from fedgsp.options import options
 from top_server.record.history import read_lines
 
-#: Settings of an experiment that say how a sweep plays it.
+#: Settings by which a sweep starts its runs. This script starts nodes itself.
 _OF_A_SWEEP = ("clients", "local_nodes", "local_run")
 
 
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def others(run: dict[str, Any], arguments: argparse.Namespace) -> list[int]:
-    """The clients that are there from the beginning."""
+    """The clients that take part from the beginning."""
     clients = range(run.get("clients", 0))
     if arguments.late not in clients or len(clients) < 2:
         raise ConfigError(

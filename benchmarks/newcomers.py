@@ -1,8 +1,8 @@
-"""Clients join while training goes on (HCCT, Fig. 3): newcomers.py --out DIR --data FILE.npz [--new 0,1,2] [...]
+"""Lets clients join during training (HCCT, Fig. 3): newcomers.py --out DIR --data FILE.npz [--new 0,1,2] [...]
 
-Ten clients begin, of CIFAR-10 or two of each of five digit domains; every `--every` rounds so many new ones join,
-on a node process of their own, until there are twenty. Prints the mean test error of the first ten, and of all, by
-round; draws both.
+A run begins with ten clients, of CIFAR-10 or two of each of five digit domains. Every `--every` rounds, a new node
+process with new clients joins, until there are twenty clients. `--new` lists the numbers of new clients per node, with
+a run for each. The script prints and draws the mean test error by round, of the first ten and of all clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DOMAINS, PER_DOMAIN = 5, 4
 
 
 class Case(NamedTuple):
-    """A task with twenty clients, and in which order these come."""
+    """A task with twenty clients, and the order in which they join."""
 
     task_option: dict[str, str]
     order: list[int]
@@ -39,7 +39,7 @@ CASES = {
             **{"domains": "mnist,usps,digits,blended,rendered", "clients_per_domain": str(PER_DOMAIN)},
             **{"samples": "140", "width": "0.25"},
         },
-        # One of each domain after the other.
+        # The order goes through the domains, with one client of each at a time.
         [domain * PER_DOMAIN + one for one in range(PER_DOMAIN) for domain in range(DOMAINS)],
         local_epochs=5,
     ),
@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--task", choices=CASES, default="cifar10")
     parser.add_argument(
-        "--data", required=True, help="cifar10.npz, or the folder of the binary version; mnist.npz,usps.npz"
+        "--data",
+        required=True,
+        help="cifar10.npz, or the folder of the binary version; for domains mnist.npz,usps.npz",
     )
     parser.add_argument("--new", default="0,1,2")
     parser.add_argument("--every", type=int, default=10)
@@ -111,7 +113,7 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def coming(arguments: argparse.Namespace, new: int) -> Coming:
-    """Half of the first ten on each of two nodes, then a node at a time."""
+    """When nodes start: two nodes with five of the first ten clients each, then one node at a time."""
     hosted, order = FIRST, CASES[arguments.task].order
 
     def of(event: dict[str, Any]) -> list[list[int]]:

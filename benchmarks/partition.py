@@ -1,8 +1,8 @@
-"""How long HCCT's partition takes, and how much memory: `python -m benchmarks.partition`.
+"""Measures time and memory of HCCT's partition: `python -m benchmarks.partition`.
 
-Ours needs the Gram matrix alone; the plain algorithm of the paper computes every benefit from the updates. Each case
-has a process of its own, whose peak memory counts everything, the interpreter and the matrix too. The clients are of
-N/10 kinds with 64 numbers per update: with a real model the plain algorithm takes as much longer as that is larger.
+FedGSP's partition needs only the Gram matrix. The plain algorithm of the paper computes each benefit from the updates.
+Each case runs in a new process. Its peak memory includes the interpreter and the matrix. The N clients have N/10
+kinds, and an update has 64 numbers. The time of the plain algorithm grows in proportion to the length of an update.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def in_a_process(clients: int, *flags: str, timeout_s: float | None = None) -> d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds that the plain algorithm gets per case")
+    parser.add_argument("--patience", type=float, default=60.0, help="most seconds of the plain algorithm per case")
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
         assert ours is not None
         plain = in_a_process(clients, "--plain", timeout_s=patience) if patience else None
         if plain is None:
-            patience = 0  # it will not end with more clients either
+            patience = 0  # with more clients it would not end either
         beside = (plain["groups"], f"{plain['seconds']:.2f}") if plain else ("-", f"> {flags.patience:g}")
         own = f"{clients:>10} {ours['groups']:>8} {ours['seconds']:>10.2f} {ours['peak_mib']:>10.0f}"
         print(f"{own} {beside[0]:>14} {beside[1]:>14}", flush=True)

@@ -1,7 +1,8 @@
-"""Draws how far apart the clients' data are, as several runs found it: plot_coalitions.py DIR... --out FILE
+"""Draws the distances between clients that several runs estimated: plot_coalitions.py DIR... --out FILE
 
-A DIR may be LABEL=DIR; without a label its name is the title. Coalitions of a run's last round are outlined. Prints
-how far apart clients are within coalitions and across them. Needs the `plots` extra.
+DIR is the directory of a run, or LABEL=DIR; without a label, the name of the directory is the title. The coalitions of
+a run's last round have an outline. The script also prints the mean distances within coalitions and between them. It
+needs the `plots` extra.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SIDE_INCHES = 3.6
 
 
 def told(clients: list[int], matrix: np.ndarray, partition: list[list[int]]) -> str:
-    """Sizes of the coalitions, and the mean distance, values below 0 counting as 0, within and across them."""
+    """A line of text: sizes of the coalitions, mean distance within and between them. Negative values count as 0."""
     coalition = {client: number for number, group in enumerate(partition) for client in group}
     numbers = np.array([coalition.get(client, -1 - client) for client in clients])
     pairs, together = ~np.eye(len(clients), dtype=bool), numbers[:, None] == numbers
@@ -38,9 +39,9 @@ def told(clients: list[int], matrix: np.ndarray, partition: list[list[int]]) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="DIR", help="the directory of a run, or LABEL=DIR")
+    parser.add_argument("runs", nargs="+", metavar="DIR", help="directory of a run, or LABEL=DIR")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--columns", type=int, default=MOST_COLUMNS, help="runs in a row, at most")
+    parser.add_argument("--columns", type=int, default=MOST_COLUMNS, help="most runs in a row of the picture")
     parser.add_argument("--title", default="")
     arguments = parser.parse_args()
     columns = min(arguments.columns, len(arguments.runs))

@@ -1,6 +1,6 @@
 """Draws accuracy and loss over the rounds of one or more runs: plot_history.py OUT.png LABEL=RUN_DIR ...
 
-Needs the `plots` extra. A line across marks the accuracy given by --target.
+The script needs the `plots` extra. A horizontal line marks the accuracy given by --target.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", nargs="+", metavar="LABEL=RUN_DIR")
-    parser.add_argument("--target", type=float, help="an accuracy to mark, for example 0.8")
+    parser.add_argument("--target", type=float, help="accuracy to mark by a line, for example 0.8")
     parser.add_argument("--title", default="")
     arguments = parser.parse_args()
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")

@@ -1,7 +1,8 @@
-"""What each view of an update costs, and how far cosines of sketches are off: `python -m benchmarks.sketch`.
+"""Measures the cost of whole updates and of sketches, and the error of cosines: `python -m benchmarks.sketch`.
 
-Errors are those of the cosines of two vectors with a heavy-tailed (log-normal) spread of scales, under one seed per
-repeat: their root mean square and the largest, next to the standard deviation that docs/decisions, 0007, derives.
+The errors are those of the cosine between the sketches of two vectors whose entries have log-normal scales, with one
+seed per repeat. The table has their root mean square and maximum, and the standard deviation that decision 7 in
+docs/decisions derives.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fedgsp.updates import LENGTH_BYTES
 from fedgsp.weights import Weights
 from fedgsp_node.updates import reveal
 
-#: Trainable parameters, and those of the largest layer, of the models for Fashion-MNIST, CIFAR-10 and digit domains.
+#: Trainable parameters of the model, and of its largest layer, for Fashion-MNIST, CIFAR-10 and digit domains.
 MODELS = {50_890: 50_240, 1_126_950: 1_024_500, 14_219_210: 12_847_104}
 BYTES = (4096, 16384, 65536)
 COSINES = (0.0, 0.5, 0.9, 0.99)
@@ -41,7 +42,7 @@ def basis(size: int) -> NDArray[np.float32]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=20, help="seeds per model and length of sketch")
+    parser.add_argument("--repeats", type=int, default=20, help="number of seeds per model and sketch length")
     repeats = parser.parse_args().repeats
     errors = " ".join(f"{f'cos {cosine:g}: rms max derived':>28}" for cosine in COSINES)
     print(f"{'parameters':>10} {'view':>12} {'bytes':>10} {'seconds':>8} {errors}")

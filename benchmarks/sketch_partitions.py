@@ -1,8 +1,9 @@
-"""Do sketches group as whole updates do? sketch_partitions.py EXPERIMENT.toml [--rounds N] [--task-option KEY=VALUE]
+"""Compares partitions by sketches and by whole updates: sketch_partitions.py EXPERIMENT.toml [--rounds N] [...]
 
-HCCT in one process: in every round both views are taken of the same updates, and the partition by the whole ones goes
-on. Prints for several sketch sizes in how many rounds the partitions are equal, what share of the benefit of the exact
-partition over training alone the sketch's partition has (by the exact updates), and the bytes of a view.
+The script runs HCCT in one process. In every round it makes both partitions from the same updates, and continues with
+the partition by whole updates. For several sketch sizes it prints in how many rounds the partitions are equal, the
+bytes of a sketch, and a share of utility: the gain of the sketch's partition over training alone, divided by the gain
+of the exact partition. Both gains are computed from the whole updates.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> None:
     groups = [[row] for row in range(len(hosted))]
     rounds, equal = arguments.rounds or run["rounds"], dict.fromkeys(SIZES, 0)
     shares: dict[int, list[float]] = {size: [] for size in SIZES}
-    directory = Path(tempfile.gettempdir())  # their files there have no names
+    directory = Path(tempfile.gettempdir())  # files there have no names, so nothing remains
     spools = {size: (SketchSpool if size else UpdateSpool)(directory) for size in (0, *SIZES)}
     for number in range(1, rounds + 1):
         rate = run["learning_rate"] * run["learning_rate_decay"] ** (number - 1)
@@ -88,7 +89,7 @@ def mean_of(models: list[Weights], weights: np.ndarray) -> Weights:
 
 
 def worth(gram: np.ndarray, sizes: np.ndarray, alphas: np.ndarray, groups: list[list[int]]) -> float:
-    """The utility of all groups together."""
+    """The sum of the utilities of all groups."""
     return sum(utility(gram, sizes, alphas, group) for group in groups)
 
 

@@ -1,16 +1,17 @@
-"""Runs every variant of an experiment with every seed, then prints its table: sweep.py EXPERIMENT.toml --out DIR [...]
+"""Runs every variant of an experiment with every seed, and prints a table: sweep.py EXPERIMENT.toml --out DIR [...]
 
-The TOML has a table `run` (settings of `top-server`, as in a run's config.toml), a list `seeds`, and tables
-`variants.NAME` with the settings that differ. A seed is both the run's and the task's option `seed`; {seed} and {out}
-in a setting stand for it and for DIR, so that runs of one seed can share a local run or distances. A run that is
-finished in DIR is not run again, and refused if its settings are others than those asked for; one that was cut off is
-run again. --task-option and --rounds go to every run. If runs fail the others go on, and the exit code is 1.
+EXPERIMENT.toml has a table `run` (settings of `top-server`, as in a run's config.toml), a list `seeds`, and a table
+`variants.NAME` with other settings for each variant. A seed is the seed of the run and the task's option `seed`. In
+a setting, {seed} and {out} stand for the seed and DIR, so that runs with one seed can share a local run or distances.
+A finished run in DIR is not run again; if its settings differ from the requested ones, the script stops. An unfinished
+run is run again. --task-option and --rounds apply to every run. If a run fails, the others continue, and the exit code
+is 1.
 
-The table gives test error in %, over the clients: the mean over seeds (and +- its standard deviation, ddof 1) of the
-mean over clients, once with each client's best round, as HCCT's authors report, and once after the last round. With
---gains it gives what FedCollab's authors report: accuracy after the last round, IPR and RSD, all in %. A run whose
-clients were not all evaluated after the last round counts in no figure of that round, and is named below. --picture
-draws the two figures of the table that say most: the mean over seeds as a bar, each seed as a dot.
+The table has the mean test error over clients, in %, as the mean over seeds and its standard deviation (ddof 1). One
+column has each client's best round, as HCCT's authors report, and one the last round. With --gains, it has the figures
+of FedCollab's authors: accuracy after the last round, IPR and RSD, in %. If not all clients of a run were evaluated
+after the last round, the run is left out of the figures of that round and named below the table. --picture draws the
+two main figures of the table: the mean over seeds as a bar, each seed as a dot.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.files import load, parse
 from fedgsp.settings.run import METHOD, TASK, TRAINING, RunConfig
 
-#: Settings of other panels that change what a run comes to.
+#: Settings of other panels that change the results of a run.
 _ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
-#: Settings and options that are paths: the same file may lie elsewhere.
+#: Settings and options that are paths. They may differ, because the same file may have another place.
 _PATHS = ("data", "distances", "local_run")
 
 
@@ -44,14 +45,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", type=numbers, help="for example 0,1; those of the file if not given")
-    parser.add_argument("--variants", help="for example hcct,global; all if not given")
+    parser.add_argument("--seeds", type=numbers, help="for example 0,1 (default: the seeds in the file)")
+    parser.add_argument("--variants", help="for example hcct,global (default: all)")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--per-client", action="store_true", help="also each client's last figures, mean over seeds")
-    parser.add_argument("--gains", action="store_true", help="accuracy and gains over training alone, not errors")
-    parser.add_argument("--table", action="store_true", help="only print the table of what is there")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the table; needs the extra `plots`")
+    parser.add_argument(
+        "--per-client", action="store_true", help="also print each client's last figures, as means over seeds"
+    )
+    parser.add_argument(
+        "--gains", action="store_true", help="print accuracy and gains over training alone instead of errors"
+    )
+    parser.add_argument("--table", action="store_true", help="play no run; print the table of the finished runs")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the table (needs the extra `plots`)")
     arguments = parser.parse_args()
     try:
         failed = sweep(arguments)
@@ -63,7 +68,7 @@ def main() -> None:
 
 
 def sweep(arguments: argparse.Namespace) -> list[Path]:
-    """Plays what is not there yet, prints and draws; returns the directories of the runs that failed."""
+    """Plays the runs that are not finished, prints and draws. Returns the directories of the runs that failed."""
     if arguments.picture:
         sweep_picture.check(arguments.picture)
     experiment = read_experiment(arguments.experiment)
@@ -81,7 +86,7 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
             for index, seed in enumerate(seeds)
             for name in names
         }
-        for directory, settings in asked.items():  # all of them before the first is played
+        for directory, settings in asked.items():  # checks all runs before the first is played
             check(settings, directory)
         failed = [directory for directory, settings in asked.items() if not run(settings, directory)]
     (sweep_tables.gains if arguments.gains else sweep_tables.table)(runs)
@@ -110,7 +115,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
 def settings_of(
     experiment: dict[str, Any], name: str, seed: int, rounds: int | None, given: dict[str, str], out: Path
 ) -> dict[str, Any]:
-    """Of one run, as in its TOML."""
+    """The settings of one run, as in its config.toml."""
     settings = merged(experiment["run"], experiment["variants"][name])
     settings["seed"] = seed
     settings["task_option"] = {**settings.get("task_option", {}), "seed": str(seed), **given}
@@ -135,12 +140,12 @@ def filled(setting: Any, **values: Any) -> Any:
 
 
 def beside(directory: Path, ending: str) -> Path:
-    """A file of the run's name; with_suffix would take what follows a dot in the name for an ending."""
+    """The file beside a run with the same name and a suffix. with_suffix would replace the part after a dot."""
     return directory.parent / (directory.name + ending)
 
 
 def check(settings: dict[str, Any], directory: Path) -> None:
-    """Raises ConfigError for settings that cannot be, and if a run with others is finished there."""
+    """Raises ConfigError for wrong settings, and if a run with other settings is finished in the directory."""
     asked = parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml"))
     if not (directory / "summary.json").exists():
         return
@@ -168,7 +173,7 @@ def file_names(paths: str) -> list[str]:
 
 
 def begun(settings: dict[str, Any], directory: Path) -> list[str]:
-    """The command that plays a run in `directory`, from which what was cut off is removed; settings lie beside it."""
+    """Removes an unfinished run from `directory`, writes the settings beside it, and returns the run's command."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
     config = beside(directory, ".toml")
@@ -177,7 +182,7 @@ def begun(settings: dict[str, Any], directory: Path) -> list[str]:
 
 
 def run(settings: dict[str, Any], directory: Path) -> bool:
-    """Whether the run is finished now."""
+    """Plays a run. Returns whether it is finished."""
     if (directory / "summary.json").exists():
         return True
     begin = time.monotonic()

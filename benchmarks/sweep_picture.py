@@ -1,4 +1,4 @@
-"""The picture of a sweep: the two figures of its table that say most, a bar per variant and a dot per seed."""
+"""Draws a sweep: the two main figures of its table, with a bar per variant and a dot per seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgsp.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What is drawn with --gains and without: title -> part of the summary, its figure, whether 1 minus that is drawn.
+#: With --gains or without: title of a panel -> part of the summary, name of its figure, whether to draw 1 minus it.
 _GAINS = {
     "accuracy after the last round, %": ("last", "mean", False),
     "IPR: clients better off than alone, %": ("last", "ipr", False),
@@ -23,12 +23,12 @@ _ERRORS = {
     "error after the last round, %": ("last", "mean", True),
 }
 
-#: Of a panel: variant -> a value per seed; none where no run tells it.
+#: The values of a panel: variant -> one value per seed; no values if no run has them.
 Marks = dict[str, list[float]]
 
 
 def check(out: Path) -> None:
-    """Raises ConfigError if no picture can be written there: it is wanted after hours of runs."""
+    """Raises ConfigError if the file cannot be written. This is checked before the runs, which may take hours."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
@@ -41,7 +41,7 @@ def check(out: Path) -> None:
 
 
 def draw(runs: dict[str, list[Path]], gains: bool, out: Path) -> None:
-    """Writes the picture of what is there; raises ConfigError if that is nothing."""
+    """Writes the picture of all finished runs; raises ConfigError if there are none."""
     panels = marks(runs, gains)
     if not any(values for panel in panels.values() for values in panel.values()):
         raise ConfigError(f"there is nothing to draw in --picture {out}", "no run is finished")
@@ -52,7 +52,7 @@ def draw(runs: dict[str, list[Path]], gains: bool, out: Path) -> None:
 
 
 def marks(runs: dict[str, list[Path]], gains: bool) -> dict[str, Marks]:
-    """What is drawn, by panel. As in the table, variants of which no run is finished are left out, and so is the last
+    """The values of each panel. As in the table, variants without a finished run are left out, and so is the last
     round of a run in which not all clients were evaluated.
     """
     found = {name: told for name, directories in runs.items() if (told := summaries(directories).values())}
@@ -70,7 +70,7 @@ def marks(runs: dict[str, list[Path]], gains: bool) -> dict[str, Marks]:
 
 
 def figure_of(panels: dict[str, Marks]) -> Figure:
-    """A panel beside the other, variants from the top down; bars begin at 0, and their means stand in numbers."""
+    """The figure, with panels side by side. Variants are listed from the top; bars begin at 0 and show their mean."""
     from matplotlib.figure import Figure
 
     names = list(next(iter(panels.values())))
@@ -83,7 +83,7 @@ def figure_of(panels: dict[str, Marks]) -> Figure:
         rows = [row for row, name in enumerate(names) for _ in values[name]]
         axes.scatter([value for name in names for value in values[name]], rows, s=12, color="#1b4965", zorder=3)
         for row, mean in enumerate(means):
-            # At the edge, where no dot is.
+            # At the edge of the panel, where there are no dots.
             shown = "-" if np.isnan(mean) else f"{mean:.1f}"
             axes.annotate(shown, (1.01, row), xycoords=axes.get_yaxis_transform(), va="center", fontsize=8)
         axes.set_xlim(left=0)
@@ -92,5 +92,5 @@ def figure_of(panels: dict[str, Marks]) -> Figure:
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    axes.invert_yaxis()  # that of all, as they share it
+    axes.invert_yaxis()  # inverts all panels, because they share the axis
     return figure

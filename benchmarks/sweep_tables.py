@@ -1,7 +1,8 @@
-"""The tables of a sweep: what its variants come to, over their seeds, from the summaries that the runs left.
+"""The tables of a sweep: figures of each variant over its seeds, from the summaries of the runs.
 
-A run whose clients were not all evaluated after the last round would compare others than its neighbours do: it counts
-in no figure of that round, and is named below the table; as is one that ended without evaluating.
+If not all clients of a run were evaluated after the last round, its figures would be over other clients than those of
+other runs. Such a run is left out of the figures of that round, and named below the table, like a run without any
+evaluation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from top_server.record.history import read_lines
 
 
 def summaries(directories: list[Path]) -> dict[Path, dict[str, Any]]:
-    """Of the runs that are finished."""
+    """The summaries of the finished runs."""
     files = {directory: directory / "summary.json" for directory in directories}
     return {
         directory: json.loads(file.read_text(encoding="utf-8")) for directory, file in files.items() if file.exists()
@@ -24,7 +25,7 @@ def summaries(directories: list[Path]) -> dict[Path, dict[str, Any]]:
 
 
 def whole(summary: dict[str, Any]) -> bool:
-    """Whether the last round was evaluated, by all clients of which a best one is told."""
+    """Whether all clients that were evaluated in any round were evaluated after the last round."""
     last, best = summary["last"], summary["best"]
     return bool(last["round"] == summary["rounds"] and last["per_client"].keys() == best["per_client"].keys())
 

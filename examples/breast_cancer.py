@@ -1,6 +1,6 @@
-"""A task of one's own: breast cancer screening by several clinics, on data that ship with scikit-learn.
+"""An example of a user's task: breast cancer screening in several clinics, with data that scikit-learn contains.
 
-In this directory: name it `--task breast_cancer:Clinics`, and set clinics by `--task-option clinics=6`.
+In this directory, name it with `--task breast_cancer:Clinics`. `--task-option clinics=6` sets the number of clinics.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ class Clinics(Task):
 
     def __init__(self, clinics: int = 8):
         x, y = load_breast_cancer(return_X_y=True)
-        # A federation agrees on scales beforehand; here they are simply those of all data.
+        # Real clinics would have to agree on means and deviations. Here they are computed from all data.
         self.x = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
         self.y = y
-        # Each clinic sees tumours of another size, so most see mainly benign or mainly malignant ones.
+        # Clinics differ in the size of tumours, so most clinics have mainly benign or mainly malignant tumours.
         self.rows = np.array_split(np.argsort(x[:, 0], kind="stable"), clinics)
 
     @property

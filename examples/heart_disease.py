@@ -1,8 +1,8 @@
-"""A task of one's own: heart disease in four hospitals, each with its own equipment and its own gaps (UCI).
+"""An example of a user's task: heart disease in four hospitals with different equipment and missing values (UCI).
 
-In this directory: name it `--task heart_disease:Hospitals`, and the data by `--task-option data=FOLDER` of the files
-`processed.*.data` as UCI publishes them, or by an `.npz` of x_train, y_train, hospital_train, x_test, ... A node needs
-the data of the hospitals that it hosts: `--clients 1` reads `processed.hungarian.data` and no other file.
+In this directory, name it with `--task heart_disease:Hospitals`. `--task-option data=FOLDER` names the folder of UCI's
+files `processed.*.data`, or an `.npz` file with x_train, y_train, hospital_train, x_test, y_test and hospital_test.
+A node needs only the data of its own hospitals: with `--clients 1` it reads only `processed.hungarian.data`.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from fedgsp.errors import DataError
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 CHOL = 4
-#: Columns of which some hospital lacks most values: chol, slope, ca, thal. That a value is missing says something too.
+#: Columns in which a hospital lacks most values: chol, slope, ca, thal. Their absence is an input of the model too.
 OFTEN_MISSING = [CHOL, 10, 11, 12]
 
 
@@ -42,27 +42,27 @@ class Hospitals(Task):
         )
 
     def data(self, client: int) -> ClientData:
-        # Not in __init__: a node has the files of its own clients, not those of the others.
+        # Not in __init__, because a node has only the files of its own clients.
         if client not in self.kept:
             self.kept[client] = scaled(self.read(client))
         return self.kept[client]
 
     def read(self, client: int) -> ClientData:
-        """One hospital's patients as the file has them; DataError if they are not there."""
+        """The patients of one hospital as in the file, not scaled; DataError if they are missing."""
         if self.source.is_dir():
             return from_folder(self.source, client, self.test_share, self.seed)
         return from_npz(self.source, client)
 
     def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, float]:
-        if len(targets.unique()) < 2:  # no area under a curve without both healthy and ill patients
+        if len(targets.unique()) < 2:  # the area under the ROC curve needs healthy and ill patients
             return {}
         return {"auc": float(roc_auc_score(targets.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy()))}
 
 
 def scaled(own: ClientData) -> ClientData:
-    """Features of mean 0 and deviation 1, and four that say what is missing."""
+    """Features with mean 0 and deviation 1, and four features that say which values are missing: (n, 17) in all."""
     train = own.train
-    # Scales of this hospital's own training part: nothing about its patients is shared.
+    # Mean and deviation are those of this hospital's training part, so nothing about its patients is shared.
     known = np.ma.masked_invalid(without_zero_chol(train.x))
     mean = known.mean(axis=0).filled(0)
     deviation = known.std(axis=0).filled(1)
@@ -71,7 +71,7 @@ def scaled(own: ClientData) -> ClientData:
     def prepared(part: Split) -> Split:
         x = without_zero_chol(part.x)
         missing = np.isnan(x[:, OFTEN_MISSING])
-        # A missing value becomes 0, the hospital's mean.
+        # A missing value becomes 0, which is the hospital's mean.
         scaled = np.nan_to_num((x - mean) / deviation)
         return Split(np.hstack([scaled, missing]).astype(np.float32), part.y)
 
@@ -79,33 +79,38 @@ def scaled(own: ClientData) -> ClientData:
 
 
 def without_zero_chol(x: NDArray[Any]) -> NDArray[Any]:
-    """Two hospitals write 0 where cholesterol was not measured."""
+    """`x` with NaN for unmeasured cholesterol, for which two hospitals write 0."""
     x = x.copy()
     x[x[:, CHOL] == 0, CHOL] = np.nan
     return x
 
 
 def from_folder(folder: Path, client: int, test_share: float, seed: int) -> ClientData:
-    """A hospital's own file: 13 features and the diagnosis 0..4 per line, `?` where a value is missing."""
+    """Reads the file of one hospital: per line 13 features and a diagnosis 0 .. 4, with `?` for a missing value."""
     path = folder / f"processed.{HOSPITALS[client]}.data"
     if not path.exists():
-        raise DataError(f"client {client} is {HOSPITALS[client]}, and {path} is not there", elsewhere(client))
+        raise DataError(f"client {client} is {HOSPITALS[client]}, but {path} does not exist", elsewhere(client))
     try:
         rows = np.genfromtxt(path, delimiter=",", dtype=np.float32)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error})", "give it as UCI publishes it") from error
+        raise DataError(f"{path} cannot be read ({error})", "give the file that UCI publishes") from error
     if rows.ndim != 2 or rows.shape[1] != 14 or not np.isin(rows[:, 13], range(5)).all():
-        raise DataError(f"{path} does not hold 13 features and a diagnosis of 0..4 per line", "get it again")
+        raise DataError(f"{path} does not hold 13 features and a diagnosis 0 .. 4 per line", "download it again")
     x, y = rows[:, :13], (rows[:, 13] > 0).astype(np.int64)
     try:
         split = train_test_split(x, y, test_size=test_share, stratify=y, random_state=seed + client)
     except ValueError as error:
-        raise DataError(f"{path} cannot be split ({error})", "give more patients, or another test_share") from error
+        raise DataError(
+            f"{path} cannot be split ({error})", "give more patients, or set another test_share"
+        ) from error
     return ClientData(Split(split[0], split[2]), Split(split[1], split[3]))
 
 
 def from_npz(path: Path, client: int) -> ClientData:
-    """x_* of shape (n, 13) with NaN where a value is missing, y_* of 0 or 1, hospital_* of 0..3; * train and test."""
+    """Reads one hospital's patients from an .npz file with three arrays for each part, train and test.
+
+    x has shape (n, 13), with NaN for missing values; y is 0 or 1, and hospital is 0 .. 3, both of shape (n,).
+    """
     halves = []
     for part in ("train", "test"):
         keys = f"x_{part}", f"y_{part}", f"hospital_{part}"
@@ -113,20 +118,22 @@ def from_npz(path: Path, client: int) -> ClientData:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
                 x, y, hospital = (held[key] for key in keys)
         except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
-            raise DataError(f"{path} cannot be used ({error})", f"give an .npz of {', '.join(keys)}") from error
+            raise DataError(f"{path} cannot be used ({error})", f"give an .npz file with {', '.join(keys)}") from error
         shapes = x.shape, y.shape, hospital.shape
         if shapes != ((len(x), 13), (len(x),), (len(x),)) or not np.isin(y, (0, 1)).all():
-            raise DataError(f"{path}: {', '.join(keys)} are of shapes {shapes}", "give n x 13, n of 0 or 1, and n")
+            raise DataError(
+                f"{path}: {', '.join(keys)} have shapes {shapes}", "give (n, 13), (n,) with 0 or 1, and (n,)"
+            )
         if not np.isin(hospital, range(len(HOSPITALS))).all():
-            raise DataError(f"{path}: hospital_{part} does not number the four hospitals", "number them 0..3")
+            raise DataError(f"{path}: hospital_{part} has other numbers than those of hospitals", "use 0 .. 3")
         own = hospital == client
         if not own.any():
             who = f"client {client} is {HOSPITALS[client]}"
-            raise DataError(f"{who}, and {path} has none of its patients in hospital_{part}", elsewhere(client))
+            raise DataError(f"{who}, but {path} has none of its patients in hospital_{part}", elsewhere(client))
         halves.append(Split(x[own], y[own].astype(np.int64)))
     return ClientData(*halves)
 
 
 def elsewhere(client: int) -> str:
-    """What to do where a hospital's data are not."""
-    return f"name where they are with --task-option data=, or leave client {client} out of --clients"
+    """The remedy if the data of a hospital are missing."""
+    return f"give the place of its data with --task-option data=, or leave client {client} out of --clients"

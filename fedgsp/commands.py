@@ -1,4 +1,4 @@
-"""What the commands for a person have in common; typer comes in with the first call, as managers do without it."""
+"""Common parts of the commands that people call. typer is imported by the first call: managers do not need it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(app: typer.Typer, name: str) -> int:
-    """Runs the command line of this process; says in one line what a person can mend, and returns the exit code."""
+    """Runs the command line of this process, and returns the exit code. A user's mistake is reported in one line."""
     from typer.exceptions import TyperException
 
     try:
@@ -32,18 +32,18 @@ def run(app: typer.Typer, name: str) -> int:
 
 
 def check_text(arguments: Sequence[str]) -> None:
-    """Raise ConfigError that names the flag if one is no text: it could not be recorded, or told to others."""
+    """Raises ConfigError, with the name of the flag, if an argument is not text: it could not be recorded or sent."""
     for before, argument in zip(["", *arguments], arguments, strict=False):
         try:
             argument.encode()
-        except UnicodeEncodeError:  # what could not be decoded stands there as lone surrogates
+        except UnicodeEncodeError:  # Python keeps undecodable bytes as lone surrogates
             is_value = before.startswith("-") and "=" not in before and not argument.startswith("-")
             flag = f"{before} " if is_value else ""
             raise ConfigError(f"{flag}{ascii(argument)[1:-1]} is not UTF-8", "write it in UTF-8") from None
 
 
 def version_of(name: str) -> Callable[[bool], None]:
-    """What --version does."""
+    """The callback of the flag --version of the command `name`."""
 
     def show(wanted: bool) -> None:
         import typer

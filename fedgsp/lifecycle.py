@@ -1,4 +1,4 @@
-"""How processes start, stay tied to their parent, and end."""
+"""Starts processes, ends child processes with their parent, and stops processes in order."""
 
 from __future__ import annotations
 
@@ -20,18 +20,24 @@ from fedgsp.memory import keep_freed
 
 logger = logging.getLogger(__name__)
 
-#: A child whose environment says so leaves when its standard input ends: works even after SIGKILL of the parent.
+#: If this environment variable is "stdin", the process ends when its standard input ends. The parent holds the other
+#: end of that pipe, so this works even after SIGKILL of the parent.
 LIFELINE_VARIABLE = "FEDGSP_LIFELINE"
+#: How long a child may take until it is ready.
 READY_TIMEOUT_S = 30.0
+#: How long a process may take to end after SIGTERM, and a thread when the process leaves.
 STOP_GRACE_S = 5.0
-#: Lines of a log that an error message quotes.
+#: Number of lines of a log that an error message quotes.
 TAIL_LINES = 5
-#: Exit codes of a process that was asked to stop, as shells count them.
+#: Exit codes of a process that was stopped by a signal: 128 plus the signal's number, as in shells.
 SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 def run(main: Coroutine[Any, Any, None]) -> int:
-    """Runs a process's main coroutine until it ends or the process is asked to stop; returns the exit code."""
+    """Runs a process's main coroutine until it ends, or until a signal or the lifeline stops it.
+
+    Returns the exit code. Raises what the coroutine raises.
+    """
     keep_freed()
     return asyncio.run(_run(main))
 
@@ -64,7 +70,7 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Those of `asyncio.to_thread`. asyncio would wait for minutes for one that still computes; `leave` does not."""
+    """The threads of `asyncio.to_thread`. Without this class, asyncio would wait for minutes for a busy thread."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=cancel_futures)
@@ -81,20 +87,23 @@ def _read_lifeline(stop: Any, loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def spawn(command: Sequence[str], log: Path | None, says_ready: bool = True) -> asyncio.subprocess.Process:
-    """Starts a child that leaves with this process; it writes to `log`, but for the line that says it is ready."""
+    """Starts a child process that ends with this process. Its output goes to the end of `log`, or is discarded.
+
+    With `says_ready`, standard output is a pipe instead, from which `ready_line` reads.
+    """
     with (log or Path(os.devnull)).open("ab") as output:
         return await asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.PIPE,  # the lifeline: it ends with this process, and the child with it
+            stdin=asyncio.subprocess.PIPE,  # the lifeline: the pipe closes when this process ends, then the child ends
             stdout=asyncio.subprocess.PIPE if says_ready else output,
             stderr=output,
             env={**os.environ, LIFELINE_VARIABLE: "stdin"},
-            start_new_session=True,  # Ctrl-C reaches the parent, which then ends its children in order
+            start_new_session=True,  # Ctrl-C then reaches the parent only, which stops its children in order
         )
 
 
 async def ready_line(child: asyncio.subprocess.Process, name: str, log: Path | None) -> str:
-    """The line that a child prints when it is ready; raises PeerError with the end of its log if it does not come."""
+    """The line that the child `name` prints when it is ready; PeerError with the end of its log if there is none."""
     assert child.stdout is not None
     try:
         line = await asyncio.wait_for(child.stdout.readline(), READY_TIMEOUT_S)
@@ -104,28 +113,28 @@ async def ready_line(child: asyncio.subprocess.Process, name: str, log: Path | N
     else:
         if line.endswith(b"\n"):
             return line.decode(errors="replace").strip()
-        with contextlib.suppress(TimeoutError):  # it is ending: its own exit code says more than that of our signal
+        with contextlib.suppress(TimeoutError):  # its own exit code says more than the code of our signal
             await asyncio.wait_for(child.wait(), STOP_GRACE_S)
         why = f"did not start (exit code {await stop(child)})"
     raise PeerError(f"{name} {why}", f"its log ends: {tail(log)}")
 
 
 def tail(log: Path | None, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, as one line."""
+    """The last lines of a log, joined to one line."""
     if log is None or not log.exists():
         return "(no log)"
     return " | ".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(empty)"
 
 
 async def stop(child: asyncio.subprocess.Process, grace_s: float = STOP_GRACE_S) -> int:
-    """Ends a child that leads its own session: asks, waits, kills; returns its exit code."""
+    """Ends a child of `spawn`: SIGTERM, then after `grace_s` seconds SIGKILL. Returns its exit code."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             child.terminate()
         try:
             await asyncio.wait_for(child.wait(), grace_s)
-        except BaseException as error:  # it takes too long, or this process is itself asked to hurry
-            # With all that it started itself: they would hold its pipes, and so this wait, open.
+        except BaseException as error:  # the child takes too long, or this wait was cancelled
+            # Kills the whole session: its own children would keep its pipes open, and the wait would not end.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             await child.wait()
@@ -137,19 +146,21 @@ async def stop(child: asyncio.subprocess.Process, grace_s: float = STOP_GRACE_S)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process with this exit code, even if a thread still computes, or runs code that is not ours."""
+    """Ends this process with an exit code, even if a thread does not end within STOP_GRACE_S seconds."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join(STOP_GRACE_S)
             if thread.is_alive():
-                logger.warning("thread %s does not end: leaving without it", thread.name)
+                logger.warning(
+                    "thread %s did not end in %.0f s; the process ends without it", thread.name, STOP_GRACE_S
+                )
                 for stream in (sys.stdout, sys.stderr):
-                    with contextlib.suppress(AttributeError, OSError, ValueError):  # it may be closed, or full
+                    with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream may be closed or full
                         stream.flush()
                 os._exit(code)
     sys.exit(code)
 
 
 def python_module(name: str) -> list[str]:
-    """The command that runs one of our modules with this interpreter, whatever the working directory holds."""
+    """The command that runs a module of FedGSP with this interpreter, never a file of the working directory."""
     return [sys.executable, "-P", run_module.__file__, name]

@@ -1,4 +1,4 @@
-"""Options on a command line: repeated `key=value`."""
+"""Options on a command line, given as repeated `key=value`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedgsp.errors import ConfigError
 
 
 def options(flag: str, items: Iterable[str]) -> dict[str, str]:
-    """Options given as repeated `key=value`; ConfigError for one without a key or a value, or given twice."""
+    """The options in `items`, texts `key=value` of `flag`. ConfigError without `=` or key, or for a repeated key."""
     found: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")
@@ -23,32 +23,32 @@ def options(flag: str, items: Iterable[str]) -> dict[str, str]:
 
 
 def suggestion(wrong: str, known: Iterable[str], lead: str = "known:") -> str:
-    """A remedy for a wrong name: the closest of those known, if one is close, and all of them."""
+    """A remedy for a wrong name: the most similar known name, if there is one, and all known names."""
     names = tuple(known)
     listed = f"{lead} {', '.join(names) or 'none'}"
     close = difflib.get_close_matches(wrong, names, n=1)
     return f"did you mean {close[0]!r}? {listed[0].upper()}{listed[1:]}" if close else listed
 
 
-#: How a truth value may be written.
+#: Texts for truth values, in lower case.
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 def truth(text: str) -> bool:
-    """A truth value, however it is written; raises ValueError."""
+    """The truth value that a text stands for; ValueError if it is none of `_BOOLS`, in any case."""
     found = _BOOLS.get(text.strip().lower())
     if found is None:
         raise ValueError(text)
     return found
 
 
-#: Characters of an option's text that travel; of a longer one the beginning and a digest do.
+#: Most characters of an option that are sent. Of a longer text, the beginning and a digest are sent.
 MOST_LENGTH = 200
 _NONE = ("", "none")
 
 
 def shortened(text: str) -> str:
-    """A text that travels, and is another one for every other text."""
+    """The text as it is sent: at most `MOST_LENGTH` characters, and different for different texts."""
     if len(text) <= MOST_LENGTH:
         return text
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
@@ -56,7 +56,7 @@ def shortened(text: str) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two texts give an option the same value: `1e-1` is 0.1, `yes` is true, and nothing is none."""
+    """Whether two texts stand for the same value: `1e-1` and `0.1` do, `yes` and `true`, an empty text and `none`."""
     one, other = (shortened(text.strip()) for text in (one, other))
     if one.lower() in _NONE and other.lower() in _NONE:
         return True

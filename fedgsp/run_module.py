@@ -1,8 +1,8 @@
-"""Runs one of our modules as the main program: `python -P .../fedgsp/run_module.py group_manager --name m0`.
+"""Runs a module of FedGSP as the main program: `python -P .../fedgsp/run_module.py group_manager --name m0`.
 
-`python -m` puts the working directory first on the import path, where a file of the user may have the name of one of
-our modules or libraries. With `-P` the path starts with the standard library. The folder of our packages is added here
-if it is not on the path, as in a checkout that is not installed: a child then runs the same code as its parent.
+`python -m` puts the working directory first on the import path. There a file of the user may have the name of a module
+that FedGSP needs. With `-P`, the path starts with the standard library. This file adds the folder of FedGSP's packages
+if it is not on the path, as in a checkout that is not installed. So a child runs the same code as its parent.
 """
 
 import runpy

@@ -1,4 +1,4 @@
-"""The user's surface: a task is a model, the data of each client, and a loss."""
+"""The classes from which a user builds a task: a model, the data of each client, and a loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Samples of one client: `x` of shape (n, ...) as the model takes it, `y` of shape (n,)."""
+    """Samples of one client. `x` are the model's inputs, shape (n, ...); `y` are the targets, usually of shape (n,).
+
+    Raises ValueError if `x` and `y` differ in length.
+    """
 
     x: NDArray[np.generic]
     y: NDArray[np.generic]
@@ -34,69 +37,78 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ClientData:
-    """What one client holds: a part to train on and a part to test on."""
+    """The data of one client: samples for training and samples for testing."""
 
     train: Split
     test: Split
 
 
 class Task(abc.ABC):
-    """What clients learn. Subclass it, or return one from a factory named by `--task module:factory`."""
+    """What clients learn. Subclass it, and name the class, or a function that returns a task: `--task module:name`."""
 
     #: Number of classes; class histograms have this length.
     num_classes: int
-    #: How many clients the data hold, an int; client ids are 0 .. num_clients - 1. It may be a property too: mypy lets
-    #: one override Any, but not an int.
+    #: Number of clients, an int; client ids are 0 .. num_clients - 1. It may also be a property, which mypy allows to
+    #: override Any, but not int.
     num_clients: Any
-    #: Beginnings of the names of the classifier head's tensors, as ("fc2.",); empty: the dense layer registered last.
+    #: Name prefixes of the classifier head's tensors, such as ("fc2.",); empty: the dense layer registered last.
     head: tuple[str, ...] = ()
-    #: Whether data(client) is quick and gives the same each time, so that a node need not keep what it gave.
+    #: Whether data(client) is fast and always returns the same values. Then nodes do not keep all data in memory.
     data_is_repeatable: bool = False
-    #: Whether an epoch leaves out its last batch where that is short, unless it is the only one.
+    #: Whether an epoch leaves out its last batch if it is short, unless it is the only batch.
     drop_last: bool = False
 
-    #: Names of options that may differ between the nodes of a run; paths always may.
+    #: Names of options that may differ between the nodes of a run. Options that are paths always may.
     local_options: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def model(self) -> torch.nn.Module:
-        """A freshly initialised model; the caller seeds torch first."""
+        """A new model on the CPU. The caller seeds torch before, so that random initial weights are repeatable."""
 
     @abc.abstractmethod
     def data(self, client: int) -> ClientData:
-        """The data of one client; called once per hosted client, unless `data_is_repeatable`."""
+        """The data of one client. Called once per hosted client, or several times if `data_is_repeatable`."""
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean loss over a batch; cross-entropy unless overridden."""
+        """Mean loss over a batch, a tensor with one element; by default cross-entropy.
+
+        `outputs` is what the model returned for the batch; `targets` are rows of `Split.y`.
+        """
         import torch
 
         return torch.nn.functional.cross_entropy(outputs, targets)
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
-        """How many samples of a batch count as right; arg max unless overridden."""
+        """Number of correct samples in a batch; by default those for which the largest output is that of the target.
+
+        The default needs outputs of shape (n, classes) and targets of shape (n,), and raises TaskError for others.
+        """
         found = outputs.argmax(dim=1)
         if targets.ndim != 1 or found.shape != targets.shape:
             raise TaskError(
                 f"the default correct() finds no class per sample in outputs of shape {tuple(outputs.shape)}"
                 f" for y of shape {tuple(targets.shape)}",
-                "override correct() to count the samples that are right",
+                "override correct() to count the correct samples",
             )
         return int((found == targets).sum())
 
     def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, float]:
-        """Further figures over all of a client's test part, by name; none unless overridden."""
+        """Further figures by name, for the outputs of a client's whole test part; by default none."""
         return {}
 
     def class_counts(self, train: Split) -> NDArray[np.int64]:
-        """Class histogram of a training part, shape (num_classes,): raw counts."""
+        """Number of samples per class in a training part, shape (num_classes,). TaskError if `y` has other values."""
         y = train.y
         if y.ndim != 1 or not np.isin(y, np.arange(self.num_classes)).all():
             raise TaskError(
-                f"y of shape {y.shape} and dtype {y.dtype} are no classes 0 .. {self.num_classes - 1}",
+                f"y of shape {y.shape} and dtype {y.dtype} are not classes 0 .. {self.num_classes - 1}",
                 "override class_counts()",
             )
         return np.bincount(y.astype(np.int64), minlength=self.num_classes)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """What client discriminators see of inputs (n, ...): shape (n, d); raw and flat unless a frozen encoder's."""
+        """Features of shape (n, d) for client discriminators, from inputs of shape (n, ...); by default flat inputs.
+
+        Override it with a fixed encoder, so that distances between clients concern more than raw pixels.
+        """
         return x.flatten(1).float()

@@ -1,4 +1,4 @@
-"""Mutual TLS: the three files that a process is given, checked before anything is opened."""
+"""Mutual TLS: reads and checks the files of the three --tls flags before any connection is opened."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from fedgsp.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-#: More than both sides of a handshake need to speak in turn.
+#: Most calls of do_handshake in turn; a complete handshake needs fewer.
 _TURNS = 20
 
-#: By OpenSSL's code of why it does not trust a certificate: what is wrong with one of our own, and what to do.
+#: OpenSSL's code for an untrusted certificate -> what is wrong with our certificate, and the remedy.
 _UNTRUSTED = {
-    9: ("is not valid yet, or that of its CA", "wait, or set the clock of this machine"),
-    10: ("has expired, or that of its CA", "issue a new one"),
+    9: ("is not valid yet, or its CA's certificate is not", "wait, or set the clock of this machine"),
+    10: ("has expired, or its CA's certificate has", "issue a new certificate"),
     26: (
-        "may not be used by both a server and a client",
+        "may not be used for both server and client connections",
         "issue it with extendedKeyUsage = serverAuth, clientAuth",
     ),
 }
 
-_NOT_OF_CA = "its certificate is not of the CA in --tls-ca"
-#: Parts of gRPC's message when a connection fails, and what they mean to whoever dialled.
+_NOT_OF_CA = "its certificate was not issued by the CA in --tls-ca"
+#: Part of gRPC's message about a failed connection -> its meaning for the process that opened the connection.
 _HANDSHAKES = {
-    "WRONG_VERSION_NUMBER": "it does not speak TLS; start it with the three --tls flags, or this process without",
-    "certificate has expired": "its certificate has expired; issue a new one",
+    "WRONG_VERSION_NUMBER": "it does not use TLS; start it with the three --tls flags, or this process without them",
+    "certificate has expired": "its certificate has expired; issue a new certificate",
     "certificate is not yet valid": "its certificate is not valid yet; set the clocks",
-    "unsupported certificate purpose": "its certificate is not one for servers; issue it with serverAuth",
+    "unsupported certificate purpose": "its certificate is not for servers; issue it with serverAuth, clientAuth",
     "unable to get local issuer certificate": _NOT_OF_CA,
     "self signed certificate": _NOT_OF_CA,
     "Hostname Verification Check failed": (
-        "its certificate does not cover the host by which it is dialled; name that in its subjectAltName"
+        "its certificate does not cover the host name used for it; add that name to its subjectAltName"
     ),
 }
 _CLOSED = ("Socket closed", "Connection reset", "Broken pipe")
@@ -45,7 +45,7 @@ _CLOSED = ("Socket closed", "Connection reset", "Broken pipe")
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files: who is trusted, who this process is, and the proof of that."""
+    """Paths of three PEM files: the trusted CA, the certificate of this process, and its private key."""
 
     ca: Path
     cert: Path
@@ -54,7 +54,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The contents of the files, which fit together and are valid now."""
+    """The contents of three files that were checked: they fit together and are valid now."""
 
     files: TlsFiles
     ca: bytes
@@ -62,22 +62,22 @@ class Tls:
     key: bytes = field(repr=False)
 
     def check_covers(self, host: str, why: str) -> None:
-        """Raises ConfigError unless peers that dial `host` will take the certificate for that of this host."""
-        name = host.strip("[]").partition("%")[0]  # peers leave the zone of an IPv6 address out as well
+        """Raises ConfigError unless the certificate covers `host`, by which peers connect; `why` explains the need."""
+        name = host.strip("[]").partition("%")[0]  # peers also leave out the zone of an IPv6 address
         try:
             _speak_with_itself(self.files, name)
         except UnicodeError:
-            raise ConfigError(f"{name!r}, {why}, is no host name", "give a name or an address") from None
+            raise ConfigError(f"{name!r}, {why}, is not a host name", "give a host name or an IP address") from None
         except ssl.SSLCertVerificationError:
             entry = f"{'IP' if _is_ip(name) else 'DNS'}:{name}"
             raise ConfigError(
                 f"--tls-cert {self.files.cert} does not cover {name}, {why}",
-                f"issue it with {entry} in its subjectAltName",
+                f"issue a certificate with {entry} in its subjectAltName",
             ) from None
 
 
 def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsFiles | None:
-    """The files of the three flags, None if there are none; raises ConfigError if only some are given."""
+    """The files of the three flags; None if no flag is given, ConfigError if only some are given."""
     if ca is not None and cert is not None and key is not None:
         return TlsFiles(ca, cert, key)
     named = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
@@ -86,13 +86,13 @@ def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsFiles 
         given = [flag for flag in named if flag not in missing]
         raise ConfigError(
             f"{' and '.join(given)} without {' and '.join(missing)}",
-            "give all three for TLS, or none for plain connections",
+            "give all three flags for TLS, or none for connections without TLS",
         )
     return None
 
 
 def load(files: TlsFiles | None) -> Tls | None:
-    """What the files hold; raises ConfigError if they cannot be read, do not fit together or are not valid now."""
+    """Reads and checks the files; None without files. ConfigError if they are unreadable, unfit or not valid now."""
     if files is None:
         return None
     ca, cert, key = _read("--tls-ca", files.ca), _read("--tls-cert", files.cert), _read("--tls-key", files.key)
@@ -100,7 +100,9 @@ def load(files: TlsFiles | None) -> Tls | None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
         except ssl.SSLError:
-            raise ConfigError(f"{flag} {path} holds no certificate in PEM", "give one, or convert it") from None
+            raise ConfigError(
+                f"{flag} {path} holds no PEM certificate", "give a PEM file, or convert this file"
+            ) from None
     _check_key(files)
     try:
         _speak_with_itself(files)
@@ -109,23 +111,25 @@ def load(files: TlsFiles | None) -> Tls | None:
         wrong, remedy = _UNTRUSTED.get(error.verify_code, otherwise)
         raise ConfigError(f"the certificate of --tls-cert {files.cert} {wrong}", remedy) from None
     except ssl.SSLError as error:
-        raise ConfigError(f"--tls-cert {files.cert} cannot be used: {error.reason}", "issue another one") from None
+        raise ConfigError(
+            f"--tls-cert {files.cert} cannot be used: {error.reason}", "issue another certificate"
+        ) from None
     if files.key.stat().st_mode & stat.S_IROTH:
-        logger.warning("--tls-key %s can be read by everybody on this machine: chmod 600 it", files.key)
+        logger.warning("every user of this machine can read --tls-key %s: run chmod 600 on it", files.key)
     return Tls(files, ca, cert, key)
 
 
 def handshake_failure(details: str) -> str | None:
-    """What a message of gRPC says about TLS, for whoever dialled; None if it is about something else."""
+    """The meaning of a gRPC error message for the process that connected; None if it does not concern TLS."""
     for part, meaning in _HANDSHAKES.items():
         if part in details:
             return f"the TLS handshake failed: {meaning}"
     if "handshake" in details.lower():
-        return f"the TLS handshake failed, as it does with keys other than RSA, P-256 and P-384: {details}"
+        return f"the TLS handshake failed, perhaps because a key is not RSA, P-256 or P-384: {details}"
     if "failed to connect" in details and any(part in details for part in _CLOSED):
         return (
-            "it closed the connection at once, as servers do that want TLS or another certificate;"
-            " compare the --tls flags of both"
+            "it closed the connection at once; perhaps it requires TLS or another certificate:"
+            " compare the --tls flags of both processes"
         )
     return None
 
@@ -146,16 +150,16 @@ def _check_key(files: TlsFiles) -> None:
     except ssl.SSLError as error:
         if "MISMATCH" in (error.reason or ""):
             raise ConfigError(
-                f"--tls-key {files.key} is not the key of --tls-cert {files.cert}", "give the two that belong together"
+                f"--tls-key {files.key} is not the key of --tls-cert {files.cert}", "give a certificate and its key"
             ) from None
         raise ConfigError(
-            f"--tls-key {files.key} holds no private key in PEM that can be used ({error.reason or 'unknown format'})",
-            "give the key of --tls-cert, unencrypted",
+            f"--tls-key {files.key} holds no usable PEM private key ({error.reason or 'unknown format'})",
+            "give the unencrypted key of --tls-cert",
         ) from None
 
 
 def _speak_with_itself(files: TlsFiles, host: str | None = None) -> None:
-    """A handshake in memory, as both sides; raises SSLError where peers with the same CA would refuse this process."""
+    """A handshake in memory, with this process as both sides; SSLError if peers with the same CA would refuse it."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname = host is not None

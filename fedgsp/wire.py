@@ -1,4 +1,4 @@
-"""Converts the values of `fedgsp.messages` to protobuf messages and back, by their common names."""
+"""Converts values of `fedgsp.messages` to protobuf messages and back. Classes and fields have the same names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], proto: Any) -> T:
-    """The value of a protobuf message; unset submessages and oneofs are None, unknown enum numbers UNSPECIFIED."""
+    """The value of a protobuf message. Unset submessages and oneofs become None, unknown enum numbers UNSPECIFIED."""
     known: Any = kind
     return kind(*[take(proto) for _, (_, take) in _codecs(known)])
 
@@ -44,7 +44,7 @@ def _fill(proto: Any, value: Any) -> None:
 
 
 def _fill_part(part: Any, value: Any) -> None:
-    part.SetInParent()  # a message without contents counts as set, too
+    part.SetInParent()  # so that an empty message counts as set
     _fill(part, value)
 
 

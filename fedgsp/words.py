@@ -1,4 +1,4 @@
-"""Numbers of things in texts for people."""
+"""Numbers with nouns, for messages to people."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ def counted(number: int | None, noun: str) -> str:
 
 
 def share(number: int, total: int, noun: str) -> str:
-    """How many of all, such as "1 of 4 nodes"; only "4 nodes" if they are all."""
+    """A number and its total, such as "1 of 4 nodes"; only "4 nodes" if both are equal."""
     return counted(number, noun) if number >= total else f"{number:,} of {counted(total, noun)}"

@@ -1,7 +1,7 @@
-"""Client discriminators: small networks that tell the samples of clients apart (FedCollab; algorithms: section 5.1).
+"""Client discriminators: small networks that decide from which client a sample is (FedCollab, section 5.1).
 
-All networks of one client are held and trained as one stack. A network of a pair has one output, below zero for the
-client with the smaller id; a shared one has an output per client.
+All networks of a client are stored and trained together, as one stack. A network for a pair of clients has one output,
+which is negative for samples of the client with the smaller id. A shared network has one output per client.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from fedgsp.weights import Weights, check_finite, check_same_tensors
 from fedgsp_node.torch_weights import as_tensor
 from fedgsp_node.training.control import Control
 
-#: The label's part of the hidden layer, against that of the features.
+#: The factor of the label's term in the hidden layer; the factor of the features' term is 1.
 LABEL_STRESS = 2.0
-#: Rows that go through the encoder, or are judged, at once.
+#: Number of samples that are encoded or judged at once.
 BLOCK = 256
 Rows: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What discriminators see of a client's training part: features (n, d) float32, labels (n,) int64."""
+    """The input of discriminators, made from a client's training part.
+
+    `x` are the features, float32 of shape (n, d); `y` are the labels, int64 of shape (n,).
+    """
 
     x: torch.Tensor
     y: torch.Tensor
@@ -43,40 +46,43 @@ class Samples:
 
 
 def samples_of(task: Task, part: Split, control: Control, scale: float = 1.0) -> Samples:
-    """Encodes a training part, once; raises TaskError for one whose samples or labels cannot be told apart.
+    """Encodes a training part by the task's features(), and multiplies the features by `scale`.
 
-    Features are multiplied by `scale`. At 1 many of unit deviation drown the label where samples are few; near 0 only
-    labels count, and clients that label the same inputs otherwise look alike.
+    With scale 1, many features of unit deviation outweigh the label if there are few samples. With a scale near 0 only
+    labels count, so clients that have the same labels for other inputs look alike. Raises TaskError if the
+    labels are not classes or the features are wrong, StoppedError if the work was cancelled.
     """
     if part.y.ndim != 1 or part.y.dtype.kind not in "iub" or task.num_classes < 2:
         found = f"{task.num_classes} classes, and labels of dtype {part.y.dtype} and shape {part.y.shape}"
-        raise TaskError(f"discriminators need one class label a sample; there are {found}", "use another grouping")
+        raise TaskError(
+            f"discriminators need one class label per sample, but the task has {found}", "use another grouping"
+        )
     x, blocks = as_tensor(part.x), []
     with torch.no_grad():
         for block in torch.split(x, BLOCK):
             features = task.features(block)
             if features.ndim != 2 or len(features) != len(block):
                 raise TaskError(
-                    f"the task's features() made {tuple(features.shape)} of {len(block)} samples",
-                    "return one row of numbers a sample",
+                    f"the task's features() returned shape {tuple(features.shape)} for {len(block)} samples",
+                    "return one row of numbers per sample",
                 )
             if features.shape[1] > MOST_FEATURES:
                 raise TaskError(
-                    f"a sample has {features.shape[1]} features, and discriminators take up to {MOST_FEATURES}",
-                    "give the task a features() that encodes them",
+                    f"a sample has {features.shape[1]} features, but discriminators accept at most {MOST_FEATURES}",
+                    "override features() to return fewer numbers per sample",
                 )
             blocks.append(features.float())
             control.tick()
         encoded = torch.cat(blocks)
     if not torch.isfinite(encoded).all():
-        raise TaskError("the task's features() returned NaN or infinite values", "mend the task's encoder")
+        raise TaskError("the task's features() returned NaN or infinite values", "fix features()")
     if scale != 1:
         encoded = encoded * scale
     return Samples(encoded, torch.from_numpy(part.y.astype(np.int64)), task.num_classes)
 
 
 def sizes(client: int, others: tuple[int, ...], shared: bool) -> tuple[int, int]:
-    """Networks in a client's stack, and outputs of each; raises ValueError for clients that cannot be told apart."""
+    """(Number of networks in a client's stack, outputs of each); ValueError if `others` is not a valid list of ids."""
     if len(set(others)) != len(others) or len(others) < (2 if shared else 1) or (client in others) != shared:
         kind = "a shared network" if shared else "pairs"
         raise ValueError(f"client {client} cannot train {kind} with {list(others)}")
@@ -84,7 +90,7 @@ def sizes(client: int, others: tuple[int, ...], shared: bool) -> tuple[int, int]
 
 
 def tensors(networks: int, outputs: int, features: int, labels: int, hidden: int = HIDDEN) -> tuple[TensorSpec, ...]:
-    """What a stack of networks looks like."""
+    """Name, dtype and shape of each tensor in a stack of networks."""
     shapes = {
         "features.weight": (networks, hidden, features),
         "features.bias": (networks, hidden),
@@ -97,7 +103,7 @@ def tensors(networks: int, outputs: int, features: int, labels: int, hidden: int
 
 
 def fresh(seed: int, networks: int, outputs: int, features: int, labels: int) -> Weights:
-    """Networks that all start alike; the same seed gives the same bits on every node."""
+    """A stack whose networks all have the same initial weights. The same seed gives the same bits on every node."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "discriminator"))
         layers = {
@@ -114,14 +120,20 @@ def fresh(seed: int, networks: int, outputs: int, features: int, labels: int) ->
 
 
 def split(labels: NDArray[np.int64], samples: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Rows to train on, `samples` of them in the label mix of all, and the rest to validate on, each sorted."""
+    """Divides a client's samples, with labels of shape (n,), into `samples` training rows and other validation rows.
+
+    Both are sorted. The training rows have the label distribution of all samples. Raises ValueError unless both have
+    rows.
+    """
     if not 1 <= samples < len(labels):
-        raise ValueError(f"{samples} of {len(labels)} samples cannot be trained on and leave some to validate on")
+        raise ValueError(
+            f"{len(labels)} samples cannot be divided into {samples} for training and some for validation"
+        )
     shuffled = rng.permutation(len(labels))
     line = shuffled[np.argsort(labels[shuffled], kind="stable")]
     counts = np.unique(labels, return_counts=True)[1]
     ends = np.cumsum(counts)
-    # Rounded along the labels, so that the rounding errors of single labels do not add up.
+    # The cumulative numbers are rounded, so that the rounding errors of labels do not add up.
     quotas = np.diff(np.rint(ends * samples / len(labels)).astype(np.int64), prepend=0)
     chosen = np.zeros(len(labels), bool)
     for begin, quota in zip(ends - counts, quotas, strict=True):
@@ -130,7 +142,7 @@ def split(labels: NDArray[np.int64], samples: int, rng: np.random.Generator) -> 
 
 
 def logits(weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Outputs of all networks for features (n, d) and labels (n,), shape (networks, n, outputs)."""
+    """Outputs of all networks, shape (networks, n, outputs), for features of shape (n, d) and labels of shape (n,)."""
     stack = _Stack.of(weights)
     with torch.no_grad():
         return stack.logits(stack.hidden(x, stack.scaled(y)))
@@ -145,15 +157,16 @@ def step(
     exchange: int,
     control: Control,
 ) -> None:
-    """SGD steps of one exchange, in place, each on one random batch that all networks see.
+    """Takes the SGD steps of one exchange, in place. All networks train on the same random batches.
 
-    Raises ValueError for a bad order, WeightsError for weights of other shapes or that diverged.
+    Raises ValueError for invalid arguments, WeightsError if the weights have other shapes or become infinite or NaN,
+    and StoppedError if the work was cancelled.
     """
     rows, _ = _rows(weights, samples, client, others, settings)
     if settings.batch_size < 1:
-        raise ValueError(f"batches of {settings.batch_size} samples cannot be trained on")
+        raise ValueError(f"the batch size {settings.batch_size} is below 1")
     if not weights.buffer.flags.writeable:
-        raise ValueError("weights that cannot be written to cannot be trained")
+        raise ValueError("read-only weights cannot be trained")
     stack = _Stack.of(weights)
     rng = stream(settings.seed, "discriminator-batches", exchange, client)
     with torch.no_grad():
@@ -166,7 +179,7 @@ def step(
                 gradient = outputs.softmax(dim=2)
                 gradient[:, :, others.index(client)] -= 1
             else:
-                # (networks, 1, 1) against (networks, batch, 1): with an axis less it would spread over the batch.
+                # Shape (networks, 1, 1) to match (networks, batch, 1): without the last axis it would match the batch.
                 gradient = outputs.sigmoid() - _targets(client, others)[:, None, None]
             stack.descend(x, labels, hidden, gradient / len(batch), settings.learning_rate)
             control.tick()
@@ -181,10 +194,11 @@ def judge(
     settings: DiscriminatorSettings,
     control: Control,
 ) -> tuple[int, ...]:
-    """How many of the `len(samples) - settings.samples` validation samples are told from those of each of `others`.
+    """For each of `others`: how many validation samples are classified as the client's, not as the other's.
 
-    Between two outputs of a shared network the larger decides, in a tie the earlier of `others`; the client against
-    itself counts as 0. Raises ValueError and WeightsError as `step` does.
+    There are `len(samples) - settings.samples` validation samples. In a shared network, the larger of the two outputs
+    decides; in a tie, the client that comes first in `others`. The entry of the client itself is 0. Raises the errors
+    of `step`.
     """
     _, rows = _rows(weights, samples, client, others, settings)
     stack = _Stack.of(weights)
@@ -210,7 +224,7 @@ def _targets(client: int, others: tuple[int, ...]) -> torch.Tensor:
 def _rows(
     weights: Weights, samples: Samples, client: int, others: tuple[int, ...], settings: DiscriminatorSettings
 ) -> tuple[Rows, Rows]:
-    """Training and validation rows, the same in every exchange; raises for an order that does not fit them."""
+    """Training and validation rows, the same in every exchange; ValueError or WeightsError for wrong arguments."""
     expected = tensors(*sizes(client, others, settings.shared), samples.x.shape[1], samples.classes)
     check_same_tensors(weights.tensors, expected, "a stack of discriminators")
     return split(samples.y.numpy(), settings.samples, stream(settings.seed, "discriminator-split", client))
@@ -218,7 +232,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """Views of P networks with hidden layers of H; activations have shape (n, P * H), logits (P, n, outputs)."""
+    """Views of P networks with H hidden units. Activations have shape (n, P * H), logits (P, n, outputs)."""
 
     features: torch.Tensor  # (P * H, d)
     features_bias: torch.Tensor  # (P * H,)
@@ -234,7 +248,7 @@ class _Stack:
         return cls(a.view(rows, -1), a_bias.view(rows), b.view(rows, -1), b_bias.view(rows), output, output_bias)
 
     def scaled(self, y: torch.Tensor) -> torch.Tensor:
-        """Labels as one-hot rows whose entries have unit standard deviation."""
+        """Labels of shape (n,) as one-hot rows; for balanced classes, entries have standard deviation 1."""
         classes = self.labels.shape[1]
         return torch.nn.functional.one_hot(y, classes) * (classes / math.sqrt(classes - 1))
 
@@ -248,7 +262,7 @@ class _Stack:
     def descend(
         self, x: torch.Tensor, labels: torch.Tensor, hidden: torch.Tensor, gradient: torch.Tensor, learning_rate: float
     ) -> None:
-        """One SGD step, given the loss's gradient in the logits; no gradient of the size of the weights is made."""
+        """One SGD step, given the loss's gradient with respect to the logits; it builds no whole weight gradients."""
         slope = torch.bmm(gradient, self.output).transpose(0, 1).reshape(hidden.shape).mul_(hidden > 0)
         self.output.baddbmm_(gradient.mT, self._by_network(hidden), alpha=-learning_rate)
         self.output_bias.sub_(gradient.sum(dim=1), alpha=learning_rate)

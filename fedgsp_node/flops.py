@@ -1,4 +1,4 @@
-"""Operations to train on one sample, for the modelled computing time (N_calc of FedGSP, section 1.7)."""
+"""The cost of training on one sample, for the modelled computing time (FedGSP's N_calc, section 1.7)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ FLOP_PER_MULTIPLY_ADD = 6
 
 
 def training_flop(module: nn.Module, x: torch.Tensor) -> int:
-    """Floating-point operations to train on one sample of `x`; counts dense and convolution layers only."""
+    """Floating-point operations of training on one sample of `x`, shape (n, ...), in dense and convolution layers."""
     multiply_adds = 0
 
     def count(layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
         nonlocal multiply_adds
         assert isinstance(layer, _COUNTED)
-        multiply_adds += output.numel() * layer.weight[0].numel()  # an output is a dot product with a row or kernel
+        multiply_adds += output.numel() * layer.weight[0].numel()  # each output is a product with one row or kernel
 
     hooks = [layer.register_forward_hook(count) for layer in module.modules() if isinstance(layer, _COUNTED)]
     try:

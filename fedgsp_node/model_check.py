@@ -1,4 +1,4 @@
-"""Refuses models with tensors that cannot be sent: the first check of a task's model."""
+"""The first check of a task's model: refuses tensors that cannot be sent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from fedgsp.errors import TaskError
 
 
 def check_model(module: torch.nn.Module) -> None:
-    """Raises TaskError for a tensor without a shape, off the CPU or not dense, shared memory, and extra states."""
+    """Raises TaskError if a layer has an extra state, or if a tensor cannot be sent.
+
+    Every tensor must have a shape and be dense and on the CPU. Parameters must not share memory.
+    """
     for path, layer in module.named_modules():
         described = f"the model's layer {path!r} ({type(layer).__name__})"
         if type(layer).get_extra_state is not torch.nn.Module.get_extra_state:
             raise TaskError(f"{described} has an extra state, which cannot be sent", "keep it in a buffer")
         own = itertools.chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
         if any(is_lazy(tensor) for _, tensor in own):
-            remedy = "run one batch through the model in model(), or give the sizes"
+            remedy = "run one batch through the model in model(), or give the layer its sizes"
             raise TaskError(f"{described} has no shape yet", remedy)
     for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
         _check_tensor(name, tensor)
@@ -27,8 +30,8 @@ def check_model(module: torch.nn.Module) -> None:
     for (_, end, some), (begin, _, other) in itertools.pairwise(placed):
         if begin < end:
             raise TaskError(
-                f"the model's parameters {some!r} and {other!r} share memory, but are not one nn.Parameter",
-                "tie layers by the parameter itself (b.weight = a.weight), or copy it with clone()",
+                f"the model's parameters {some!r} and {other!r} share memory, but are not the same nn.Parameter",
+                "share the parameter object (b.weight = a.weight), or copy the values with clone()",
             )
 
 
@@ -48,7 +51,7 @@ def _check_tensor(name: str, tensor: torch.Tensor) -> None:
 
 
 def _place(parameter: torch.Tensor) -> tuple[int, int]:
-    """Address of the parameter's first byte, and of the byte after its last one."""
+    """Address of the parameter's first byte, and of the byte after its last byte."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
     begin = parameter.data_ptr()
     return begin, begin + elements * parameter.element_size()

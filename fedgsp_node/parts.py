@@ -1,4 +1,4 @@
-"""The data of the clients that a node hosts: all data are checked at the start, and a part of them stays in memory."""
+"""The data of the clients that a node hosts. All data are checked when the node starts, then kept or loaded again."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fedgsp.messages import HostedClient
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.users_code import guarded
 
-#: Bytes of data that stay in memory, of the clients used last, if the task can give data again.
+#: Most bytes of data that are kept, of the clients used last, if the task can return data again.
 KEPT_BYTES = 16 << 20
 
 
 class Parts:
-    """Data by client. Raises TaskError for data that cannot be used."""
+    """The data of each client. The constructor loads all of them, and raises TaskError for unusable data."""
 
     def __init__(self, task: Task, clients: Iterable[int]) -> None:
         self._task = task
         self._limit = KEPT_BYTES if task.data_is_repeatable else math.inf
-        self._kept: dict[int, ClientData] = {}  # in the order of their last use
+        self._kept: dict[int, ClientData] = {}  # ordered by last use
         self._size = 0
-        #: Numbers of samples by client.
+        #: Numbers of training and test samples by client.
         self.sizes: dict[int, HostedClient] = {}
         for client in clients:
             data = self._keep(client, _load(task, client))
             self.sizes[client] = HostedClient(client, len(data.train), len(data.test))
 
     def of(self, client: int) -> ClientData:
-        """The data of a client. If the task is asked for them again, its exceptions pass."""
+        """The data of a client. If they must be loaded again, raises TaskError or a UserError of the task."""
         if client in self._kept:
             data = self._kept.pop(client)
             self._kept[client] = data
@@ -56,7 +56,7 @@ def _load(task: Task, client: int) -> ClientData:
         raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
     for name, part in (("train", data.train), ("test", data.test)):
         if not isinstance(part, Split):
-            raise TaskError(f"client {client}'s {name} is a {type(part).__name__}", "return ClientData of two Split")
+            raise TaskError(f"client {client}'s {name} is a {type(part).__name__}", "return ClientData with two Split")
     if not len(data.train):
         raise TaskError(
             f"client {client} has no training samples", "leave it out of --clients, or change the partition"
@@ -65,11 +65,12 @@ def _load(task: Task, client: int) -> ClientData:
 
 
 def _usable(part: Split, task: Task, client: int) -> Split:
-    """The part as torch takes it, doubles as float32 and whole-number labels as int64; raises TaskError."""
+    """The part with dtypes for torch: float64 inputs become float32, whole-number labels int64. Raises TaskError."""
     for name, values in (("x", part.x), ("y", part.y)):
         if np.ma.is_masked(values):
             raise TaskError(
-                f"the task's data({client}) returned {name} with masked values", f"fill them: {name}.filled(...)"
+                f"the task's data({client}) returned {name} with masked values",
+                f"replace the masked values: {name}.filled(...)",
             )
     x, y = guarded(lambda: (_array(part.x), _array(part.y)), f"data({client})")
     for name, array in (("x", x), ("y", y)):
@@ -80,7 +81,7 @@ def _usable(part: Split, task: Task, client: int) -> Split:
         if array.dtype.kind not in "fiub":
             raise TaskError(f"client {client}'s {name} has dtype {array.dtype}", "return arrays of numbers")
         if array.dtype.kind == "f" and array.size and not np.isfinite(array).all():
-            raise TaskError(f"client {client}'s {name} holds NaN or infinite values", "clean or impute the data")
+            raise TaskError(f"client {client}'s {name} holds NaN or infinite values", "remove or impute these values")
     if y.dtype.kind in "iu":
         y = y.astype(np.int64, copy=False)
         if y.ndim == 1 and len(y) and not 0 <= y.min() <= y.max() < task.num_classes:
@@ -92,21 +93,21 @@ def _usable(part: Split, task: Task, client: int) -> Split:
 
 
 def _array(values: object) -> np.ndarray:
-    """As numpy has it; torch takes no array that runs backwards, and only this machine's order of bytes."""
+    """A numpy array that torch accepts: without negative strides, and with this machine's byte order."""
     array = np.asarray(values)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array.copy() if min(array.strides, default=0) < 0 else array
 
 
 def _check_classes(y: np.ndarray, client: int) -> None:
-    """Raises TaskError for labels that cross-entropy refuses in the first batch, whatever the model gives.
+    """Raises TaskError for labels with which cross-entropy would fail in the first batch, for any model.
 
-    Shares of classes, floats of shape (n, num_classes), pass: cross-entropy takes them.
+    Class probabilities, floats of shape (n, num_classes), are allowed.
     """
     if y.ndim > 1 and y.shape[1:] == (1,):
-        raise TaskError(f"client {client}'s y has shape {y.shape}", "return y.ravel(): a label per sample")
+        raise TaskError(f"client {client}'s y has shape {y.shape}", "return y.ravel(), one label per sample")
     if y.dtype.kind == "b" or (y.dtype.kind == "f" and y.ndim == 1):
         raise TaskError(
-            f"client {client}'s y has dtype {y.dtype}, and the task's loss, cross-entropy, takes whole numbers",
-            "return y.astype(np.int64), or give the task a loss() of its own if y are no classes",
+            f"client {client}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
+            "return y.astype(np.int64), or override loss() if y are not classes",
         )

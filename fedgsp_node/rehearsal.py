@@ -54,7 +54,7 @@ def _check_count(count: int, samples: int) -> None:
     if not 0 <= count <= samples:
         raise TaskError(
             f"the task's correct() counts {count} of {samples} samples",
-            "override correct() to count samples, not more",
+            "return the number of correct samples of the batch",
         )
 
 
@@ -63,4 +63,4 @@ def _try_histogram(task: Task, train: Split) -> None:
     try:
         histogram(task.class_counts(train), task.num_classes)
     except (Exception, SystemExit) as error:
-        logger.warning("the task has no class histograms, which scheme fedgsp needs: %s", where(error))
+        logger.warning("the task has no class histograms, which the scheme fedgsp needs: %s", where(error))

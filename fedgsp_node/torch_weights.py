@@ -1,4 +1,4 @@
-"""Ties a torch module's tensors to a `Weights` buffer, so that training writes straight into what will travel."""
+"""Makes the tensors of a torch module views of a `Weights` buffer, so that training writes into the bytes to send."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgsp.weights import DTYPES, Weights
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters (shared ones once), then the buffers that belong to the state."""
+    """Parameters (a shared one only once), then the buffers that state_dict() includes, by name."""
     saved = module.state_dict(keep_vars=True)
     named: dict[str, torch.Tensor] = dict(module.named_parameters())
     named.update({name: buffer for name, buffer in module.named_buffers() if name in saved})
@@ -22,16 +22,20 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
-    """What a module's weights look like; `head` begins the names of its classifier head's tensors.
+    """Name, dtype and shape of each tensor of a module, and whether it is trainable and part of the head.
 
-    Without `head`, that is the dense layer that was registered last. Raises TaskError for a dtype that cannot travel.
+    The classifier head has the tensors whose names begin with an entry of `head`; by default, it is the dense layer
+    that was registered last. Raises TaskError for a dtype that cannot be sent, for a wrong `head`, and for a module
+    without trainable parameters.
     """
     named = _tensors(module)
-    # A tied tensor has one name there; whichever of its names is in the head, it is the head's.
+    # A shared parameter has one name in `named`. It belongs to the head if any of its names does.
     every_name = {**named, **dict(module.named_parameters(remove_duplicate=False))}
     for prefix in head:
         if not any(name.startswith(prefix) for name in every_name):
-            raise TaskError(f"the task's head {prefix!r} begins no tensor's name", f"there are {', '.join(named)}")
+            raise TaskError(
+                f"no tensor's name begins with the task's head {prefix!r}", f"there are {', '.join(named)}"
+            )
     head = head or _last_dense_layer(module)
     in_head = {id(tensor) for name, tensor in every_name.items() if head and name.startswith(head)}
     specs = []
@@ -53,25 +57,25 @@ def _last_dense_layer(module: torch.nn.Module) -> tuple[str, ...]:
 
 
 def bind(module: torch.nn.Module, weights: Weights) -> None:
-    """Makes the module's tensors views of the buffer: what one changes, the other shows."""
+    """Makes the module's tensors views of the buffer of `weights`: both then share their values."""
     for name, tensor in _tensors(module).items():
         tensor.data = torch.from_numpy(weights.arrays[name])
 
 
 def unbind(module: torch.nn.Module) -> None:
-    """Leaves the module's tensors their shapes but no memory of their own, until it is bound."""
+    """Frees the memory of the module's tensors. They keep their shapes, and have no valid values until `bind`."""
     for tensor in _tensors(module).values():
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
 
 
 def unsaved(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Copies of the buffers that are no part of the state."""
+    """Copies of the buffers that state_dict() does not include, by name."""
     saved = module.state_dict()
     return {name: buffer.clone() for name, buffer in module.named_buffers() if name not in saved}
 
 
 def reset(module: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
-    """Gives buffers these values, whatever the model has made of them."""
+    """Sets the module's buffers to these values, by name."""
     for name, buffer in module.named_buffers():
         if name in buffers:
             buffer.data = buffers[name].clone()
@@ -79,10 +83,10 @@ def reset(module: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
-    """Within, the module's tensors are views of these weights; afterwards of what they were before.
+    """Inside the context, the module's tensors are views of `weights`; afterwards they are what they were before.
 
-    A tensor that a model replaced meanwhile (`self.mean = ...`) is copied back. Raises ValueError if it has another
-    shape.
+    If the model replaces a tensor inside the context (`self.mean = ...`), its values are copied into `weights`.
+    Raises ValueError if the new tensor has another shape.
     """
     before = {name: tensor.data for name, tensor in _tensors(module).items()}
     bind(module, weights)
@@ -96,17 +100,17 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
     for name, tensor in after.items():
         home = torch.from_numpy(weights.arrays[name])
         if tensor.shape != home.shape:
-            raise ValueError(f"the model gave its tensor {name!r} the shape {tuple(tensor.shape)}")
+            raise ValueError(f"the model changed the shape of its tensor {name!r} to {tuple(tensor.shape)}")
         if tensor.data_ptr() != home.data_ptr():
             home.copy_(tensor)
 
 
 def weights_of(module: torch.nn.Module, head: tuple[str, ...] = ()) -> Weights:
-    """A copy of the module's weights."""
+    """A copy of the module's weights. `head` and errors are those of `tensor_specs`."""
     arrays = {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}
     return Weights.of(arrays, tensor_specs(module, head))
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor over the array's memory; a read-only array is copied once, since torch has no such notion."""
+    """A tensor that shares the array's memory. A read-only array is copied, because torch tensors are writable."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

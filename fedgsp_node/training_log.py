@@ -11,22 +11,22 @@ from fedgsp.words import counted
 
 logger = logging.getLogger(__name__)
 
-#: Shortest time between two lines: a node with many clients may train hundreds of times per second.
+#: Shortest time between two lines, because a node with many clients may train hundreds of times per second.
 INTERVAL_S = 5.0
 
 
 class TrainingLog:
-    """Counts the trainings of a node, and logs one of them at most every `INTERVAL_S`."""
+    """Counts the trainings of a node, and logs at most one of them every `INTERVAL_S` seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._next_line = -float("inf")
         self._unlogged = 0
-        #: Trainings since the node started.
+        #: Number of trainings since the node started.
         self.total = 0
 
     def add(self, round_number: int, group: int, client: int, trained: Trained) -> None:
-        """Notes that a client has trained."""
+        """Counts a training of a client, and logs it if the last line is old enough."""
         self.total += 1
         if self._now() < self._next_line:
             self._unlogged += 1

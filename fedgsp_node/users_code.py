@@ -1,4 +1,4 @@
-"""Calls code of the user: exceptions are shown with file and line, and results are checked."""
+"""Calls the user's code. Errors are shown with file and line, and returned values are checked."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fedgsp.messages import MOST_SAMPLES
 
 T = TypeVar("T")
 
-_TORCH = Path(torch.__file__).parent  # errors are shown where the task called it
+_TORCH = Path(torch.__file__).parent  # for errors in torch, the line of the task that called torch is shown
 
 
 def guarded(call: Callable[[], T], what: str) -> T:
-    """Calls code of the task, named `what` in errors; raises TaskError, or the UserError that the task raised."""
+    """Calls the function `what` of a task. Raises TaskError if it fails, and every UserError that the task raises."""
     try:
         return call()
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise TaskError(f"the task's {what} raised {where(error)}", "mend the task module") from error
+        raise TaskError(f"the task's {what} raised {where(error)}", "fix the task module") from error
 
 
 def where(error: BaseException) -> str:
-    """An error with file and line in the user's code; the text alone of a UserError."""
+    """The text of an error, with file and line in the user's code unless it is a UserError."""
     if isinstance(error, UserError):
         return _as_text(str(error))
     frames = traceback.extract_tb(error.__traceback__)
@@ -38,35 +38,40 @@ def where(error: BaseException) -> str:
 
 
 def _as_text(found: str) -> str:
-    return found.encode(errors="replace").decode()  # names of files may hold what is no text, and no message
+    return found.encode(
+        errors="replace"
+    ).decode()  # file names may contain bytes that are not text, and cannot be sent
 
 
 def whole(count: object) -> int:
-    """The result of correct() as an int; raises TypeError if it is not a whole number."""
+    """The result of correct() as an int; TypeError if it is not a whole number."""
     try:
         number = float(count)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"correct() returned {type(count).__name__}, not how many samples are right") from None
+        raise TypeError(f"correct() returned {type(count).__name__}, not the number of correct samples") from None
     if not number.is_integer():
-        raise TypeError(f"correct() returned {number}, not how many samples are right")
+        raise TypeError(f"correct() returned {number}, not the number of correct samples")
     return int(number)
 
 
 def histogram(counts: Any, classes: int) -> tuple[int, ...]:
-    """The result of class_counts() as ints; raises TaskError if it is not one count for each class."""
+    """The result of class_counts() as ints; TaskError unless it has one number of samples for each class."""
     if np.shape(counts) != (classes,):
         raise TaskError(
-            f"class_counts() returned shape {tuple(np.shape(counts))}", f"return a count for each of {classes} classes"
+            f"class_counts() returned shape {tuple(np.shape(counts))}",
+            f"return one count for each of the {classes} classes",
         )
     found = tuple(int(count) for count in counts)
     wrong = next((count for count in found if not 0 <= count <= MOST_SAMPLES), None)
     if wrong is not None:
-        raise TaskError(f"class_counts() counts {wrong} samples of a class")
+        raise TaskError(
+            f"class_counts() returned {wrong} samples for a class", f"return numbers from 0 to {MOST_SAMPLES}"
+        )
     return found
 
 
 def numbers(figures: Any) -> dict[str, float]:
-    """The result of metrics() as numbers by name; raises TypeError if it is anything else."""
+    """The result of metrics() as floats by name; TypeError or ValueError if it is not a dict of numbers."""
     if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
-        raise TypeError("metrics() must return a dict of numbers by name")
+        raise TypeError("metrics() must return a dict from names to numbers")
     return {name: float(value) for name, value in figures.items()}

@@ -1,8 +1,8 @@
 """Writes the modules of `fedgsp.messages` for a compiled contract: `message_classes.py DESCRIPTORS FOLDER`.
 
-DESCRIPTORS is a FileDescriptorSet with imports, source info and all options. Every message without the option
-`wire_only` becomes a frozen dataclass with the fields in their order of declaration; a oneof is one field that holds
-any of its kinds. Comments become docstrings and `#:` comments.
+The contract is the .proto files. DESCRIPTORS is a FileDescriptorSet with imports, source info and all options. Each
+message without the option `wire_only` becomes a frozen dataclass, with the fields in their order of declaration. A
+oneof becomes one field that holds any of its kinds. Comments become docstrings and `#:` comments.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FOLDER = Path(*PACKAGE.split("."))
 #: How the first line of every generated module begins.
 MADE = "# Made by scripts/protos.py from "
 WIDTH = 119
-#: Message -> hand-written base class with its behaviour, as module and name.
+#: Message -> module and name of a hand-written base class with its methods.
 BASES = {"Failure": (f"{PACKAGE}.failure_text", "FailureText")}
 
 _F = FieldDescriptor
-#: Type on the wire -> type in Python, and its zero.
+#: Protobuf type -> Python type, and its default value.
 SCALARS = {
     **dict.fromkeys((_F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_INT32, _F.TYPE_INT64), ("int", "0")),
     **dict.fromkeys((_F.TYPE_DOUBLE, _F.TYPE_FLOAT), ("float", "0.0")),
@@ -39,17 +39,17 @@ SCALARS = {
     _F.TYPE_BYTES: ("bytes", 'b""'),
 }
 ONES = {"int": "1", "float": "1.0", "bool": "True"}
-#: Field numbers of `descriptor.proto`, of which the paths of comments in source info consist.
+#: Field numbers of `descriptor.proto`: the paths of comments in the source info consist of them.
 SYNTAX, MESSAGE, ENUM, FIELD, ONEOF, VALUE = 12, 4, 5, 2, 8, 2
 
 
 class ContractError(Exception):
-    """Something in the contract that has no form in Python."""
+    """Something in the contract that cannot be expressed in Python."""
 
 
 @dataclass
 class Module:
-    """The module of one file of the contract."""
+    """The Python module that is made from one .proto file."""
 
     file: FileDescriptor
     comments: dict[tuple[int, ...], str]
@@ -62,18 +62,18 @@ class Module:
         return _module_of(self.file)
 
     def use(self, module: str, name: str) -> str:
-        """A name of another module, which the module then imports."""
+        """A name from another module, which this module will import."""
         if module != f"{PACKAGE}.{self.name}":
             self.imports.setdefault(module, set()).add(name)
         return name
 
     def kind(self, kind: Descriptor | EnumDescriptor) -> str:
-        """The class of a message or enum."""
+        """The name of the class for a message or an enum, which this module will import if needed."""
         return self.use(f"{PACKAGE}.{_module_of(kind.file)}", kind.name)
 
 
 def main() -> None:
-    """Writes the modules; the exit code is 1, with the reason on stderr, if the contract has no form in Python."""
+    """Writes the modules. If this is impossible, the reason is printed and the exit code is 1."""
     descriptors, folder = Path(sys.argv[1]), Path(sys.argv[2]) / FOLDER
     folder.mkdir(parents=True)
     try:
@@ -84,7 +84,10 @@ def main() -> None:
     (folder / "__init__.py").write_text(_init(exports), encoding="utf-8")
     ruff = [str(Path(sysconfig.get_path("scripts")) / "ruff")]
     settings = ["--quiet", "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(folder)]
-    ours = ["--config", "lint.isort.known-first-party=['fedgsp']"]  # the folder lacks the hand-written modules
+    ours = [
+        "--config",
+        "lint.isort.known-first-party=['fedgsp']",
+    ]  # ruff cannot know this, because the folder lacks the hand-written modules
     subprocess.run([*ruff, "check", "--select", "I,RUF022", "--fix", *ours, *settings], check=True)
     subprocess.run([*ruff, "format", *settings], check=True)
 
@@ -105,7 +108,7 @@ def _module_of(file: FileDescriptor) -> str:
 
 
 def _write(module: Module, folder: Path) -> bool:
-    """Writes a module; False if it would be empty."""
+    """Writes a module. Returns False, and writes nothing, if it would be empty."""
     enums, messages = module.file.enum_types_by_name, module.file.message_types_by_name
     body = [line for i, kind in enumerate(enums.values()) for line in _enum(module, kind, (ENUM, i))]
     for i, message in enumerate(messages.values()):
@@ -166,7 +169,7 @@ def _field(module: Module, one: FieldDescriptor) -> str:
 
 
 def _type(module: Module, one: FieldDescriptor) -> tuple[str, str]:
-    """Type of a field, and the zero of this type."""
+    """The Python type of a field, and the default value of this type."""
     entry = one.message_type
     if entry and entry.GetOptions().map_entry:
         key, value = (_type(module, entry.fields_by_name[name])[0] for name in ("key", "value"))
@@ -184,8 +187,8 @@ def _type(module: Module, one: FieldDescriptor) -> tuple[str, str]:
 
 
 def _option(one: Descriptor | FieldDescriptor, name: str) -> bool:
-    """The value of an option of `options.proto`, read by the contract's own descriptors."""
-    pool = one.file.pool  # type: ignore[union-attr]  # fields have a file too, which the annotations lack
+    """The value of an option of `options.proto`, read with the descriptors of the contract."""
+    pool = one.file.pool  # type: ignore[union-attr]  # fields have a file too, but the annotations lack it
     options = one.GetOptions()
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(options.DESCRIPTOR.full_name))
     read: Message = kind.FromString(options.SerializeToString())
@@ -193,7 +196,7 @@ def _option(one: Descriptor | FieldDescriptor, name: str) -> bool:
 
 
 def _paragraphs(module: Module, path: tuple[int, ...], width: int) -> list[str]:
-    """The lines of a comment, wrapped anew; an empty line ends a paragraph."""
+    """The lines of a comment, wrapped to `width`. An empty line ends a paragraph."""
     text = textwrap.dedent(module.comments.get(path, "")).strip()
     return "\n\n".join(textwrap.fill(part, width) for part in text.split("\n\n") if part).splitlines()
 
@@ -201,7 +204,7 @@ def _paragraphs(module: Module, path: tuple[int, ...], width: int) -> list[str]:
 def _docstring(module: Module, path: tuple[int, ...], indent: str = "    ") -> list[str]:
     lines = _paragraphs(module, path, WIDTH - len(indent) - 3)
     if not lines:
-        raise ContractError(f"{module.file.name}: a file, message or enum has no comment")
+        raise ContractError(f"{module.file.name}: the file, a message or an enum has no comment")
     if len(lines) == 1 and len(indent) + len(lines[0]) + 6 <= WIDTH:
         return [f'{indent}"""{lines[0]}"""']
     return [f'{indent}"""{lines[0]}', *(f"{indent}{line}".rstrip() for line in lines[1:]), f'{indent}"""']
@@ -212,7 +215,7 @@ def _comment(module: Module, path: tuple[int, ...]) -> list[str]:
 
 
 def _by_hand() -> dict[str, list[str]]:
-    """The hand-written modules beside the generated ones, with the names that they define for others."""
+    """The hand-written modules of the package, with the names that each defines."""
     found = {}
     for path in sorted((ROOT / FOLDER).glob("*.py")):
         source = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Makes fedgsp/v1 and fedgsp/messages from protos/; with --check, only says whether they are in step."""
+"""Generates fedgsp/v1 and fedgsp/messages from protos/. With --check, only says whether they are up to date."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STUBS, MESSAGES = Path("fedgsp/v1"), Path("fedgsp/messages")
-#: How a generated module of fedgsp/messages begins; other modules there are written by hand.
+#: How a generated module of fedgsp/messages begins. The other modules there are written by hand.
 MADE = b"# Made by scripts/protos.py from "
 
 
 def generate(out: Path, contract: Path = ROOT / "protos") -> None:
-    """Writes all generated files below `out`; raises CalledProcessError for a contract that does not compile."""
+    """Writes all generated files below `out`; CalledProcessError if the files below `contract` do not compile."""
     plugins, descriptors = Path(sysconfig.get_path("scripts")), out / "descriptors"
     command: list[str | Path] = [sys.executable, "-m", "grpc_tools.protoc", "-I", contract]
     command += [f"--plugin=protoc-gen-{name}={plugins / f'protoc-gen-{name}'}" for name in ("mypy", "mypy_grpc")]
@@ -35,7 +35,7 @@ def contents(root: Path) -> dict[Path, bytes]:
 
 
 def differences() -> list[str]:
-    """What is wrong with the committed files, a line for each."""
+    """One line for each committed file that is missing, not needed or not up to date."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh, committed = contents(Path(folder)), contents(ROOT)
@@ -46,7 +46,7 @@ def differences() -> list[str]:
 
 
 def replace() -> None:
-    """Makes the committed files anew; a contract that does not compile leaves them as they were."""
+    """Generates the committed files again. They do not change if the .proto files do not compile."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = contents(Path(folder))
@@ -57,16 +57,16 @@ def replace() -> None:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if files are not in step")
+    parser.add_argument("--check", action="store_true", help="change no file; exit code 1 if files are not up to date")
     try:
         if not parser.parse_args().check:
             replace()
         elif found := differences():
             sys.exit("\n".join([*found, "run `make protos`"]))
     except subprocess.CalledProcessError:
-        sys.exit("the contract does not compile")
+        sys.exit("the files in protos/ do not compile")
 
 
 if __name__ == "__main__":

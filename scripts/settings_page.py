@@ -1,4 +1,4 @@
-"""Makes docs/settings.md from the settings of the programs; with --check, only says whether the page is up to date."""
+"""Generates docs/settings.md from the programs' settings. With --check, only says whether the page is up to date."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGE = ROOT / "docs" / "settings.md"
 WIDTH = 120
 #: A cell of a table holds at most this many names. More names follow the table.
 MOST_IN_A_CELL = 6
-#: What stands for a value in the name of a flag, unless its description says otherwise.
+#: Placeholder for the value of a flag by type, unless the setting defines its own.
 PLACEHOLDERS = {int: "N", float: "NUMBER", str: "NAME", Path: "PATH", dict: "KEY=VALUE", tuple: "NAME"}
 BOUNDS = {"above": "above", "least": "at least", "most": "at most", "below": "below"}
 
@@ -64,7 +64,7 @@ class Row:
 
 
 def page() -> str:
-    """The whole page."""
+    """The text of the page."""
     leading: Any = typer.main.get_command(top_server.cli.app)
     node: Any = typer.main.get_command(fedgsp_node.cli.app)
     parts = [INTRODUCTION]
@@ -79,7 +79,7 @@ def page() -> str:
 def _section(
     name: str, command: Any, kind: type[Any] | None = None, names: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """A command: what it does, its settings by panel, and the flags that are no settings."""
+    """The section of a command: its help text, its settings by panel, and its other flags."""
     panels: dict[str, list[Row]] = {}
     settings = described(kind).values() if kind else ()
     for one in settings:
@@ -93,7 +93,7 @@ def _section(
 
 
 def _row(one: Described, names: tuple[str, ...]) -> Row:
-    """A setting whose values are one of `names`, if there are any."""
+    """The row of a setting. Its values are `names`, if there are any."""
     bounds = [f"{word} {one.rules[rule]:,}" for rule, word in BOUNDS.items() if one.rules[rule] is not None]
     default = "required" if one.default == "" else "" if one.default in (None, {}, ()) else f"`{one.default}`"
     written = f"{flag(one.field)} {one.metavar or PLACEHOLDERS[one.type]}"
@@ -101,13 +101,13 @@ def _row(one: Described, names: tuple[str, ...]) -> Row:
 
 
 def _plain_row(option: Any) -> Row:
-    """A flag or an argument that typer describes, such as --version."""
+    """The row of a flag or argument that is no setting, such as --version."""
     name = option.opts[0] if option.opts[0].startswith("--") else option.opts[0].upper()
     return Row(f"{name} {option.metavar or ''}".strip(), option.help, "required" if option.required else "")
 
 
 def _table(rows: list[Row]) -> Iterator[str]:
-    """A Markdown table of these rows; long lists of names follow it."""
+    """A Markdown table of these rows. Long lists of names follow the table."""
     long = [row for row in rows if row.values.count(", ") >= MOST_IN_A_CELL]
     lines = ["| Flag | Meaning | Default | Values |", "|---|---|---|---|"]
     for row in rows:
@@ -119,9 +119,9 @@ def _table(rows: list[Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page is out of date")
+    parser.add_argument("--check", action="store_true", help="change no file; exit code 1 if the page is out of date")
     if not parser.parse_args().check:
         PAGE.write_text(page(), encoding="utf-8")
     elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page():

@@ -1,13 +1,16 @@
-"""Hits runs of real processes while they work, and holds what they come to against an oracle: `make chaos`.
+"""Injects faults into runs of real processes, and compares the results with an oracle: `make chaos`.
 
     python -m benchmarks.chaos --runs 100 --first-seed 0 [--kinds kill,stop,cut] [--out DIR]
 
-Each run is drawn from its seed: 8 to 12 clients on 3 or 4 nodes, and one or two faults. A node, a group manager, the
-top server or everything is killed and started again; one of them is stopped and continued; a link is cut and mended,
-with all links slow and lossy in some runs (root only: they need network namespaces). A run is good if it finishes, if
-its final model, and what clients keep on their nodes, have the bits of the oracle, which is told who took part, if
-nobody is left out who need not be, and if no process, port or unfinished file is left. The exit code is 1 if a run is
-not good or a fault went unnoticed for more than 5 s.
+Each run is drawn from its seed: 8 to 12 clients on 3 or 4 nodes, and one or two faults. A fault of the kind `kill`
+kills a node, a group manager, the top server, or all nodes and the top server, and starts them again. `stop` pauses a
+process and continues it. `cut` interrupts a network link for some seconds; in some of these runs, all links are slow
+and lose packets. `cut` needs root, because it uses network namespaces.
+
+The oracle is an independent implementation, which gets the list of clients that took part. A run is good if it
+finishes, if its final model and the models that clients keep have the bits of the oracle, if no client was left out
+without need, and if no process, port or unfinished file remains. The exit code is 1 if a run is not good, or if a
+fault was noticed after more than 5 s.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--seeds", help="these alone, as 3,17")
-    parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}; all if not given")
-    parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--out", type=Path, help="for runs.jsonl, and what failed runs left behind")
-    parser.add_argument("--keep", action="store_true", help="keep what good runs left behind, too")
-    parser.add_argument("--list", action="store_true", help="only show the plans")
+    parser.add_argument("--seeds", help="run only these seeds, for example 3,17")
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"kinds of faults: {', '.join(KINDS)} (default: all)")
+    parser.add_argument("--at-once", type=int, default=1, help="number of runs at the same time")
+    parser.add_argument("--out", type=Path, help="folder for runs.jsonl and the files of failed runs")
+    parser.add_argument("--keep", action="store_true", help="also keep the files of good runs")
+    parser.add_argument("--list", action="store_true", help="only print the plans")
     flags = parser.parse_args()
     kinds = [kind for kind in KINDS if kind in flags.kinds.split(",")]
     if unknown := set(flags.kinds.split(",")) - set(KINDS):
@@ -58,7 +61,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     links.sweep()
     records: list[Record] = []
-    # Also when asked to stop it ends what it started, and removes its namespaces.
+    # On a signal, the campaign also ends its processes and removes its namespaces.
     if code := lifecycle.run(campaign(plans, out, flags.at_once, flags.keep, console, records)):
         return code
     console.print(report(records))

@@ -1,4 +1,4 @@
-"""Many runs, several at once: progress, a record of each, a table of all."""
+"""Plays many runs, several at the same time: shows progress, records each run, and prints a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.chaos.play import DETECTION_S, Hit, Record, play
 async def campaign(
     plans: Sequence[Plan], out: Path, at_once: int, keep: bool, console: Console, records: list[Record]
 ) -> None:
-    """Plays all plans, adding to `records`; `out` has a line per run in runs.jsonl, and what failed runs left."""
+    """Plays all plans, and adds to `records`. `out` gets runs.jsonl, with a line per run, and files of failed runs."""
     waiting = list(reversed(plans))
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress, (out / "runs.jsonl").open("a") as lines:
@@ -61,7 +61,7 @@ def as_line(record: Record) -> dict[str, Any]:
 
 
 def report(records: Sequence[Record]) -> Table:
-    """What all runs came to: how many finished with the oracle's bits, and how soon faults were over."""
+    """A table of all runs: how many finished with the oracle's bits, and how soon faults were noticed and repaired."""
     by_kind: dict[tuple[str, str], list[tuple[Record, Hit]]] = defaultdict(list)
     for record in records:
         for hit in record.hits:

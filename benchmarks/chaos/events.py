@@ -1,4 +1,4 @@
-"""What a run has told so far: its events.jsonl, followed while it grows, also over a restart of the top server."""
+"""Follows the events of a run: reads its events.jsonl while it grows, also after a restart of the top server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Events:
         self.all: list[Event] = []
 
     def look(self) -> list[Event]:
-        """All events by now; a last line without an end is not one yet."""
+        """All events so far. A last line without a line end is not complete, and is left out."""
         if self._path.exists():
             with self._path.open("rb") as file:
                 file.seek(self._read)
@@ -44,7 +44,7 @@ class Events:
                 yield event
 
     async def until(self, reached: Callable[[Events], bool]) -> None:
-        """Waits until what was told fulfils a condition."""
+        """Waits until the events fulfil a condition."""
         while True:
             self.look()
             if reached(self):

@@ -1,4 +1,4 @@
-"""Strikes: waits for the moment, hits the victim, and undoes it after a while."""
+"""Injects faults: waits for the moment, hits the victims, and ends the fault after a while."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.chaos.world import TOP_SERVER, World
 
 @dataclass(slots=True)
 class Strike:
-    """A fault that was done: whom it hit, when, and when it was undone."""
+    """A fault that was injected: its victims, when it began, and when it ended."""
 
     fault: Fault
     victims: tuple[str, ...]
@@ -30,7 +30,7 @@ class Strike:
 
 
 async def strike(world: World, fault: Fault, strikes: list[Strike]) -> None:
-    """Does a fault once its moment has come; cancelled, it is undone at once and nothing is started again."""
+    """Injects a fault at its moment. If cancelled, it ends the fault at once and starts no process again."""
     await world.events.until(lambda events: _come(events, fault.moment))
     await asyncio.sleep(fault.moment.delay_s)
     begin = time.time()
@@ -65,7 +65,7 @@ async def _killed(world: World, fault: Fault) -> AsyncIterator[tuple[str, ...]]:
         names = sorted(managers)[fault.which % len(managers) :][:1] if managers else []
         for name in names:
             world.signal(managers[name], SIGKILL)
-        yield tuple(names)  # the top server has another one
+        yield tuple(names)  # the top server has another name
         return
     names = {"top server": [TOP_SERVER], "everything": [TOP_SERVER, *world.nodes], "node": [_node(world, fault)]}[
         fault.victim

@@ -1,4 +1,4 @@
-"""What a run left behind: processes, ports and files that should be gone."""
+"""Finds processes, ports and files that remain after a run and should not."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import psutil
 
-#: Every process of a run has this in its environment, and hands it on to those that it starts.
+#: Name of the environment variable with the mark of a run. Processes pass it on to their children.
 VARIABLE = "FEDGSP_CHAOS_MARK"
 GRACE_S = 5.0
 UNFINISHED = ("*.writing", "*.tmp", "*.part", "tmp*")
 
 
 def is_ours(pid: int, mark: str) -> bool:
-    """Whether a process lives, and carries the mark."""
+    """Whether a process is alive and has the mark in its environment."""
     try:
         process = psutil.Process(pid)
         return bool(process.status() != psutil.STATUS_ZOMBIE and process.environ().get(VARIABLE) == mark)
@@ -24,12 +24,12 @@ def is_ours(pid: int, mark: str) -> bool:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The living processes that carry a mark."""
+    """The living processes with a mark in their environment."""
     return [process for process in psutil.process_iter() if is_ours(process.pid, mark)]
 
 
 def find(folder: Path, run_dir: Path, mark: str) -> list[str]:
-    """Everything that is left of a run; processes get a little time to end."""
+    """Everything that remains of a run, as lines of text. Processes get a little time to end."""
     deadline = time.monotonic() + GRACE_S
     while (processes := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -38,7 +38,7 @@ def find(folder: Path, run_dir: Path, mark: str) -> list[str]:
     with contextlib.suppress(psutil.AccessDenied):
         listening = [socket for socket in psutil.net_connections("tcp") if socket.status == psutil.CONN_LISTEN]
         found += [f"a port: {socket.laddr.port} of {socket.pid}" for socket in listening if socket.pid in ours]
-    # The state of clients is meant to stay, as the record of the run is; what is written aside is not.
+    # The state of clients and the record of the run should remain; temporary files should not.
     kept = (run_dir, *folder.glob("state-*"))
     unfinished = {path for place in kept for pattern in UNFINISHED for path in place.rglob(pattern)}
     unfinished |= set((folder / "tmp").glob("*"))

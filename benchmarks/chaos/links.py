@@ -1,6 +1,6 @@
-"""A network whose links this process moves every packet of: each end a network namespace, with a TUN device in it.
+"""A network in which this process forwards every packet. Each end is a network namespace with a TUN device.
 
-Packets can be delayed, lost, or cut off without a word to either end. Linux, root.
+Packets can be delayed or lost, and links can be cut without a notice to either end. This needs Linux and root.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-#: Followed by the id of the process that made the namespace, so that those of a dead one can be known.
+#: Prefix of names. The id of the process follows, so that namespaces of a dead process can be found.
 PREFIX = "fedgsp-chaos-"
 NETWORK = "10.97.0."
 MTU = 9000
@@ -26,7 +26,7 @@ _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 @dataclass(slots=True)
 class Links:
-    """Ends by name, each with its address; a star with this process in the middle."""
+    """The ends by name, each with its address. The network is a star with this process in the middle."""
 
     delay_s: float
     loss: float
@@ -40,7 +40,7 @@ class Links:
     _names: dict[bytes, str] = field(default_factory=dict)
 
     def command(self, end: str, command: list[str]) -> list[str]:
-        """The command that runs another one at an end; the process is the same."""
+        """The command that runs another command at an end. Both have the same process id."""
         return ["ip", "netns", "exec", self.namespaces[end], *command]
 
     def links_of(self, end: str) -> set[frozenset[str]]:
@@ -48,7 +48,7 @@ class Links:
         return {frozenset((end, other)) for other in self.namespaces if other != end}
 
     def move(self, end: str) -> None:
-        """Takes the packets that wait at an end, and sends them on their way."""
+        """Reads the packets that wait at an end, and forwards them."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 packet = os.read(self._devices[end], MTU + 64)
@@ -63,7 +63,7 @@ class Links:
                     self._deliver(other, packet)
 
     def add(self, end: str, number: int, tag: str) -> None:
-        """Makes an end, with its namespace and device."""
+        """Makes an end with its namespace and device."""
         namespace = self.namespaces[end] = f"{PREFIX}{os.getpid()}-{tag}-{number}"
         _ip("netns", "add", namespace)
         device = self._devices[end] = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -88,14 +88,14 @@ class Links:
 
     def _deliver(self, end: str, packet: bytes) -> None:
         if end in self._devices:
-            with contextlib.suppress(OSError):  # its buffer is full: lost, as on any link
+            with contextlib.suppress(OSError):  # the buffer is full, so the packet is lost, as on any link
                 os.write(self._devices[end], packet)
                 self.moved += 1
 
 
 @contextlib.contextmanager
 def linked(ends: list[str], tag: str, delay_s: float, loss: float, seed: int) -> Iterator[Links]:
-    """A network with these ends; `tag` tells it from others of this process."""
+    """A context for a network with these ends. `tag` distinguishes the networks of this process."""
     links = Links(delay_s, loss, random.Random(seed))
     try:
         for number, end in enumerate(ends):
@@ -106,7 +106,7 @@ def linked(ends: list[str], tag: str, delay_s: float, loss: float, seed: int) ->
 
 
 def why_not() -> str | None:
-    """Why links cannot be made here, or None if they can."""
+    """The reason why networks cannot be made on this machine; None if they can."""
     if os.geteuid():
         return "network namespaces need root"
     name = f"{PREFIX}{os.getpid()}-probe"
@@ -120,7 +120,7 @@ def why_not() -> str | None:
 
 
 def sweep() -> None:
-    """Removes the namespaces that a campaign left which was killed."""
+    """Removes the namespaces of campaigns that were killed."""
     listed = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True).stdout
     for name in (line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)):
         if not psutil.pid_exists(int(name.removeprefix(PREFIX).split("-")[0])):

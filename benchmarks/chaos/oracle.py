@@ -1,4 +1,4 @@
-"""The models that a run must have, by an independent implementation that is told who trained with whom."""
+"""Computes the models that a run must have, by an independent implementation that knows who trained with whom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINING = ("relay", "parallel")
 
 @dataclass(slots=True)
 class Told:
-    """What the events tell of a round: its groups as planned, who of them was left out, which of them failed."""
+    """A round according to the events: its planned groups, the clients that were skipped, and the failed groups."""
 
     teams: Sequence[Sequence[int]]
     skipped: set[tuple[int, int]] = field(default_factory=set)
@@ -31,7 +31,7 @@ class Told:
 
     @property
     def taking_part(self) -> list[list[int]]:
-        """The members of each group that count, as planned; none of a group that failed."""
+        """The members of each group that were not skipped, in planned order; no members for a failed group."""
         return [
             [] if group in self.failed else [client for client in team if (group, client) not in self.skipped]
             for group, team in enumerate(self.teams)
@@ -39,7 +39,7 @@ class Told:
 
 
 def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
-    """By round; of a round that was begun anew the last time counts, one that was resumed goes on."""
+    """The rounds by number. If a round was started again, its last start counts; a resumed round continues."""
     rounds: dict[int, Told] = {}
     resumed: set[int] = set()
     for event in events:
@@ -54,7 +54,7 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
                 rounds[number].skipped.add((event["group"], event["client"]))
             case {"event": "hop_finished", "round": int(number)} if number in rounds:
                 rounds[number].trained.add((event["group"], event["client"]))
-                rounds[number].skipped.discard((event["group"], event["client"]))  # it had another chance
+                rounds[number].skipped.discard((event["group"], event["client"]))  # the client was tried again
             case {"event": "group_failed", "round": int(number)}:
                 rounds[number].failed.add(event["group"])
     return rounds
@@ -66,14 +66,14 @@ def final_model(plan: Plan, told: Mapping[int, Told]) -> State:
 
 
 def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int, State]]:
-    """The global model after the last round, and the models that Ditto's clients keep to themselves by then.
+    """The global model after the last round, and the personal models of Ditto's clients.
 
-    The latter of those alone who took part in every round: nobody tells whether a client that was left out of one
-    had trained by then.
+    Only clients that took part in every round have a personal model here: the events do not say whether a skipped
+    client had trained before it was skipped.
     """
     task, clients = _task(plan.clients), range(plan.clients)
     reference = Reference(task, clients, plan.rounds, seed=plan.seed)
-    personal: dict[int, State] = {}  # filled by the reference
+    personal: dict[int, State] = {}  # the reference fills it
     if plan.scheme == "ditto":
         how: dict[str, Any] = {
             "training": "ditto",
@@ -95,7 +95,7 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
 
 
 def untold(told: Mapping[int, Told]) -> list[str]:
-    """Clients that took part, as it seems, without a hop of theirs having been told."""
+    """Clients that were not skipped, but have no event for their hop."""
     return [
         f"round {number}: client {client} was neither skipped nor told to have trained"
         for number, this in told.items()
@@ -106,7 +106,7 @@ def untold(told: Mapping[int, Told]) -> list[str]:
 
 
 def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
-    """Rounds whose groups are not those of an undisturbed run, though all nodes were there when they were made."""
+    """Rounds in which groups differ from those of a run without faults, although all nodes were connected."""
     reference = Reference(
         _task(plan.clients), range(plan.clients), plan.rounds, plan.alpha, beta=2, sampling_rate=1.0, seed=plan.seed
     )
@@ -119,7 +119,7 @@ def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
             case {"event": "node_joined" | "node_left" as what}:
                 present, calm = present + (1 if what == "node_joined" else -1), False
             case {"event": "client_skipped", "program": "evaluate-training"}:
-                calm = False  # who told no profile is in no group
+                calm = False  # a client without a profile is in no group
             case {"event": "run_started" | "round_finished"}:
                 calm = present == len(plan.hosted)
             case {"event": "round_started", "round": int(number), "teams": teams}:

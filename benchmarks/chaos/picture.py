@@ -1,4 +1,4 @@
-"""Draws a campaign: how soon each fault was noticed, and how soon work went on."""
+"""Draws a campaign: how soon each fault was noticed, and how soon work continued."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS = {"detected": "#c1440e", "recovered": "#1f6f8b"}
 
 
 def draw(runs: Path, target: Path) -> None:
-    """One row per fault and victim, one dot per hit, of a campaign's runs.jsonl."""
+    """Draws a campaign's runs.jsonl, with a row per kind of fault and victim, and a dot per fault."""
     rows: defaultdict[str, list[dict[str, float | None]]] = defaultdict(list)
     for line in runs.read_text(encoding="utf-8").splitlines():
         for hit in json.loads(line)["hits"]:

@@ -1,4 +1,4 @@
-"""What happens in one run, drawn from a seed: the run, the faults, whom they hit, and when."""
+"""Draws the plan of one run from a seed: its settings, and the faults with their victims and moments."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 Drawn = TypeVar("Drawn")
 
 KINDS = ("kill", "stop", "cut")
-#: Who may be hit, and how often; "everything" is all nodes and the top server, "pair" the link between two nodes.
+#: Probabilities of victims. "everything" is all nodes and the top server, "pair" is the link between two nodes.
 VICTIMS: Mapping[str, Mapping[str, float]] = {
     "kill": {"node": 0.35, "manager": 0.3, "top server": 0.2, "everything": 0.15},
     "stop": {"node": 0.5, "manager": 0.3, "top server": 0.2},
     "cut": {"node": 0.5, "top server": 0.2, "pair": 0.3},
 }
-#: How long, in seconds: until a killed process is started again, a stopped one continued, a cut link mended.
+#: Duration of a fault in seconds, least and most: until a process is started again or continued, or a link works.
 LASTING = {"kill": (0.0, 2.0), "stop": (1.0, 12.0), "cut": (1.0, 15.0)}
-#: The schemes whose models the oracle can tell; in every round of FedFA clients tell of themselves, too, and Ditto's
-#: keep models of their own on their nodes' disks.
+#: Probabilities of schemes, all of which the oracle can compute. In FedFA, clients also report a profile in every
+#: round; in Ditto, they keep personal models on their nodes' disks.
 SCHEMES = {
     **{"ditto": 0.1, "fedgsp": 0.5, "fedavg": 0.1, "fedfa": 0.05},
     **{"naive-gsp": 0.1, "naive-gsp-icg": 0.1, "global": 0.05},
 }
-#: Those in which all clients train in every round.
+#: The schemes in which all clients train in every round.
 OF_EVERYONE = ("ditto", "fedfa", "global")
 RELAYS = {"auto": 0.75, "manager": 0.25}
 SECOND_FAULT = 0.2
@@ -36,7 +36,7 @@ LONGEST_DELAY_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """`delay_s` after so many hops of a round, or after its end if it has fewer."""
+    """`delay_s` seconds after hop number `hops` of a round, or after the round if it has fewer hops."""
 
     round: int
     hops: int
@@ -45,7 +45,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`which` of the victims there are: a number that is taken modulo theirs."""
+    """A fault. `which`, modulo the number of possible victims, chooses one of them."""
 
     kind: str
     victim: str
@@ -60,7 +60,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run; `hosted` has the clients of each node."""
+    """The plan of one run. `hosted` has the clients of each node."""
 
     seed: int
     scheme: str
@@ -69,25 +69,25 @@ class Plan:
     rounds: int
     hosted: tuple[tuple[int, ...], ...]
     faults: tuple[Fault, ...]
-    #: Of every training step, and a client has some 25: a restarted node finds the run not over yet.
+    #: Pause in every training step, of which a client has about 25, so that a restarted node can still join the run.
     pause_s: float = 0.006
-    #: What every link does to every packet.
+    #: Delay and loss of packets on every link.
     delay_s: float = 0.0
     loss: float = 0.0
 
     @property
     def clients(self) -> int:
-        """All nodes' together: 0 to that number."""
+        """The number of clients of all nodes. Their ids count from 0."""
         return sum(map(len, self.hosted))
 
     @property
     def needs_links(self) -> bool:
-        """Whether nodes and top server need a network of their own."""
+        """Whether the run needs a separate network, for cut or slow links."""
         return bool(self.delay_s or self.loss) or any(fault.kind == "cut" for fault in self.faults)
 
 
 def draw(seed: int, kinds: Sequence[str] = KINDS) -> Plan:
-    """The plan of a seed: the same for the same kinds of faults."""
+    """The plan of a seed. It is always the same for the same kinds of faults."""
     rng = np.random.default_rng([seed, zlib.crc32(b"chaos")])
     clients, nodes, rounds = int(rng.integers(8, 13)), int(rng.integers(3, 5)), int(rng.integers(4, 7))
     scheme, relay = _one_of(rng, SCHEMES), _one_of(rng, RELAYS)

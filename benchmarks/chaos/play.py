@@ -1,4 +1,4 @@
-"""One run of a plan, from start to verdict."""
+"""Plays a plan, and judges the run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from top_server.record.checkpoint import load
 from top_server.record.history import read_lines
 
 DEADLINE_S = 120.0
-#: A fault must be noticed within this time, if it lasts as long.
+#: A fault that lasts as long must be noticed within this time.
 DETECTION_S = 5.0
 
-#: torch's generator, which the oracle seeds, is the process's own.
+#: One oracle at a time, because it seeds the torch generator of this process.
 _ORACLE = asyncio.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What one fault did, in seconds; None where nothing told."""
+    """The effect of one fault, in seconds; None if nothing in the records shows it."""
 
     kind: str
     victim: str
@@ -38,18 +38,18 @@ class Hit:
     lasting: float
     detected: float | None
     recovered: float | None
-    #: How long there was something to notice.
+    #: How long the fault could be noticed.
     exposed: float
 
     @property
     def late(self) -> bool:
-        """Whether it went unnoticed for too long."""
+        """Whether the fault was noticed too late."""
         return (self.exposed if self.detected is None else self.detected) > DETECTION_S
 
 
 @dataclass(slots=True)
 class Record:
-    """What came of one run; without a word in `wrong` it is good."""
+    """The result of one run. The run is good if `wrong` is empty."""
 
     plan: Plan
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Record:
 
 
 async def play(plan: Plan, folder: Path, tag: str = "") -> Record:
-    """Plays a plan in an empty folder and judges what it left there."""
+    """Plays a plan in an empty folder, and judges the files and processes that remain."""
     begin = time.time()
     record = Record(plan)
     strikes: list[Strike] = []
@@ -90,7 +90,7 @@ async def play(plan: Plan, folder: Path, tag: str = "") -> Record:
 
 
 async def _over(this: World, striking: list[asyncio.Task[None]]) -> int:
-    """The top server's exit code; raises what a strike raised."""
+    """Waits for the top server's exit code; raises the error of a strike, if one fails."""
     waiting: set[asyncio.Future[Any]] = {this.over, *striking}
     while not this.over.done():
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +119,7 @@ def _measure(record: Record, this: World, strikes: list[Strike]) -> None:
 
 
 def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
-    """What is wrong with a run's record, if the run is over."""
+    """Adds what is wrong with a finished run to its record."""
     if record.wrong:
         return []
     plan, events = this.plan, this.events.look()
@@ -147,7 +147,7 @@ def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
         (name,) = (name for name, clients in zip(this.nodes, plan.hosted, strict=True) if client in clients)
         try:
             kept = _kept(this.state_dir(name), run_id, client)
-        except DataError as error:  # damaged
+        except DataError as error:  # the file is damaged
             wrong.append(str(error))
             continue
         wrong += _differing(f"client {client}'s own model", kept, expected)
@@ -155,7 +155,7 @@ def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
 
 
 def _kept(directory: Path, run_id: str, client: int) -> Mapping[str, Any]:
-    """The model that a client keeps on its node's disk; no tensors if there is none."""
+    """The tensors of the model that a client keeps on its node's disk; none if there is no model."""
     state = PersonalState(directory)
     state.open(run_id)
     kept = state.get(client, PERSONAL_MODEL)

@@ -1,4 +1,4 @@
-"""The digits with a pause in every step: the same bits, and time in which to be hit and to come back."""
+"""The task digits with a pause in every step. The bits are the same, and there is time for faults."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""How long a fault went unnoticed, and how long it held the run up.
+"""Measures when a fault was noticed, and when the interrupted work continued.
 
-Detection: from the fault to the first event that tells of it: of its victim (`node_left`, `node_joined`,
-`manager_lost`, `manager_spawned`) or of the victim's clients (`client_skipped`, `rerouted`). The top server's is told
-by the nodes' logs, when they begin to look for it, and by its managers, when the last of them has left. Nothing may
-tell of a fault that was soon over, or of a cut between two nodes while neither waits for the other.
+Detection is the time from the fault to the first event that shows it: an event of the victim (`node_left`,
+`node_joined`, `manager_lost`, `manager_spawned`) or of its clients (`client_skipped`, `rerouted`). A fault of the top
+server is noticed when nodes log that they look for it, or when its last manager has ended. Short faults may have no
+event, and neither may a cut between two nodes while none waits for the other.
 
-Recovery: from the fault (so with the time until it was undone) to the first thing done, after it was noticed, by
-anybody who needed the victim: the end of a hop in a group that has clients of a struck node, or else the end of a
-round; of any hop or round, if the victim was the top server or a manager. Of a fault that nobody noticed: the next hop
-of the victim's clients, or else the end of a round; for the top server or a manager, the next hop or end of a round
-once the fault was undone.
+Recovery is the time from the fault to the first work afterwards that needed the victim. It includes the duration of
+the fault, and it ends after detection. For a node, this work is the end of a hop in a group with its clients, or else
+the end of a round; for the top server or a manager, the end of any hop or round. If the fault was not noticed,
+recovery ends with the next hop of the node's clients, or else the end of a round. For an unnoticed fault of the top
+server or a manager, it ends with the next hop or round after the fault.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _OF_NODES = ("node_left", "node_joined")
 _OF_MANAGERS = ("manager_lost", "manager_spawned", "group_failed")
 _OF_CLIENTS = ("client_skipped", "rerouted")
 LOOKING = "no top server at"
-#: Of the times of events.
+#: Precision of the times of events, in seconds.
 RESOLUTION_S = 0.001
 
 
 def detection(plan: Plan, strike: Strike, events: Sequence[Event], lost_top_server: Iterable[float]) -> float | None:
-    """Seconds from a fault until somebody told of it; None if nobody did."""
+    """Seconds from a fault until it was noticed; None if it was not."""
     clients = _clients(plan, strike)
     told = [
         epoch(event)
@@ -49,7 +49,7 @@ def detection(plan: Plan, strike: Strike, events: Sequence[Event], lost_top_serv
 
 
 def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: float | None) -> float | None:
-    """Seconds from a fault until the work that needed its victim went on; None if there was none."""
+    """Seconds from a fault until the work that needed its victim continued; None if there was none."""
     clients = _clients(plan, strike)
     anybody = not strike.nodes or TOP_SERVER in strike.victims
     begin = strike.at + (detected or 0.0)
@@ -71,8 +71,9 @@ def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: floa
 
 
 def exposed(strike: Strike, events: Sequence[Event]) -> float:
-    """Seconds in which there was something to notice: until the fault was undone, or the last round was over; of a cut
-    between two nodes, while one of them waited for the other.
+    """Seconds in which the fault could be noticed: until it ended, or the last round ended.
+
+    For a cut between two nodes, it is the time for which one of them waited for the other.
     """
     if strike.fault.victim == "pair":
         return _longest_wait(strike, events)
@@ -81,7 +82,7 @@ def exposed(strike: Strike, events: Sequence[Event]) -> float:
 
 
 def _longest_wait(strike: Strike, events: Sequence[Event]) -> float:
-    """Seconds that a hop from one of two nodes to the other had to wait for the link between them, at most."""
+    """The longest time, in seconds, for which a hop between two nodes waited for the link between them."""
     begin, end = strike.at, strike.undone or epoch(events[-1])
     last: dict[tuple[int, int], Event] = {}
     longest = 0.0
@@ -97,7 +98,7 @@ def _longest_wait(strike: Strike, events: Sequence[Event]) -> float:
 
 
 def lost_top_server(logs: Iterable[Path]) -> list[float]:
-    """When nodes began to look for the top server, by their logs."""
+    """Times at which nodes began to look for the top server, from their logs."""
     lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
     return [epoch(json.loads(line)) for line in lines if line.startswith("{") and LOOKING in line]
 

@@ -1,4 +1,4 @@
-"""The processes of one run: a top server and nodes, started, hit and ended by their ids."""
+"""Starts, signals and ends the processes of one run: a top server and its nodes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from fedgsp.lifecycle import LIFELINE_VARIABLE, tail
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP_SERVER = "top server"
-#: How long a process may take to leave once its run is over, or it is asked to.
+#: How long a process may take to end after its run, or after a request.
 LEAVE_S = 15.0
-#: How long a node that was hit may take to hear of the run's end, if it does; then it is asked to leave.
+#: How long to wait until a node that was hit ends by itself after the run; then it is asked to end.
 HEAR_S = 1.0
-#: How long group managers may outlive their top server.
+#: How long group managers may run after the end of their top server.
 ORPHANS_S = 5.0
-#: How long a node tries to find its top server; longer than any fault.
+#: How long a node tries to connect to its top server; longer than any fault.
 CONNECT_TIMEOUT_S = 45
 
 
 @dataclass(slots=True)
 class World:
-    """Invariant: every process has `mark` in its environment, and `folder`, not the system, for temporary files."""
+    """The processes of one run. Each has `mark` in its environment, and writes its temporary files into `folder`."""
 
     plan: Plan
     folder: Path
@@ -46,18 +46,18 @@ class World:
     events: Events
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
-    #: The top server's exit code, once it has ended by itself.
+    #: The top server's exit code, after it ended by itself.
     over: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    #: What should not have been, noticed on the way.
+    #: Mistakes of processes that were noticed during the run.
     wrong: list[str] = field(default_factory=list)
-    #: When the last manager of each killed top server had gone.
+    #: Times at which the last manager of each killed top server ended.
     orphans_gone: list[float] = field(default_factory=list)
     _killed: set[int] = field(default_factory=set)
     _watching: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
     def run_dir(self) -> Path:
-        """The record of the run."""
+        """The run directory."""
         return self.folder / "run"
 
     @property
@@ -72,7 +72,7 @@ class World:
         return ["--task", "benchmarks.chaos.slow_digits:SlowDigits", *flags]
 
     async def start_top_server(self, resume: bool = False) -> None:
-        """Begins the run, or goes on with it."""
+        """Starts the run, or resumes it."""
         plan = self.plan
         command = [sys.executable, "-m", "top_server", "--json"]
         if resume:
@@ -88,7 +88,7 @@ class World:
         self._watching.append(asyncio.create_task(self._watch(process), name="watch the top server"))
 
     async def start_node(self, name: str) -> None:
-        """Starts a node, perhaps again."""
+        """Starts a node, for the first time or again."""
         number = self.nodes.index(name)
         host = self.links.addresses[name] if self.links else "127.0.0.1"
         command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", self.address]
@@ -98,11 +98,11 @@ class World:
         await self._start(name, command)
 
     def lives(self, name: str) -> bool:
-        """Whether a process that was started here runs."""
+        """Whether a process that this object started is running."""
         return name in self.processes and self.processes[name].returncode is None
 
     async def kill(self, name: str) -> None:
-        """SIGKILL, and the wait for the end."""
+        """Sends SIGKILL, and waits for the end of the process."""
         process = self.processes[name]
         managers = psutil.Process(process.pid).children() if name == TOP_SERVER else []
         self._killed.add(process.pid)
@@ -111,11 +111,11 @@ class World:
         self._watching.append(asyncio.create_task(self._orphans_leave(managers), name="watch orphans"))
 
     def managers(self) -> dict[str, int]:
-        """The ids of the group managers that were told of and not lost, by name."""
+        """Process ids of the group managers by name: those with an event for their start and none for their loss."""
         known: dict[str, int] = {}
         for event in self.events.look():
             match event["event"]:
-                case "listening":  # a top server begins, without managers
+                case "listening":  # a top server starts, without managers
                     known.clear()
                 case "manager_spawned":
                     known[event["manager"]] = event["pid"]
@@ -124,26 +124,26 @@ class World:
         return {name: pid for name, pid in known.items() if leftovers.is_ours(pid, self.mark)}
 
     def signal(self, pid: int, number: Signals) -> None:
-        """Signals a process of this run; does nothing if it has ended."""
+        """Sends a signal to a process of this run; does nothing if the process has ended."""
         if leftovers.is_ours(pid, self.mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     async def leave(self, struck: Collection[str]) -> None:
-        """Once the run is over: waits for its nodes, and asks those that could not hear of its end."""
+        """Waits for the nodes after the run. Asks nodes to end that could not be notified of its end."""
         self.events.look()
         dismissed = {event["node"] for event in self.events.of_kind("node_left", reason="dismissed")} - set(struck)
         await asyncio.gather(*(self._leave(name, asked=name not in dismissed) for name in self.nodes))
         for name in self.nodes:
             process = self.processes.get(name)
-            # Who comes when the run is over is refused, and who is only just starting knows no SIGTERM.
+            # A node that joins after the run is refused (5). SIGTERM kills a node that is still starting.
             expected = (0, 143) if name in dismissed else (0, 143, 5, -SIGTERM)
             if process is None or process.returncode in (None, *expected) or process.pid in self._killed:
                 continue
             self.wrong.append(f"node {name} ended with {process.returncode}; its log ends: {tail(self.log(name), 2)}")
 
     async def end(self) -> None:
-        """Ends whatever is left."""
+        """Ends all processes that remain."""
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
@@ -156,11 +156,11 @@ class World:
                 child.stdin.close()
 
     def state_dir(self, name: str) -> Path:
-        """What a node keeps of its clients."""
+        """The directory in which a node keeps the state of its clients."""
         return self.folder / f"state-{name}"
 
     def log(self, name: str) -> Path:
-        """What a process says."""
+        """The log file of a process."""
         return self.folder / f"{name.replace(' ', '-')}.log"
 
     async def _leave(self, name: str, asked: bool) -> None:
@@ -191,7 +191,7 @@ class World:
         with self.log(name).open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
                 *command,
-                stdin=subprocess.PIPE,  # the lifeline: they leave when this process is gone
+                stdin=subprocess.PIPE,  # the lifeline: the processes end when this process ends
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -206,7 +206,7 @@ class World:
             self.over.set_result(code)
 
     async def _orphans_leave(self, managers: list[psutil.Process]) -> None:
-        """Those of a killed top server have to end by themselves."""
+        """Checks that the group managers of a killed top server end by themselves."""
         begin = time.time()
         while left := [manager.pid for manager in managers if leftovers.is_ours(manager.pid, self.mark)]:
             if time.time() > begin + ORPHANS_S:
@@ -219,7 +219,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(plan: Plan, folder: Path, tag: str) -> AsyncIterator[World]:
-    """The run of a plan, begun; all its processes end with the block."""
+    """A context in which the run of a plan is started. All its processes end with the context."""
     with contextlib.ExitStack() as stack:
         links = None
         if plan.needs_links:

@@ -4,11 +4,11 @@
     python -m benchmarks.golden --compare A.json B.json                 # compares two results
     python -m benchmarks.golden --base DIR --checkout DIR --out FILE    # plays two checkouts, and compares
 
-Each case is a run of real processes on this machine, with two local nodes: every scheme, every way that models take
-between processes, robust means, every local training, a task that raises, a top server that is killed and resumed.
-Compared are the tensors of all models, of every round, and the columns of the history that depend on neither time
-nor processes. Results are comparable between checkouts on one machine with one interpreter. The exit code is 1 if a
-run failed or anything differs.
+Each case is a run of real processes on this machine, with two local nodes. The cases are every scheme, every way of
+models between processes, robust means, every local training, a task that raises an exception, and a top server that is
+killed and resumed. The program compares the tensors of all models of every round, and the columns of the history that
+depend on neither time nor processes. Results are comparable between checkouts on one machine with one interpreter. The
+exit code is 1 if a run failed or anything differs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, default=ROOT, help="checkout to play; this one by default")
     parser.add_argument("--base", type=Path, help="checkout to compare with; its result goes to FILE.base.json")
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter; this one by default")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the result is written, as JSON")
+    parser.add_argument(
+        "--python", type=Path, default=Path(sys.executable), help="Python interpreter; this one by default"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file for the result, as JSON")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases whose name contains one of these")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
+    parser.add_argument("--jobs", type=int, default=2, help="number of runs at the same time")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("A", "B"), help="compare two results, play nothing")
     parser.add_argument("--list", action="store_true", help="only print the names of the cases")
     asked = parser.parse_args()

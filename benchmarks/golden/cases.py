@@ -62,9 +62,9 @@ def own_task(**options: str) -> dict[str, str]:
 RELAY: Options = {"scheme": "fedgsp", "beta": "2", "growth": "linear", "alpha": "0.5", "sampling-rate": "1"}
 CONSTANT: Options = {**RELAY, "growth": "constant", "alpha": "2"}
 HCCT: Options = {"scheme": "hcct"}
-#: Large enough that clients form groups on few and unlike digits.
+#: Large enough that clients with few digits of different labels form groups.
 ALPHA: Options = {"alpha": "70"}
-#: The same for the task from outside.
+#: The same value for the task from outside FedGSP.
 OWN_ALPHA: Options = {"alpha": "300"}
 GLOBAL: Options = {"scheme": "global"}
 OWN: Options = {"task": "golden_task:GoldenTask"}

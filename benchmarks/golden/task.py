@@ -1,4 +1,4 @@
-"""A task from outside FedGSP, with buffers and dropout, that fails or learns too fast for one client in one round.
+"""A task from outside FedGSP, with buffers and dropout. For one client in one round, it fails or learns too fast.
 
 Each run gets a copy of this file in its working directory, and names it by `--task golden_task:GoldenTask`.
 """
@@ -15,7 +15,7 @@ from fedgsp import ClientData, Split, Task
 
 
 class GoldenTask(Task):
-    """Digits, dealt so that each client has few of most classes; all data depend on `clients` alone.
+    """Digits, divided so that each client has few samples of most classes. The data depend on `clients` alone.
 
     `client` is the client with the fault, `round` the round in which it happens, and `fault` what happens there:
     "none", "raises" (the model raises an exception) or "jumps" (the update becomes very long). `width` is the number
@@ -62,7 +62,7 @@ class _Model(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.last(self.dropout(torch.relu(self.norm(self.first(x)))))
-        # The seed tells the model which client trains in which round; no other part of a task is told.
+        # The model learns from the seed which client trains in which round, because it has no other source.
         if self.training and torch.initial_seed() == self._seed:
             if self._fault == "raises":
                 raise RuntimeError("the scanner is offline")

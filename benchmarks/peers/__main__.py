@@ -1,7 +1,8 @@
-"""Measures Flower and NVFlare at the work that is measured of ours: `python -m benchmarks.peers --env DIR`.
+"""Measures Flower and NVFlare with the same work as FedGSP: `python -m benchmarks.peers --env DIR`.
 
-They want versions that conflict with ours, so they are installed in an environment of their own, made if missing.
-One JSON object a case; `--repeats` repeats every case. About ten minutes on two cores; Linux only.
+Their requirements conflict with those of FedGSP. So they are installed in a separate environment, which is created if
+it is missing. Each case prints one JSON object; `--repeats` repeats every case. This takes about ten minutes on two
+cores, and needs Linux.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements.txt"
 SYSTEMS = ("flower", "flare")
-#: Past what a case gives itself, its end included.
+#: Seconds in addition to the limit of a case, for its start and end.
 CASE_TIMEOUT = 400.0
 
 
 def install(folder: Path) -> Path:
-    """The environment's Python, with the requirements as they are now."""
+    """The environment's Python, after the current requirements are installed."""
     python, installed = folder / "bin" / "python", folder / "installed"
     if not installed.exists() or installed.read_text() != REQUIREMENTS.read_text():
         sys.stderr.write(f"installing into {folder}, once; this takes some minutes\n")
@@ -37,7 +38,7 @@ def install(folder: Path) -> Path:
 
 
 def ask(python: Path, system: str, *words: str) -> str | None:
-    """What a system's command line prints; nothing if it failed."""
+    """The output of a system's command line; empty if it failed."""
     process = subprocess.Popen(
         [python, "-m", f"benchmarks.peers.{system}", *words],
         stdout=subprocess.PIPE,
@@ -54,7 +55,7 @@ def ask(python: Path, system: str, *words: str) -> str | None:
 
 
 def measure(python: Path, system: str, case: str, repeats: int) -> dict[str, Any] | None:
-    """The case's object, seconds and peaks of all repetitions together."""
+    """The object of a case, with the seconds and memory peaks of all repetitions."""
     found = [json.loads(text) for _ in range(repeats) if (text := ask(python, system, case))]
     if not found:
         return None
@@ -65,9 +66,9 @@ def measure(python: Path, system: str, case: str, repeats: int) -> dict[str, Any
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", type=Path, required=True, help="the environment to measure in, made if missing")
-    parser.add_argument("--repeats", type=int, default=1, help="times each case is run (default 1)")
-    parser.add_argument("--out", type=Path, help="also write the objects there, one a line")
+    parser.add_argument("--env", type=Path, required=True, help="folder of the environment, created if missing")
+    parser.add_argument("--repeats", type=int, default=1, help="number of runs per case (default 1)")
+    parser.add_argument("--out", type=Path, help="also write the objects to this file, one per line")
     flags = parser.parse_args()
     python = install(flags.env.resolve())
     objects, failed = [], []

@@ -1,7 +1,7 @@
-"""NVFlare's cases: `python -m benchmarks.peers.flare CASE`, in the environment of the requirements.
+"""Plays NVFlare's cases: `python -m benchmarks.peers.flare CASE`, in the environment of the requirements.
 
-Its proof-of-concept deployment is a real one on one machine: a server, a client process for each client and a job's
-own processes below each, with mutual TLS. Both sides poll; how often is set to 0.05 s (2 s and 0.5 s by default).
+NVFlare's proof-of-concept deployment is a real deployment on one machine: a server, a process for each client, and
+child processes of each for the job, with mutual TLS. Both sides poll, here every 0.05 s (defaults: 2 s and 0.5 s).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.peers.processes import LimitError, Processes
 from benchmarks.peers.results import SECONDS, Case, main, rounds_of, stamps_of
 
 BIN = Path(sys.executable).parent
-#: From when on a simulation's pace tells whether it can end in time.
+#: Seconds after which a simulation's pace shows whether it can end in time.
 WARM_UP = 60.0
 
 
@@ -32,12 +32,12 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def hops_of(path: Path) -> list[float]:
-    """When each client began."""
+    """The times at which each client began."""
     return [when for what, when in stamps_of(path) if what == "hop"]
 
 
 def start(processes: Processes, home: Path, *words: object) -> Path:
-    """Start the job and return where it stamps."""
+    """Start the job, and return the file of its stamps."""
     command = [sys.executable, "-m", "benchmarks.peers.flare_job", *map(str, words)]
     processes.start(command, home / "log", environment(home))
     return home / "stamps"
@@ -52,7 +52,7 @@ def fedavg(processes: Processes, home: Path) -> tuple[list[float], None]:
 
 
 def relay(processes: Processes, home: Path, parameters: int) -> tuple[list[float], None]:
-    """Seconds from each client to the next."""
+    """Seconds from the beginning of each client to that of the next."""
     rounds = 5
     stamps = start(processes, home, "relay", "poc", 4, rounds, parameters)
     processes.watch(lambda: len(hops_of(stamps)) == 4 * rounds)
@@ -62,7 +62,7 @@ def relay(processes: Processes, home: Path, parameters: int) -> tuple[list[float
 
 
 def simulation(processes: Processes, home: Path, clients: int = 368) -> tuple[list[float], None]:
-    """Seconds of the one round, or a LimitError as soon as its pace says that it cannot end in time."""
+    """Seconds of the only round; LimitError as soon as its pace shows that it cannot end in time."""
     stamps = start(processes, home, "fedavg", "simulator", clients, 1, CNN_PARAMETERS)
 
     def done() -> bool:

@@ -1,4 +1,4 @@
-"""The NVFlare job: its stock workflows, and clients that return the weights they got.
+"""The NVFlare job: NVFlare's standard workflows, and clients that return the weights that they received.
 
 `python -m benchmarks.peers.flare_job fedavg|relay poc|simulator CLIENTS ROUNDS PARAMETERS` runs it.
 """
@@ -30,7 +30,7 @@ from benchmarks.peers.model import arrays, stamp
 
 
 class Start(ModelPersistor):  # type: ignore[misc]
-    """The model to begin with; nothing is saved."""
+    """Provides the initial model. Nothing is saved."""
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Start(ModelPersistor):  # type: ignore[misc]
 
 
 class Stamps(FLComponent):  # type: ignore[misc]
-    """Notes when a round begins and when its average is there."""
+    """Records when a round begins and when its average is complete."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == AppEventType.ROUND_STARTED:
@@ -55,7 +55,7 @@ class Stamps(FLComponent):  # type: ignore[misc]
 
 
 class Echo(Executor):  # type: ignore[misc]
-    """A client that notes the moment and returns the weights it got."""
+    """A client that records the time and returns the weights that it received."""
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         stamp("hop")
@@ -66,7 +66,7 @@ class Echo(Executor):  # type: ignore[misc]
 
 
 def job_of(workflow: str, clients: int, rounds: int, parameters: int, poll: float) -> FedJob:
-    """The job; `poll` is how often, in seconds, each side looks for work."""
+    """The job. `poll` is the interval in seconds at which each side asks for work."""
     job = FedJob(name="peer", min_clients=clients)
     job.to_server(Start(parameters), id="persistor")
     if workflow == "fedavg":
@@ -87,7 +87,7 @@ def main() -> None:
     if place == "poc":
         PocEnv(num_clients=clients).deploy(job_of(workflow, clients, rounds, parameters, 0.05))
     else:
-        # Not SimEnv, which takes 100 clients at most.
+        # Not SimEnv, which accepts at most 100 clients.
         job_of(workflow, clients, rounds, parameters, 0.5).export_job("jobs")
         runner = SimulatorRunner(
             "jobs/peer", "simulation", n_clients=clients, threads=os.cpu_count(), max_clients=clients

@@ -1,7 +1,7 @@
-"""Flower's cases: `python -m benchmarks.peers.flower CASE`, in the environment of the requirements.
+"""Plays Flower's cases: `python -m benchmarks.peers.flower CASE`, in the environment of the requirements.
 
-A deployment is what its documentation has: one SuperLink, a SuperNode for each client, `flwr run`. Of its waits only
-SuperExec's can be set, and is; the 3 s between two polls of a SuperNode or a ServerApp are constants.
+A deployment is that of Flower's documentation: one SuperLink, a SuperNode for each client, and `flwr run`. Only the
+polling interval of SuperExec can be set, and it is set here. SuperNodes and ServerApps always poll every 3 s.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def environment(home: Path, flags: Mapping[str, int]) -> dict[str, str]:
 
 
 def write_app(home: Path) -> Path:
-    """An app that consists of the components of flower_app."""
+    """Write an app with the components of flower_app."""
     folder = home / "app"
     (folder / "peer").mkdir(parents=True)
     (folder / "peer" / "__init__.py").touch()
@@ -80,7 +80,7 @@ def wait_for(port: int, seconds: float = 60.0) -> None:
 
 
 def deployment(processes: Processes, home: Path, flags: Mapping[str, int]) -> tuple[list[float], float]:
-    """Seconds of every round, and the most MiB the SuperLink and what it started took over idle."""
+    """Seconds of every round, and the peak memory of the SuperLink and its children above idle, in MiB."""
     settings, log = environment(home, flags), home / "log"
     link, *ports = free_ports(1 + flags["clients"])
     app = write_app(home)
@@ -107,7 +107,7 @@ def deployment(processes: Processes, home: Path, flags: Mapping[str, int]) -> tu
             str(port),
         ]
         processes.start(command, log, settings)
-    # By then SuperExec is up, and idle means what it is between two runs.
+    # SuperExec has started by then, so idle is the state between two runs.
     time.sleep(2)
     idle = pss(tree(server))
     processes.start([BIN / "flwr", "run", app, "bench"], log, settings)
@@ -115,7 +115,7 @@ def deployment(processes: Processes, home: Path, flags: Mapping[str, int]) -> tu
 
 
 def legacy(processes: Processes, home: Path, flags: Mapping[str, int]) -> tuple[list[float], float]:
-    """As `deployment`, by start_server and start_client."""
+    """Like `deployment`, with start_server and start_client."""
     settings, log = environment(home, flags), home / "log"
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "benchmarks.peers.flower_legacy"]
@@ -137,7 +137,7 @@ def simulation(processes: Processes, home: Path, flags: Mapping[str, int]) -> tu
 def watched(
     processes: Processes, home: Path, flags: Mapping[str, int], server: int, idle: int
 ) -> tuple[list[float], float]:
-    """Seconds of every round, and the most MiB the server and what it started took over idle."""
+    """Seconds of every round, and the peak memory of the server and its children above idle, in MiB."""
     peak = idle
 
     def observe() -> None:

@@ -1,4 +1,4 @@
-"""The Flower app: FedAvg on the server, and clients that return the weights they got."""
+"""The Flower app: FedAvg on the server, and clients that return the weights that they received."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from benchmarks.peers.model import arrays, stamp
 
-#: Names the variable with the numbers of parameters, clients, clients in a round, and rounds, as JSON.
+#: Environment variable with the numbers of parameters, clients, clients in a round, and rounds, as JSON.
 FLAGS = "PEERS_FLAGS"
 
 client = ClientApp()
@@ -28,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 class StampedFedAvg(FedAvg):  # type: ignore[misc]
-    """FedAvg that notes when a round begins and when its average is there."""
+    """FedAvg that records when a round begins and when its average is complete."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

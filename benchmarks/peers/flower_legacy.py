@@ -1,4 +1,4 @@
-"""Flower's deprecated pair, start_server and start_client, kept for its speed: it keeps one gRPC stream a client.
+"""Flower's deprecated functions start_server and start_client. They are fast, because each client keeps a gRPC stream.
 
 `python -m benchmarks.peers.flower_legacy server|client PORT`
 """
@@ -20,14 +20,14 @@ from benchmarks.peers.model import arrays, stamp
 
 
 class Echo(NumPyClient):  # type: ignore[misc]
-    """A client that returns the weights it got."""
+    """A client that returns the weights that it received."""
 
     def fit(self, parameters: Any, config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
         return parameters, 1, {}
 
 
 class StampedFedAvg(FedAvg):  # type: ignore[misc]
-    """FedAvg that notes when a round begins and when its average is there."""
+    """FedAvg that records when a round begins and when its average is complete."""
 
     def initialize_parameters(self, client_manager: Any) -> Any:
         client_manager.wait_for(self.min_available_clients)

@@ -1,4 +1,4 @@
-"""Flower's simulation of the app, a client a core: `python -m benchmarks.peers.flower_simulation RAY_FOLDER`."""
+"""Flower's simulation of the app, one client per core: `python -m benchmarks.peers.flower_simulation RAY_FOLDER`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models every system is given: float32 arrays, never trained."""
+"""The models for every system: float32 arrays that are never trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Where the process that sees a round begin or end notes the moment.
+#: File in which a process records the time when a round begins or ends.
 STAMPS = "PEERS_STAMPS"
 
 #: LEAF's CNN of FEMNIST, 62 classes: 6,603,710 parameters.
@@ -22,12 +22,12 @@ LARGE_PARAMETERS = 62_500_000
 
 
 def arrays(parameters: int) -> list[NDArray[np.float32]]:
-    """The CNN's arrays, or for another number of parameters five equal layers."""
+    """The arrays of the CNN, or of five equal layers for another number of parameters."""
     shapes = CNN if parameters == CNN_PARAMETERS else ((parameters // 5,),) * 5
     return [np.ones(shape, np.float32) for shape in shapes]
 
 
 def stamp(what: str) -> None:
-    """Append the moment to the file of stamps."""
+    """Append the time to the file of stamps."""
     with open(os.environ[STAMPS], "a") as file:
         file.write(f"{what} {time.time()}\n")

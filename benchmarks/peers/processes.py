@@ -1,4 +1,4 @@
-"""The processes of one case: their memory together, their limits, and their end. Linux."""
+"""Measures, limits and ends the processes of one case. This needs Linux."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class CaseError(Exception):
-    """A case that did not end as it should; the message is its result."""
+    """A case failed. The message is its result."""
 
 
 class LimitError(CaseError):
-    """A case that would take more than it may."""
+    """A case would exceed a limit."""
 
 
 def pss(processes: Iterable[psutil.Process]) -> int:
-    """Bytes of the processes together, pages that several share counted once."""
+    """Memory of the processes together, in bytes. Shared pages count once."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError):
@@ -38,7 +38,7 @@ def pss(processes: Iterable[psutil.Process]) -> int:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and all below it; nothing if it has ended."""
+    """The process and all its descendants; none if it has ended."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -46,7 +46,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 class Processes:
-    """All descendants of this process, within a deadline and a limit of memory; none is left at the end."""
+    """All descendants of this process, with a deadline and a memory limit. All are ended with the context."""
 
     def __init__(self, seconds: float, limit_mib: float) -> None:
         self.peak_mib = 0.0
@@ -55,7 +55,7 @@ class Processes:
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        # Whoever is orphaned below becomes a child of this process, so it can be found.
+        # An orphaned descendant becomes a child of this process, so that it can be found.
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
         return self
@@ -64,7 +64,7 @@ class Processes:
         self._kill()
 
     def start(self, command: Sequence[str | Path], log: Path, environment: Mapping[str, str]) -> int:
-        """Start a command, its output appended to the log, and return its number."""
+        """Start a command with its output appended to the log, and return its number."""
         with log.open("ab") as output:
             started = subprocess.Popen(
                 [str(part) for part in command],
@@ -82,8 +82,8 @@ class Processes:
         """Sample memory until done.
 
         Raises:
-            LimitError: past the deadline or the limit of memory.
-            CaseError: when a command failed.
+            LimitError: after the deadline, or above the memory limit.
+            CaseError: if a command failed.
         """
         while not done():
             began = time.monotonic()
@@ -91,7 +91,7 @@ class Processes:
             observe()
             self.peak_mib = max(self.peak_mib, used)
             self._check(used)
-            # Reading smaps walks page tables: at most a tenth of one core goes there.
+            # Reading smaps walks page tables. This uses at most a tenth of one core.
             time.sleep(max(0.1, 9 * (time.monotonic() - began)))
 
     def _check(self, used_mib: float) -> None:

@@ -1,4 +1,4 @@
-"""What a case found, and the command line of one system's cases."""
+"""The result of a case, and the command line for the cases of one system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.peers.processes import CaseError, LimitError, Processes
 
-#: What a case may take.
+#: Limits of a case.
 SECONDS, MEMORY_MIB = 300.0, 20 * 1024.0
 
 
@@ -30,25 +30,25 @@ class Result:
 
 @dataclass(frozen=True)
 class Case:
-    """One case: its work in a folder of its own, which returns seconds, and MiB if not those of all processes."""
+    """One case. Its work runs in a new folder; it returns seconds, and MiB unless all processes are measured."""
 
     system: str
     name: str
     work: Callable[[Processes, Path], tuple[list[float], float | None]]
     note: str = ""
-    #: Rounds or hops that are not counted.
+    #: Number of first rounds or hops that are not counted.
     first: int = 1
     limit_seconds: float = SECONDS
 
 
 def stamps_of(path: Path) -> list[tuple[str, float]]:
-    """What was stamped and when, in the order of time; a line not yet ended is left."""
+    """Names and times of stamps, in the order of time. An incomplete last line is left out."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return sorted(((what, float(when)) for what, when in map(str.split, lines)), key=lambda each: each[1])
 
 
 def rounds_of(path: Path) -> list[float]:
-    """Seconds of each round that has ended."""
+    """Seconds of each finished round."""
     begun, durations = 0.0, []
     for what, when in stamps_of(path):
         if what == "failed":
@@ -61,7 +61,7 @@ def rounds_of(path: Path) -> list[float]:
 
 
 def run(case: Case, version: str) -> Result:
-    """Run a case; one that fails or exceeds a limit has that as its note; of one that fails the log goes to stderr."""
+    """Run a case. If it fails or exceeds a limit, its note says so. If it fails, its log is printed to stderr."""
     seconds: list[float] = []
     note = case.note
     with tempfile.TemporaryDirectory(prefix="fl-", ignore_cleanup_errors=True) as folder:
@@ -79,7 +79,7 @@ def run(case: Case, version: str) -> Result:
 
 
 def main(cases: Mapping[str, Case], version: str) -> None:
-    """List the cases, or run the one that the command line names and print its result as a line of JSON."""
+    """List the cases, or run the case on the command line and print its result as a line of JSON."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if len(sys.argv) == 1:
         sys.stdout.write("\n".join(cases) + "\n")

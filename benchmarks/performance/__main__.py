@@ -1,6 +1,6 @@
-"""Measures what rounds, transfers, training and grouping cost: `make bench`, or `python -m benchmarks.performance`.
+"""Measures the cost of rounds, transfers, training and grouping: `make bench`, or `python -m benchmarks.performance`.
 
-Each measure runs in a process of its own and can be run alone, as `python -m benchmarks.performance.hop`.
+Each measure runs in a new process. It can also run alone, for example `python -m benchmarks.performance.hop`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEASURES = tuple(
         if "main(measure" in path.read_text() and path.stem not in ("rows", "__main__")
     )
 )
-#: Those that take many minutes are measured only when named.
+#: Measures that take many minutes. They run only if they are named.
 LONG = ("churn",)
 
 
@@ -30,9 +30,11 @@ def main() -> int:
     parser.add_argument(
         "measures", nargs="*", metavar="MEASURE", help=f"of {', '.join(MEASURES)}; all but {', '.join(LONG)} if none"
     )
-    parser.add_argument("--repeats", type=int, help="samples of each quantity; each measure has its own default")
-    parser.add_argument("--out", type=Path, help="also write the rows there, one JSON object per line")
-    parser.add_argument("--peers", type=Path, metavar="DIR", help="also measure others, in an environment there")
+    parser.add_argument("--repeats", type=int, help="number of samples per quantity; each measure has a default")
+    parser.add_argument("--out", type=Path, help="also write the rows to this file, one JSON object per line")
+    parser.add_argument(
+        "--peers", type=Path, metavar="DIR", help="also measure other systems, in an environment in this folder"
+    )
     flags = parser.parse_args()
     if unknown := [name for name in flags.measures if name not in MEASURES]:
         parser.error(f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}")

@@ -1,4 +1,4 @@
-"""Throw-away certificates for measures under TLS, by the commands of docs/tls.md."""
+"""Temporary certificates for measures with TLS, made by the commands of docs/tls.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
 def make(directory: Path) -> tuple[Path, Path, Path]:
-    """A CA, and a certificate with its key for 127.0.0.1 and localhost, valid for a day; needs `openssl` 3."""
+    """Makes a CA, and a certificate with its key for 127.0.0.1 and localhost, valid for a day. Needs `openssl` 3."""
     ca, cert, key = (directory / name for name in ("ca.pem", "here.pem", "here.key"))
     ca_key, wish = directory / "ca.key", directory / "here.csr"
     names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")

@@ -1,12 +1,13 @@
-"""A top server with 10,000 joined clients, of which 1 % drop and return each second: what rounds, memory, joins cost.
+"""Measures a top server with 10,000 clients, of which 1 % leave and return each second: rounds, memory and joins.
 
     python -m benchmarks.performance.churn [--processes 2 --nodes 10 --sampled 40 --percent 10]
 
-Rounds do not train. A node hosts several clients, and has connections of its own; many nodes share a process, so that
-torch is in memory a few times only. A node drops as if it were killed, and joins again a second later, with all of its
-clients. A round trains some hundreds of clients: drawn singly (FedAvg), or in 3 groups (FedGSP, constant growth). In
-one run per scheme, the first rounds are calm and the later ones under churn; the first, the last (which alone is
-evaluated) and those in which it changes are not in the figures. 5 to 10 minutes on two idle cores.
+Clients do not really train. A node hosts several clients and has its own connections. Many nodes share a process, so
+that torch is in memory only a few times. A node leaves as if it were killed, and joins again a second later with all
+its clients. A round has some hundreds of clients, drawn singly (FedAvg) or in 3 groups (FedGSP, constant growth).
+There is one run per scheme: the first rounds are calm, the later rounds have churn. The figures do not include the
+first round, the last round (the only round with an evaluation), and the rounds in which churn begins. The measure
+takes 5 to 10 minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -69,16 +70,16 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run under churn came to."""
+    """The figures of a run with churn."""
 
     rounds: int
     history: list[dict[str, Any]]
     calm: list[dict[str, Any]]
     churned: list[dict[str, Any]]
-    #: Clients that joined in a second: at first, and under churn.
+    #: Clients that joined per second: at the beginning, and with churn.
     first_joins: float
     joins: float
-    #: Bytes of the top server: before anybody joined, and at most.
+    #: Memory of the top server in bytes: before any node joined, and its peak.
     idle: int
     peak: int
     exit_codes: list[int]
@@ -86,7 +87,7 @@ class Found:
 
 @contextlib.contextmanager
 def hosted(sizes: Sizes, address: str, output: IO[bytes]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes of all nodes; they end with the block, by themselves or not."""
+    """A context with the processes of all nodes, which are ended with it."""
     command = [sys.executable, "-m", "benchmarks.performance.churn_nodes", "--top-server", address, *sizes.task]
     command += ["--nodes", str(sizes.nodes), "--clients", str(sizes.clients), "--share", str(sizes.percent / 100)]
     hosts = [
@@ -109,7 +110,7 @@ def hosted(sizes: Sizes, address: str, output: IO[bytes]) -> Iterator[list[subpr
 
 
 def play(sizes: Sizes, scheme: str, repeats: int) -> Found:
-    """A run of `repeats` calm rounds and three times as many under churn; raises RunFailedError."""
+    """Plays a run with `repeats` calm rounds and three times as many with churn; RunFailedError if it fails."""
     churned = 3 * repeats
     rounds = 1 + repeats + 1 + churned + 1
     flags = [*sizes.scheme(scheme), *sizes.task, "--rounds", str(rounds), "--evaluate-every", str(rounds)]
@@ -126,7 +127,7 @@ def play(sizes: Sizes, scheme: str, repeats: int) -> Found:
 
             def over() -> bool:
                 nonlocal peak
-                with contextlib.suppress(OSError):  # it is gone
+                with contextlib.suppress(OSError):  # the process has ended
                     peak = memory.peak(run.process.pid)
                 return all(process.poll() is not None for process in (run.process, *hosts))
 
@@ -164,7 +165,7 @@ def _wait(run: Run, until: Callable[[], bool]) -> None:
 
 
 def _tell(hosts: Sequence[subprocess.Popen[bytes]], order: str) -> float:
-    """Gives all hosts an order; returns the time at which they have it."""
+    """Sends an order to all host processes; returns the time after sending."""
     for host in hosts:
         assert host.stdin is not None
         host.stdin.write(f"{order}\n".encode())

@@ -1,7 +1,7 @@
-"""Many nodes in one process, some of which drop and return: what `churn` starts several times.
+"""Runs many nodes in one process, some of which leave and return. `churn` starts several such processes.
 
-Reads lines on its input: "churn" begins it, "calm" ends it. Leaves when all nodes have, and says what became of them
-as one line of JSON; its exit code is 0 if all ended with the run.
+The process reads orders from standard input: "churn" begins the churn, "calm" ends it. It ends when all nodes have
+ended, and prints their results as one line of JSON. The exit code is 0 if all nodes ended with the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TICK_S = 0.1
 
 
 class Host:
-    """Invariant: every node has a task, but for the AWAY_S after it was dropped."""
+    """The nodes of this process. Every node has an asyncio task, except for AWAY_S seconds after it was dropped."""
 
     def __init__(self, nodes: list[NodeSettings], share: float) -> None:
         self._nodes = {settings.name: settings for settings in nodes}
@@ -36,7 +36,7 @@ class Host:
         self.churning = False
 
     async def live(self) -> None:
-        """Until all nodes have left by themselves."""
+        """Waits until all nodes have ended by themselves."""
         for name in self._nodes:
             self._start(name)
         churn = asyncio.create_task(self._churn())
@@ -59,7 +59,7 @@ class Host:
             self._tasks.pop(name, None)
 
     async def _churn(self) -> None:
-        """Drops so large a share of the nodes every second, evenly over it."""
+        """Drops a share of the nodes every second, at equal intervals."""
         rng, owed = random.Random(os.getpid()), 0.0
         loop = asyncio.get_running_loop()
         last = loop.time()
@@ -73,7 +73,7 @@ class Host:
                 self._drop(rng.choice(sorted(self._tasks, key=str)))
 
     def _drop(self, name: str | None) -> None:
-        """As if its process were killed: nobody is told, its connections end."""
+        """Drops a node as if its process were killed: its connections end without a message."""
         returning = asyncio.create_task(self._return(name, self._tasks.pop(name)), name=f"return of node {name}")
         self._returning.add(returning)
         returning.add_done_callback(self._returning.discard)
@@ -87,7 +87,7 @@ class Host:
 
 
 async def obey(host: Host) -> None:
-    """Takes orders until whoever gives them is gone, and then leaves with it."""
+    """Reads orders until the input ends, then cancels all nodes."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
@@ -122,10 +122,12 @@ def main() -> int:
     parser.add_argument("--top-server", required=True, metavar="HOST:PORT")
     parser.add_argument("--task", required=True)
     parser.add_argument("--task-option", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--first", type=int, required=True, help="number of its first node")
+    parser.add_argument("--first", type=int, required=True, help="number of the first node in this process")
     parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--clients", type=int, required=True, help="of each node")
-    parser.add_argument("--share", type=float, required=True, help="of the nodes, dropped in a second of churn")
+    parser.add_argument("--clients", type=int, required=True, help="number of clients per node")
+    parser.add_argument(
+        "--share", type=float, required=True, help="share of the nodes to drop in each second of churn"
+    )
     return asyncio.run(host(parser.parse_args()))
 
 

@@ -1,12 +1,13 @@
-"""How a round's time and memory grow with the model, the clients and the groups: a picture and its points.
+"""Measures how a round's time and memory grow with model, clients and groups; writes a picture and its data.
 
     python -m benchmarks.performance.growth --out docs/results
 
-Rounds do not train; 4 node processes on this machine. Models are of 0.4 MB to 1 GB with one client a node, in FedAvg
-and as a relay of one group; clients are 10 to 10,000 with a model of 10,000 parameters; groups are 1 to 52, of 104
-clients, with that model. Seconds are the median of rounds after the first and before the last, memory is the most that
-all processes held (PSS) in a run of its own. Points are kept as they come: another call goes on where one ended, and
-tries again what failed. About 20 minutes on two idle cores.
+There are 4 node processes on this machine, and clients do not really train. Three quantities grow: the model from 0.4
+MB to 1 GB, with one client per node, in FedAvg and as a relay of one group; the clients from 10 to 10,000, with a
+model of 10,000 parameters; the groups from 1 to 52, with 104 clients and that model. Seconds are the median of the
+rounds without the first and the last. Memory is the peak of all processes together (PSS), in a separate run. Each
+point is saved at once. Another call continues after the last point, and repeats failed points. The measure takes about
+20 minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import psutil
 from benchmarks.performance.runs import FEDAVG, MIB, ONE_GROUP, RunFailedError, idle_task, play
 
 NODES = 4
-#: Of a run that is timed, and of one whose rounds take long.
+#: Rounds of a timed run, and of a run with long rounds.
 ROUNDS, FEW_ROUNDS = 5, 3
 SMALL = 10_000
 GROUPED_CLIENTS = 104
 TIMEOUT_S = 900.0
-#: Models that all processes hold together at the most, for a guess before a large one is begun.
+#: Most models that all processes hold together, to estimate the memory of a large model before its run.
 MODELS_HELD = 18
 PARAMETERS = (100_000, 1_000_000, 6_603_710, 25_000_000, 62_500_000, 125_000_000, 250_000_000)
 CLIENTS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -46,7 +47,7 @@ NAME = "performance-growth"
 
 @dataclass(frozen=True)
 class Point:
-    """One setting, and what was found: nothing if it failed, and then why in `note`."""
+    """One setting and its figures. If the run failed, there are no figures, and `note` says why."""
 
     panel: str
     scheme: str
@@ -57,13 +58,13 @@ class Point:
 
 
 def groups(number: int) -> tuple[str, ...]:
-    """FedGSP with so many groups in every round."""
+    """Settings of FedGSP with this number of groups in every round."""
     return (*ONE_GROUP[:3], str(number), *ONE_GROUP[4:])
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What to play for a point."""
+    """The run for a point."""
 
     point: Point
     flags: Sequence[str]
@@ -72,7 +73,7 @@ class Setting:
 
 
 def settings() -> Iterator[Setting]:
-    """Every point that there should be."""
+    """The settings of all points."""
     for parameters in PARAMETERS:
         for name, scheme in (("FedAvg", FEDAVG), ("relay", ONE_GROUP)):
             point = Point("model", name, 4 * parameters / 1e6)
@@ -88,7 +89,7 @@ def settings() -> Iterator[Setting]:
 
 
 def found(setting: Setting) -> Point:
-    """The point with what was found."""
+    """The point with its figures."""
     seconds = peak = None
     note = ""
     if MODELS_HELD * setting.model_bytes > psutil.virtual_memory().available:

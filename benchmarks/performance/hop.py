@@ -1,10 +1,11 @@
-"""One hop of a model between processes: `python -m benchmarks.performance.hop`.
+"""Measures one hop of a model between processes: `python -m benchmarks.performance.hop`.
 
-Seven processes pass a model on, each when it has it whole (store and forward), over loopback, so that one sample is
-a sixth of the time from the first to the last. Ours is what nodes do: fetched in chunks, digest checked, finite, in
-tensors to train on; every process digests what it hands on, as after training. Once through memory that both processes
-see, as on one machine, and once through the network, as between machines. Beside them raw TCP and a bare gRPC
-stream into a buffer, neither of which checks anything; mutual TLS is beside the network without.
+Seven processes pass a model on over loopback. Each sends it after it has received the whole model, so one sample is a
+sixth of the time from the first process to the last. FedGSP's hop is that of nodes: a process fetches the model in
+chunks, checks the digest and that values are finite, has tensors for training, and computes a digest before it sends,
+as after training. It is measured through shared memory, as on one machine, and through the network, as between
+machines. The comparisons are raw TCP and a plain gRPC stream into a buffer, which check nothing. The hop with mutual
+TLS is compared with the network hop without TLS.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _model(parameters: int) -> Weights:
 
 
 async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
-    """recv_into and sendall, always the same buffer."""
+    """A TCP hop with recv_into and sendall, always into the same buffer."""
     listening = socket.create_server(("127.0.0.1", 0))
     _say(listening.getsockname()[1])
     port = int(sys.stdin.readline())
@@ -82,7 +83,7 @@ async def tcp(index: int, parameters: int, tls: Tls | None) -> None:
 
 
 async def bare(index: int, parameters: int, tls: Tls | None) -> None:
-    """A gRPC stream of bytes."""
+    """A hop by a gRPC stream of bytes."""
     size = _model(parameters).buffer.nbytes if index == 0 else 4 * parameters + 4 * (parameters % 2)
     promised: dict[bytes, asyncio.Future[memoryview]] = {}
 
@@ -121,13 +122,13 @@ async def bare(index: int, parameters: int, tls: Tls | None) -> None:
 
 
 async def network(index: int, parameters: int, tls: Tls | None) -> None:
-    """The node's own fetching and serving, as between machines."""
+    """A hop by the code of nodes, through the network as between machines."""
     windows.choose("network")
     await ours(index, parameters, tls)
 
 
 async def ours(index: int, parameters: int, tls: Tls | None) -> None:
-    """The node's own fetching and serving."""
+    """A hop by the code of nodes."""
     store = ModelStore()
     server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to], tls)
     _say(address.rpartition(":")[2])
@@ -140,7 +141,7 @@ async def ours(index: int, parameters: int, tls: Tls | None) -> None:
             held = model.buffer
             if index:
                 held = (await fetcher.get(Start(f"{number}", (source,))))[0].buffer
-            # As after training: other weights than came, whose digest nobody knows yet.
+            # As after training, the weights differ from the received ones, so their digest is not known.
             store.release([f"{number - 1}"])
             store.put(f"{number}", Weights(model.tensors, held))
             number += 1
@@ -189,7 +190,7 @@ def _hop_ms(chain: list[subprocess.Popen[str]]) -> float:
 
 
 def measure(repeats: int, sizes: tuple[str, ...] = tuple(SIZES)) -> list[Row]:
-    """Each kind in turn, `repeats` times after two that warm up."""
+    """Measures the kinds of hops in turn: `repeats` times, after two times to warm up."""
     rows = []
     for size, parameters in ((size, SIZES[size]) for size in sizes):
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:

@@ -1,9 +1,10 @@
-"""What ICG costs up to 36,400 clients, how near its clusters are to exact ones, and what `refine` gains.
+"""Measures the cost of ICG for up to 36,400 clients, the quality of its clusters, and the effect of `refine`.
 
     python -m benchmarks.performance.icg [--data femnist.npz]
 
-Clients hold 62 classes, synthetic (Dirichlet 0.5) unless --data names an .npz with writer_train and y_train, of which
-368 writers are drawn for the rows on `refine`. Beside k-means-constrained where that is installed.
+Clients have samples of 62 classes. The class counts are synthetic (Dirichlet 0.5), unless --data names an .npz file
+with writer_train and y_train, from which 368 writers are drawn for the rows on `refine`. If the package
+k-means-constrained is installed, it is measured for comparison.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ if TYPE_CHECKING:
     Counts = NDArray[np.int64]
 
 ITERATIONS = 10
-#: Clients, groups, most milliseconds.
+#: Numbers of clients and groups, and the limit in milliseconds.
 SPEEDS = ((364, 52, 10.0), (3640, 52, 300.0), (36400, 52, 5000.0))
 MOST_MEMORY = 1024.0
 MOST_ABOVE_EXACT = 1.005
-#: Groups of the 368 writers, least share by which `refine` lowers z.
+#: Number of groups of the 368 writers, and the share by which `refine` must lower z.
 GAINS = ((50, 0.70), (10, 0.88))
-#: Random picks whose mean z is what `refine` is compared with.
+#: Number of random groupings. Their mean z is compared with that of `refine`.
 PICKS = 20
 
 
 def synthetic(clients: int, seed: int = 0) -> Counts:
-    """Class counts (K, 62) of clients with about 226 samples each."""
+    """Class counts, shape (K, 62), of clients with about 226 samples each."""
     rng = np.random.default_rng([clients, seed])
     return rng.poisson(226 * rng.dirichlet(np.full(CLASSES, 0.5), clients))
 
@@ -100,7 +101,7 @@ def _constrained(counts: Counts, clusters: int, size: int, repeats: int) -> tupl
 
 
 def peak_memory(clients: int, groups: int) -> float:
-    """MiB at the peak of one grouping above what its process, with the request made and ICG loaded, had before."""
+    """Peak memory of one grouping in MiB, above the memory of its process before, with the request and ICG loaded."""
     GROUPINGS["icg"](request_for(synthetic(20), 4, 0, refine="true"))
     request = request_for(synthetic(clients), groups, 1)
     before = resident(os.getpid())
@@ -109,7 +110,7 @@ def peak_memory(clients: int, groups: int) -> float:
 
 
 def objectives(repeats: int) -> list[Row]:
-    """By prices beside the exact flow: each step from the same sums, and the last of ten iterations."""
+    """Objectives of clusterings by prices and by the exact flow: for each step from the same sums, and at the end."""
     clients, groups, _ = SPEEDS[1]
     steps: list[tuple[float, float]] = []
     ends: list[tuple[float, float]] = []

@@ -1,7 +1,7 @@
-"""A task whose training costs nothing, so that a run shows what the system itself costs.
+"""A task whose training costs almost nothing, so that a run shows the cost of the system.
 
-The model has one large tensor that is never used in the forward pass, beside a linear layer of four weights; a client
-has one sample. Options: `clients`, and `parameters` of the large tensor (6,603,710 are LEAF's CNN for FEMNIST).
+The model has a linear layer with four weights, and a large tensor that the forward pass does not use. A client has one
+sample. Options: `clients`, and `parameters`, the size of the large tensor (LEAF's CNN for FEMNIST has 6,603,710).
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ class IdleTask(Task):
 
 
 def task(clients: int = 4, parameters: int = LEAF_CNN) -> IdleTask:
-    """For --task benchmarks.performance.idle_task:task."""
+    """The task, for --task benchmarks.performance.idle_task:task."""
     return IdleTask(clients, parameters)

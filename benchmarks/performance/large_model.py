@@ -1,8 +1,8 @@
-"""What processes hold above idle at the most while a 250 MB model is trained, beside the size of that model.
+"""Measures the peak memory of processes above idle while a 250 MB model is trained, relative to that model's size.
 
-Resident memory, from the kernel's own mark of the most since the process was ready to work, evaluation included. One
-value per process; a node hosts one client. The task's own first model, which a node makes to learn its tensors, is
-made before that.
+The figure is the kernel's peak of resident memory since the process was ready to work, with the evaluation. There is
+one value per process, and each node hosts one client. The model that a node creates at its start, to learn names and
+shapes of tensors, is created before and not included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROUNDS = 2
 TIMEOUT_S = 300.0
 LIMIT = 2.2
 TWO_GROUPS = ("--scheme", "fedgsp", "--beta", "2", "--growth", "linear", "--alpha", "0.0001")
-#: Name, scheme, clients, each of them on a node of its own.
+#: Name, scheme, and number of clients, each on a separate node.
 CASES = (
     ("FedAvg of 2 clients", FEDAVG, 2),
     ("relay in one group of 2", ONE_GROUP, 2),
@@ -24,7 +24,7 @@ CASES = (
 
 
 def above_idle(played: Played, kind: str) -> tuple[float, ...]:
-    """MiB of each process of a kind; idle is the least of them, since one may have had work when it was looked at."""
+    """MiB above idle of each process of a kind. Idle is their minimum, because some may already have had work."""
     processes = [process for process in played.processes if process.kind == kind]
     idle = min(process.idle for process in processes)
     return tuple((process.peak - idle) / MIB for process in processes)

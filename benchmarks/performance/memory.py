@@ -1,4 +1,4 @@
-"""Memory of processes, as /proc tells it. Linux."""
+"""Reads the memory of processes from /proc. This needs Linux."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from pathlib import Path
 
 
 def pss(pid: int) -> int:
-    """Bytes of a process, pages that several share counted by their share."""
+    """Proportional set size in bytes: of a page shared by n processes, 1/n counts."""
     return held(pid, "smaps_rollup", "Pss")
 
 
 def uss(pid: int) -> int:
-    """Bytes that only this process has."""
+    """Unique set size in bytes: pages that no other process shares."""
     return sum(held(pid, "smaps_rollup", name) for name in ("Private_Clean", "Private_Dirty"))
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process, shared pages counted in full."""
+    """Resident set size in bytes: shared pages count in full."""
     return held(pid, "status", "VmRSS")
 
 
 def peak(pid: int) -> int:
-    """The most resident bytes since its start, or since `begin_peak`; getrusage would count what a parent held."""
+    """Peak of resident bytes since the start, or since `begin_peak`. getrusage would include memory of the parent."""
     return held(pid, "status", "VmHWM")
 
 
 def begin_peak(pid: int) -> None:
-    """Lets the peak begin anew."""
+    """Resets the peak to the present value."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def held(pid: int, file: str, field: str) -> int:
-    """Bytes that a file of /proc tells of a process."""
+    """The value of a field, in bytes, from a file of /proc about a process."""
     for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return 1024 * int(line.split()[1])
-    raise ProcessLookupError(pid)  # a zombie has none
+    raise ProcessLookupError(pid)  # a zombie has no memory

@@ -1,4 +1,4 @@
-"""What benchmarks.peers finds of other systems, in a table beside ours."""
+"""A table that compares FedGSP with the other systems of benchmarks.peers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from benchmarks.performance.rows import Row, spread
 
 
 def measure(environment: Path) -> list[dict[str, Any]]:
-    """One object per system and case, by an environment that has the others; made if there is none."""
+    """One object per system and case. The environment of the other systems is created if it is missing."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "peers.jsonl")
         command = [sys.executable, "-m", "benchmarks.peers", "--env", str(environment), "--out", str(out)]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=False)  # cases that failed are told on stderr
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=False)  # failed cases are printed to stderr
         return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 def table(rows: Sequence[Row], found: Sequence[dict[str, Any]]) -> str:
-    """Ours and theirs, case by case, as a Markdown table; cases of which there are no rows of ours are left out."""
+    """A Markdown table of FedGSP and the other systems by case. Cases without rows of FedGSP are left out."""
     lines = ["Others on the same work", "", "| case | system | seconds | peak, MiB | |", "|---|---|---|---|---|"]
     for case in dict.fromkeys(row.case for row in rows if row.case):
         ours = [row for row in rows if row.case == case]

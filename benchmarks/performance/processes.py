@@ -1,10 +1,10 @@
-"""What processes cost before any work: a group manager's start and memory, and the memory of nodes with 100 clients.
+"""Measures processes before any work: a group manager's start and memory, and the memory of nodes with 100 clients.
 
     python -m benchmarks.performance.processes [--data femnist.npz]
 
-A manager is timed from its spawn to the line that says it is ready. Nodes are measured when they have joined and wait.
---data adds 4 nodes of 100 writers each, on the built-in task femnist. PSS counts a shared page by its share (and who
-shares here is what else runs on the machine), USS only what is a process's own.
+A manager's start takes from its launch to its ready line. Nodes are measured after they have joined, while they wait.
+--data adds 4 nodes with 100 writers each, with the built-in task femnist. PSS counts a page that n processes share as
+1/n, so it depends on other processes of the machine. USS counts only pages that are not shared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMEOUT_S = 30.0
 
 
 def manager() -> tuple[float, float, float]:
-    """Seconds to its ready line; MiB of PSS and USS by then."""
+    """Seconds until a manager is ready, and its PSS and USS in MiB at that time."""
     begin = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "group_manager", "--name", "m0", "--listen", "127.0.0.1:0"],
@@ -48,13 +48,13 @@ def manager() -> tuple[float, float, float]:
 
 
 def nodes(number: int, flags: list[str]) -> list[float]:
-    """MiB of PSS of each node that has joined."""
+    """PSS in MiB of each node that has joined."""
     with joined([*flags, "--clients", str(CLIENTS * number)], number) as pids:
         return [pss(pid) / MIB for pid in pids]
 
 
 def measure(repeats: int, data: Path | None = None) -> list[Row]:
-    manager()  # reads the modules from the disk
+    manager()  # loads the modules from the disk into the cache
     seconds, proportional, unique = zip(*(manager() for _ in range(repeats)), strict=True)
     rows = [
         Row("group manager, from spawn to ready", "s", seconds, MANAGER_S),
@@ -62,7 +62,7 @@ def measure(repeats: int, data: Path | None = None) -> list[Row]:
         Row("group manager when ready, USS", "MiB", unique, MANAGER_MIB),
     ]
     turns = range(min(repeats, 3))
-    # By default a run starts nodes on digits; one node alone shares least.
+    # By default a run has nodes with the task digits. A single node shares the fewest pages.
     digits = [mib for _ in turns for mib in nodes(1, ["--task-option", f"clients={CLIENTS}"])]
     rows.append(Row(f"a node with {CLIENTS} clients of digits, idle, PSS", "MiB", tuple(digits), NODE_MIB))
     if data is not None:

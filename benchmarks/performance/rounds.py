@@ -1,9 +1,10 @@
-"""Whole rounds of the real system, without training: top server, group managers and 4 node processes on this machine.
+"""Measures whole rounds without real training: top server, group managers and 4 node processes on this machine.
 
-Seconds are those of the history, after the first round and before the last, which alone is evaluated; a checkpoint is
-written between rounds and is not in them. Memory is the most that all processes held together (PSS), in a run of its
-own. A hop's latency is between its event and the one before in the same chain: a chain of 4 clients on 4 nodes, so
-that every hop is between processes; order, fetch, report and the next order are in it, and the round's ends are not.
+Seconds come from the history, without the first round and the last round, which is the only one with an evaluation.
+Checkpoints are written between rounds and are not included. Memory is the peak of all processes together (PSS), in a
+separate run. The latency of a hop is the time between its event and the previous event of the same chain. A chain has
+4 clients on 4 nodes, so every hop is between processes. The latency includes order, fetch, report and the next order,
+but not the beginning and the end of the round.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LARGE_TIMEOUT_S = 600.0
 
 
 def chains(played: Played) -> Iterator[float]:
-    """Milliseconds of a hop, in the mean over each chain after the first round."""
+    """Milliseconds per hop, as the mean over each chain after the first round."""
     hops = [event for event in played.events if event["event"] == "hop_finished" and event["round"] > 1]
     for _, chain in itertools.groupby(hops, key=lambda event: (event["round"], event["group"])):
         times = [datetime.fromisoformat(event["time"]) for event in chain]

@@ -1,4 +1,4 @@
-"""What a measure says: rows of one table, each with what it was measured beside and the limit it is held to."""
+"""The results of a measure: rows of a table, each with a comparison and a limit."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity: every sample of ours, of what it is measured beside in the same run, and its limit."""
+    """One quantity: all samples of FedGSP, all samples of the comparison in the same run, and the limit."""
 
     what: str
     unit: str
     ours: tuple[float, ...]
     limit: float
-    #: What it is measured beside; the limit is then one of the ratio of the medians, ours / theirs.
+    #: Name of the comparison. With a comparison, the limit concerns the ratio of medians, FedGSP / comparison.
     beside: str = ""
     theirs: tuple[float, ...] = ()
-    #: Whether the limit is a least, not a most.
+    #: Whether the limit is a minimum, not a maximum.
     at_least: bool = False
     note: str = ""
-    #: The case of benchmarks.peers in which others do the same.
+    #: The case of benchmarks.peers in which other systems do the same work.
     case: str = ""
 
     @property
     def value(self) -> float:
-        """What the limit is compared with."""
+        """The number that is compared with the limit."""
         ours = statistics.median(self.ours)
         return ours / statistics.median(self.theirs) if self.theirs else ours
 
     @property
     def reached(self) -> bool:
-        """Whether the limit is kept."""
+        """Whether the value is within the limit."""
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
 
 def spread(samples: Sequence[float]) -> str:
-    """Median, and least to greatest."""
+    """The median, and the range of samples, as text."""
     if not samples:
         return ""
     if len(samples) == 1:
@@ -71,12 +71,14 @@ def main(
 ) -> None:
     """The command line of one measure: a table, or with --json one row per line.
 
-    With `data`, which says what that is, there is a flag --data, and the measure has a parameter of that name; and
-    such a flag and parameter for each of `sizes`, which has its default and says what it is.
+    If `data` is given, it is the help text of a flag --data, and the measure has a parameter `data`. Each entry of
+    `sizes` makes another flag and parameter, with a default and a help text.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=repeats, help=f"samples of each quantity (default {repeats})")
-    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser.add_argument(
+        "--repeats", type=int, default=repeats, help=f"number of samples per quantity (default {repeats})"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     if data:
         parser.add_argument("--data", type=Path, metavar="FILE", help=data)
     for name, (default, what) in (sizes or {}).items():

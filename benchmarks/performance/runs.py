@@ -1,6 +1,6 @@
-"""Plays runs as a user would, and reads what their rounds took and what memory their processes held. Linux.
+"""Plays runs as a user would, and measures the time of rounds or the memory of processes. This needs Linux.
 
-Reading smaps walks page tables, which slows what is measured: a run is either timed or watched.
+Reading smaps walks page tables, which slows the processes. So a run is either timed, or its memory is watched.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ STOP_GRACE_S = 15.0
 
 
 class RunFailedError(Exception):
-    """A run that did not end as it should."""
+    """A run failed or took too long."""
 
 
 @dataclass(slots=True)
 class Process:
-    """One process of a watched run: resident bytes when it was ready, and the most that it had after."""
+    """One process of a watched run: resident bytes when it was ready, and the peak afterwards."""
 
     kind: str
     name: str
@@ -48,9 +48,9 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A run that is over; `peak_pss` is the most bytes that all its processes held together, if it was watched."""
+    """A finished run. If it was watched, `peak_pss` is the peak memory of all its processes together, in bytes."""
 
-    #: Of every round. The last one's include an evaluation, the first one's the start of group managers.
+    #: Seconds of every round. The last round includes an evaluation, the first includes the start of group managers.
     seconds: tuple[float, ...]
     events: tuple[dict[str, Any], ...]
     processes: tuple[Process, ...]
@@ -58,12 +58,12 @@ class Played:
 
     @property
     def steady(self) -> tuple[float, ...]:
-        """Seconds of the rounds that only train: all but the first and the last."""
+        """Seconds of the rounds without the first and the last."""
         return self.seconds[1:-1]
 
 
 def idle_task(clients: int, parameters: int) -> list[str]:
-    """Flags for a task whose training costs nothing."""
+    """Flags for the task whose training costs almost nothing."""
     return [
         *("--task", IDLE_TASK, "--task-option", f"clients={clients}", "--task-option", f"parameters={parameters}"),
         *("--clients", str(clients)),
@@ -71,7 +71,7 @@ def idle_task(clients: int, parameters: int) -> list[str]:
 
 
 def play(flags: Sequence[str], rounds: int, timeout_s: float, nodes: int = 4, watch: bool = False) -> Played:
-    """Plays a run of all groups, evaluated only at its end; raises RunFailedError if it fails or takes too long."""
+    """Plays a run in which all groups train and only the last round is evaluated; RunFailedError if it fails."""
     flags = [*flags, "--rounds", str(rounds), "--evaluate-every", "1000", "--sampling-rate", "1"]
     with started([*flags, "--local-nodes", str(nodes)]) as run:
         while run.process.poll() is None:
@@ -90,7 +90,7 @@ def play(flags: Sequence[str], rounds: int, timeout_s: float, nodes: int = 4, wa
 
 @contextlib.contextmanager
 def joined(flags: Sequence[str], nodes: int, timeout_s: float = 120.0) -> Iterator[list[int]]:
-    """The process ids of nodes that have joined a top server, which waits for one more that never comes."""
+    """A context with the process ids of joined nodes. Their top server waits for one more node, which never starts."""
     with started([*flags, "--local-nodes", str(nodes), "--min-nodes", str(nodes + 1)]) as run:
         while len([event for event in run.events() if event["event"] == "node_joined"]) < nodes:
             if run.process.poll() is not None or time.monotonic() > run.begin + timeout_s:
@@ -102,7 +102,7 @@ def joined(flags: Sequence[str], nodes: int, timeout_s: float = 120.0) -> Iterat
 
 @dataclass(slots=True)
 class Run:
-    """A top server that was started, and what is known of it and its children."""
+    """A started top server, with the known facts about it and its children."""
 
     process: psutil.Popen
     directory: Path
@@ -113,23 +113,23 @@ class Run:
     _looked: float = 0.0
 
     def events(self) -> list[dict[str, Any]]:
-        """What the run has recorded so far."""
+        """The events that the run has recorded so far."""
         path = self.directory / "events.jsonl"
         return read_lines(path) if path.exists() else []
 
     def last_words(self) -> str:
-        """The end of what it said."""
+        """The last lines of its output."""
         return f"its output ends: {tail(self.directory.parent / 'output')}"
 
     def know(self) -> None:
-        """Remembers, now and then, what the top server has started, for it to be ended also after a crash."""
+        """Records the top server's children from time to time, so that they can be ended after a crash too."""
         if time.monotonic() > self._looked + 1:
             self._looked = time.monotonic()
             with contextlib.suppress(psutil.Error):
                 self.known.update(self.process.children(recursive=True))
 
     def sample(self) -> None:
-        """Adds up what the processes hold now, and notes each one's own."""
+        """Adds up the present memory of the processes, and records that of each."""
         with contextlib.suppress(psutil.Error):
             self.known.update(self.process.children(recursive=True))
         total = 0
@@ -145,7 +145,7 @@ class Run:
                 if found.idle:
                     found.peak = max(found.peak, memory.peak(pid))
                 elif found.name in ready:
-                    # What it took to get ready, such as the task's making of a first model, is not the run's.
+                    # Memory that was needed for the start, such as the task's first model, does not count for the run.
                     memory.begin_peak(pid)
                     found.idle = found.peak = memory.resident(pid)
 
@@ -166,13 +166,13 @@ class Run:
 
 @contextlib.contextmanager
 def started(flags: Sequence[str]) -> Iterator[Run]:
-    """A top server, ended with the block together with all that it started."""
+    """A context with a top server, which is ended with all its children."""
     with tempfile.TemporaryDirectory(prefix="performance-") as folder:
         directory = Path(folder, "run")
         with Path(folder, "output").open("wb") as output:
             process = psutil.Popen(
                 [sys.executable, "-m", "top_server", *flags, "--listen", "127.0.0.1:0", "--run-dir", str(directory)],
-                stdin=subprocess.PIPE,  # the lifeline: it leaves when this process does
+                stdin=subprocess.PIPE,  # the lifeline: the top server ends when this process ends
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,

@@ -1,8 +1,8 @@
-"""Models that are moved, in float32 parameters."""
+"""Sizes of the models that are transferred, in float32 parameters."""
 
 #: LEAF's CNN for FEMNIST: 26.4 MB.
 LEAF_CNN = 6_603_710
 #: 250 MB.
 LARGE = 62_500_000
-#: 0.4 MB, of which a hop costs little more than its messages.
+#: 0.4 MB. A hop of such a model costs little more than its messages.
 SMALL = 100_000

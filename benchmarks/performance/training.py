@@ -1,9 +1,10 @@
-"""Samples per second of every training algorithm beside plain torch loops.
+"""Compares the samples per second of every training algorithm with plain torch loops.
 
-The plain loops keep to `loss.backward()` and `torch.optim.SGD`, with the proximal terms added to the gradients instead
-of the loss, which is quicker. Both take turns in one process on one thread, whose own time is taken, since other
-processes take turns too; medians count. A sample is one of the client's, however many gradients the algorithm takes on
-it. The models are LEAF's CNN for FEMNIST and an MLP. finetune trains as sgd does, by the same function.
+The plain loops use `loss.backward()` and `torch.optim.SGD`. They add proximal terms to the gradients instead of the
+loss, which is faster. Both run in turn in one process on one thread. Times are CPU times, because other processes run
+too; the figures are medians. Each sample of the client counts once per epoch, whatever number of gradients the
+algorithm takes of it. The models are LEAF's CNN for FEMNIST and an MLP. finetune is left out, because it trains with
+the same function as sgd.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ PLAIN: dict[str, Callable[[nn.Module, Batches, Options], None]] = {
 
 
 def seconds(algorithm: str, task: Task, x: torch.Tensor, y: torch.Tensor, batch_size: int) -> tuple[float, float]:
-    """Of one local epoch, ours and plain."""
+    """Seconds of one local epoch: of FedGSP, and of the plain loop."""
     training = TRAININGS[algorithm]
     settings, options = TrainingSettings(algorithm, 1, batch_size, RATE, seed=0), training.read({})
     torch.manual_seed(0)
@@ -165,7 +166,7 @@ def measure(repeats: int) -> list[Row]:
         x = torch.randn(count, 1, 28, 28, generator=generator)
         y = torch.randint(0, task.num_classes, (count,), generator=generator)
         for algorithm in PLAIN:
-            seconds(algorithm, task, x, y, batch_size)  # warms up
+            seconds(algorithm, task, x, y, batch_size)  # to warm up
             pairs = [seconds(algorithm, task, x, y, batch_size) for _ in range(repeats)]
             ours, plain = (tuple(count / taken for taken in side) for side in zip(*pairs, strict=True))
             rows.append(

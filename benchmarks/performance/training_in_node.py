@@ -1,7 +1,8 @@
-"""Samples per second of training in a node's slot, with its memory settings, beside a plain loop in a plain process.
+"""Compares the samples per second of training in a node, with its memory settings, and in a plain loop and process.
 
-HCCT's CNN for CIFAR-10, batches of 64: activations of 8 MB, which a process that gives back what it frees asks for
-anew in every step. Each side has a process of its own, one thread, and counts its own time, the system's included.
+The model is HCCT's CNN for CIFAR-10, with batches of 64. Its activations take 8 MB. A process that returns freed
+memory to the system would request them again in every step. Each side has a separate process with one thread. The time
+is the process's CPU time, including time in the kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COUNT, BATCH, RATE = 640, 64, 0.01
 
 
 def _in_a_node() -> float:
-    """Seconds of an epoch."""
+    """Seconds of an epoch in a node."""
     from fedgsp import ClientData, Split, Task, memory
     from fedgsp.messages import TrainingSettings
 
@@ -85,7 +86,7 @@ def _plain() -> float:
     return epoch()
 
 
-def _model() -> torch.nn.Module:  # torch is loaded after memory is set up
+def _model() -> torch.nn.Module:  # torch is imported after the memory settings are made
     from torch import nn
 
     from fedgsp_node.tasks.cifar10 import MODELS

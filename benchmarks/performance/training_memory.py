@@ -1,7 +1,7 @@
-"""The most memory that a client's training takes above an idle node's, beside the size of its model.
+"""Measures the peak memory of a client's training above an idle node, relative to the size of its model.
 
-One step at batch 5, from a model that came to a result that is kept: two models are the least that this needs. The
-process only trains; it does so once before, so that what torch keeps for itself counts as idle.
+Training is one step with a batch of 5, from a received model to a result that is kept. This needs at least two models.
+The process only trains. It trains once before the measurement, so that memory that torch keeps counts as idle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALGORITHMS = ("sgd", "fedprox")
 
 
 class Dense(Task):
-    """62.5 million float32 in four dense layers, 250 MB."""
+    """A model of 62.5 million float32 parameters (250 MB) in four dense layers."""
 
     num_classes, num_clients = 62, 1
 
@@ -44,7 +44,7 @@ class Dense(Task):
 
 
 class Convolutions(Dense):
-    """As many in 27 convolutions."""
+    """A model of as many parameters in 27 convolutions."""
 
     def model(self) -> torch.nn.Module:
         from torch import nn
@@ -57,7 +57,7 @@ TASKS: dict[str, type[Task]] = {"dense layers": Dense, "convolutions": Convoluti
 
 
 def _train(kind: str, algorithm: str) -> tuple[float, float]:
-    """Bytes above idle at the most, and of the model."""
+    """The peak memory above idle, and the size of the model, in bytes."""
     import torch
 
     from fedgsp.messages import TrainingSettings

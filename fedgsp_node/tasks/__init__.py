@@ -1,4 +1,4 @@
-"""Complete tasks, and how one is found by name."""
+"""The built-in tasks, and the functions that load a task by its name."""
 
 from fedgsp_node.tasks.loading import load_task, options_to_share, source_digest
 

@@ -1,4 +1,4 @@
-"""CIFAR-10: 32 x 32 colour images of 10 classes, dealt to clients."""
+"""The task cifar10: 32 x 32 colour images of 10 classes (CIFAR-10), divided among clients."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ _RECORD = 1 + 3 * _SIDE * _SIDE
 _MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 _DEVIATION = np.array([0.2023, 0.1994, 0.2010], np.float32)
 _BLACK = -_MEAN / _DEVIATION
-_BATCH_FORM = f"a batch of CIFAR-10's binary version, records of {_RECORD} bytes"
+_BATCH_FORM = f"a batch file of CIFAR-10's binary version, with records of {_RECORD} bytes"
 _FORM = (
-    "the folder of data_batch_1.bin .. data_batch_5.bin and test_batch.bin,"
-    " or an .npz of uint8 x_train, y_train, x_test, y_test"
+    "the folder that holds data_batch_1.bin .. data_batch_5.bin and test_batch.bin,"
+    " or an .npz file with x_train (uint8), y_train, x_test (uint8) and y_test"
 )
 
 
 class Cifar10(Task):
-    """The training file dealt to clients; they test on samples of their own, or on the test file."""
+    """Divides the training file among clients. They test on a part of their own samples, or on the test file.
+
+    docs/tasks.md describes the options. Raises DataError for missing or wrong files, TaskError for wrong options.
+    """
 
     num_classes = 10
     data_is_repeatable = True
@@ -62,7 +65,8 @@ class Cifar10(Task):
         self._model = model
         self._augment_test = augment_test
         self._seed = seed
-        # A mirrored image that was rotated to the left is one rotated to the right: of another kind of feature_shift.
+        # In feature_shift the rotation tells types of clients apart. Mirroring turns a rotation to the left into one
+        # to the right, so an augmented image could belong to another type.
         self._augment = model == "hcct" and partition != "feature_shift" if augment is None else augment
         numbers = {
             **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
@@ -76,17 +80,17 @@ class Cifar10(Task):
 
     @property
     def num_clients(self) -> int:
-        """As many as were asked for."""
+        """The option `clients`, or its default."""
         return len(self._dealt)
 
     def model(self) -> nn.Module:
-        """HCCT's CNN (1,126,950 parameters) or FedCollab's (122,570); the first layer is what crops and flips."""
-        # In its place when there is nothing to augment, so that the layers keep their names.
+        """HCCT's CNN (1,126,950 parameters) or FedCollab's CNN (122,570), behind the layer that augments images."""
+        # Without augmentation another layer takes this place, so that the names of all tensors stay the same.
         first = CropAndFlip(_BLACK) if self._augment else ChannelsLast()
         return nn.Sequential(first, *MODELS[self._model]())
 
     def data(self, client: int) -> ClientData:
-        """Images as float32 of shape (n, 3, 32, 32), mean 0 and deviation 1 by channel; labels as int64."""
+        """Images as float32 of shape (n, 3, 32, 32), standardised per channel; labels as int64 of shape (n,)."""
         dealt = self._dealt.client(client, _normalised)
         if not self._augment_test:
             return dealt
@@ -95,7 +99,7 @@ class Cifar10(Task):
         return ClientData(dealt.train, Split(x.numpy(), dealt.test.y))
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """Brightness gradients and colours by cell, shape (n, 252): an encoder with nothing to train or download."""
+        """Inputs of discriminators, shape (n, 252): brightness gradients and mean colours per cell of each image."""
         return gradients_and_colours(x)
 
 
@@ -137,27 +141,29 @@ def _fedcollab() -> list[nn.Module]:
     ]
 
 
-#: By name, the layers behind the augmentation.
+#: Value of the option `model` -> a function that makes the layers behind the augmentation.
 MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
 
 
 class CropAndFlip(ChannelsLast):
-    """With channels last, while training what `cropped_and_flipped` makes of them by torch's global generator."""
+    """Augments images with torch's global generator in training mode; always sets the layout of `ChannelsLast`."""
 
     def __init__(self, black: NDArray[np.float32]) -> None:
         super().__init__()
-        self._black = black  # no buffer: it must not travel
+        self._black = black  # not a buffer, because buffers are sent with the model
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` of shape (n, channels, height, width)."""
+        """The images `x` of shape (n, channels, height, width), augmented in training mode."""
         return super().forward(cropped_and_flipped(x, self._black) if self.training else x)
 
 
 def cropped_and_flipped(
     x: torch.Tensor, black: NDArray[np.float32], margin: int = 4, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Of each image (n, channels, height, width) a random crop with `margin` pixels of black (channels,) around it,
-    mirrored every other time.
+    """Random crops of the images `x` of shape (n, channels, height, width), mirrored with probability 1/2.
+
+    Each image first gets a border of `margin` pixels in the colour `black`, shape (channels,). The shape does not
+    change. Without `generator`, torch's global generator is used.
     """
     count, channels, height, width = x.shape
     padded = torch.from_numpy(black)[:, None, None].repeat(count, 1, height + 2 * margin, width + 2 * margin)
@@ -195,7 +201,7 @@ def _read_batch(path: Path) -> Split:
     with reading(path, _BATCH_FORM):
         content = np.fromfile(path, np.uint8)
         if len(content) == 0 or len(content) % _RECORD:
-            raise ValueError(f"it has {len(content)} bytes")
+            raise ValueError(f"its size is {len(content)} bytes")
     records = content.reshape(-1, _RECORD)
     images = records[:, 1:].reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
     return Split(images, check_labels(path, records[:, 0], len(records), Cifar10.num_classes, _FORM))

@@ -1,4 +1,4 @@
-"""A published data set, one training and one test file, dealt to clients."""
+"""Divides a published data set, which has a training file and a test file, among clients."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
     Indices: TypeAlias = NDArray[np.int64]
 
-#: Where a client's test part comes from: the official test file, or its own samples of the training file.
+#: Where a client's test part comes from: the data set's test file, or the client's samples of the training file.
 SplitName: TypeAlias = Literal["official", "own"]
 
+#: Default number of clients if the partition is a shift.
 SHIFT_CLIENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What options of a task that are left out stand for, unless the partition is a shift."""
+    """Default values of a task's options. If the partition is a shift, they are not used."""
 
     clients: int
     split: SplitName
@@ -38,14 +39,14 @@ class Usual:
 
 
 class Joined:
-    """Samples of several files, one after the other; only those rows are copied that are asked for."""
+    """The samples of several files, numbered one file after the other. Only requested rows are copied."""
 
     def __init__(self, files: Sequence[Split]) -> None:
         self._files = files
         self.y = np.concatenate([file.y for file in files])
 
     def rows(self, rows: Indices) -> NDArray[Any]:
-        """The inputs of some samples."""
+        """A copy of the inputs of the samples `rows`, shape (len(rows), ...)."""
         first = self._files[0].x
         found = np.empty((len(rows), *first.shape[1:]), first.dtype)
         start = 0
@@ -57,7 +58,7 @@ class Joined:
 
 
 class Dealt:
-    """The rows of each client; samples stay as they were read until a client is asked for."""
+    """Which samples belong to which client. Samples are only converted for the model when a client is requested."""
 
     def __init__(
         self,
@@ -66,7 +67,10 @@ class Dealt:
         rows: list[tuple[Indices, Indices]],
         change: Callable[[int, Split], Split] | None = None,
     ) -> None:
-        """`rows` are those of `train` and `test` that each client has; `change` is what a shift makes of them."""
+        """`rows` has (rows of `train`, rows of `test`) for each client.
+
+        `change` gets a client and its samples, and returns the samples as a shift changes them.
+        """
         self._train = train
         self._test = test
         self._rows = rows
@@ -76,7 +80,7 @@ class Dealt:
         return len(self._rows)
 
     def client(self, client: int, scaled: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
-        """The samples of one client, their inputs as `scaled` makes them for the model, then shifted."""
+        """The samples of one client. `scaled` converts the inputs for the model, then the shift is applied."""
         parts = []
         for samples, rows in zip((self._train, self._test), self._rows[client], strict=True):
             x = samples.rows(rows) if isinstance(samples, Joined) else rows_of(samples.x, rows)
@@ -96,9 +100,10 @@ def deal(
     numbers: Mapping[str, float | None],
     seed: int,
 ) -> Dealt:
-    """Reads the files that `split` needs, and deals the training file by the partition; raises UserError.
+    """Reads the files that `split` needs, and divides the training file by the partition.
 
-    A shift deals both files together, and takes no `split` and no `train_share`.
+    A shift divides both files together, and accepts neither `split` nor `train_share`. Raises TaskError for wrong
+    options, and what `read` raises.
     """
     if partition in SHIFTS:
         options = {"split": split, "train_share": train_share, **numbers}
@@ -111,8 +116,8 @@ def deal(
     if (split or usual.split) == "own":
         if not 0 < train_share < 1:
             raise TaskError(
-                f"train_share is {train_share}, of samples that are tested on too",
-                "with split=own give a number between 0 and 1, for example 0.2",
+                f"train_share is {train_share}, which leaves no samples for training or none for testing",
+                "with split=own, give a number between 0 and 1, for example 0.2",
             )
         return Dealt(train, train, own_rows(train.y, parts, 1 - train_share, seed))
     test = read("test")
@@ -122,7 +127,7 @@ def deal(
 def deal_shifted(
     samples: Split | Joined, classes: int, partition: str, clients: int | None, options: Mapping[str, Any], seed: int
 ) -> Dealt:
-    """All samples of a data set, dealt by a shift to 20 clients if not told how many; raises TaskError."""
+    """Divides all samples of a data set by a shift, by default among 20 clients; TaskError for wrong options."""
     shift = SHIFTS[partition]
     clients = SHIFT_CLIENTS if clients is None else clients
     numbers = accepted_options(partition, ("test_share", "decay"), options)
@@ -137,7 +142,10 @@ def deal_shifted(
 def own_rows(
     labels: NDArray[Any], parts: list[Indices], test_share: float, seed: int
 ) -> list[tuple[Indices, Indices]]:
-    """The rows that each client trains and tests on: `test_share` of its part is tested on, in its own label mix."""
+    """(Training rows, test rows) of each client, from its rows in `parts`.
+
+    The share `test_share` of a client's samples is for testing, with the same label distribution as its part.
+    """
     rows = []
     for client, part in enumerate(parts):
         train, test = hold_out(labels[part], test_share, stream(seed, "test-part", client))
@@ -149,20 +157,20 @@ def _official(
     labels: NDArray[Any], test_labels: NDArray[Any], parts: list[Indices], train_share: float, seed: int
 ) -> list[tuple[Indices, Indices]]:
     if not 0 < train_share <= 1:
-        raise TaskError(f"train_share is {train_share}", "give a number above 0 and up to 1")
+        raise TaskError(f"train_share is {train_share}", "give a number above 0 and at most 1")
     train = [
         stream(seed, "train-share", client).permutation(part)[: max(1, round(train_share * len(part)))]
         for client, part in enumerate(parts)
     ]
-    # Every official test image goes to exactly one client, whose label mix it follows: the sample-weighted mean
-    # over all clients is then the accuracy on the official test file, comparable with published figures.
+    # Every sample of the test file belongs to exactly one client. So the sample-weighted mean over all clients is the
+    # accuracy on the test file, which can be compared with published figures.
     return list(zip(train, _deal_alike(labels, parts, test_labels, stream(seed, "test-part")), strict=True))
 
 
 def _deal_alike(
     labels: NDArray[Any], parts: list[Indices], others: NDArray[Any], rng: np.random.Generator
 ) -> list[Indices]:
-    """Indices into `others`, each to one client, every class in proportion to how many of it the client has."""
+    """Divides the indices of `others` among clients: each class in proportion to the clients' samples of it."""
     classes = int(max(labels.max(), others.max())) + 1
     counts = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
     dealt: list[list[Indices]] = [[] for _ in parts]

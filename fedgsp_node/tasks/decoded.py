@@ -1,6 +1,7 @@
-"""Decoded data files, kept once per machine: all processes map the same pages, however many host clients.
+"""A cache of decoded data files. All processes of a machine map the same pages, so the data are in memory once.
 
-They are in FEDGSP_CACHE, or else in `fedgsp` of the user's cache directory, and may be removed at any time.
+The cache is in the directory FEDGSP_CACHE (an environment variable), or else in `fedgsp` in the user's cache
+directory. It may be removed at any time.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Grows when a decoding gives other arrays for the same files.
+#: Must be increased when a decoder changes so that it returns other arrays for the same files.
 VERSION = 1
-#: Bytes of files that are decoded by every process for itself: they take less than finding them decoded is worth.
+#: Files with fewer bytes in total are not cached: decoding them again is about as fast as reading the cache.
 SMALL = 1 << 20
-#: How long one process waits for another that decodes the same files, before it does so for itself.
+#: How long a process waits for another process that decodes the same files; then it decodes them without the cache.
 WAIT_S = 120.0
 _LOOK_S = 0.05
-#: File of an entry that names its arrays: one whose file is gone is missed.
+#: The file of an entry that lists the names of its arrays, so that a missing array is noticed.
 _NAMES = "names"
 
 
 def decoded(kind: str, sources: Sequence[Path], decode: Callable[[], Arrays]) -> Arrays:
-    """The arrays that `decode` makes of the files `sources`, mapped read-only if they are worth it.
+    """The arrays that `decode` makes from the files `sources`; for large files mapped read-only from the cache.
 
-    Raises what `decode` raises. A file, or a folder of several, has one entry of a kind: that of its present contents.
+    `kind` names the decoder. The cache holds one entry per kind and file, or per kind and folder of several files; it
+    is replaced when a file changes. Raises what `decode` raises. A failing cache is only logged.
     """
     try:
         found = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     except OSError:
-        return decode()  # which tells what is wrong
+        return decode()  # it raises an error that names the file
     if sum(size for _, size, _ in found) < SMALL:
         return decode()
     try:
@@ -60,24 +62,24 @@ def decoded(kind: str, sources: Sequence[Path], decode: Callable[[], Arrays]) ->
             return held
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _turn(own):
-            held = _mapped(entry)  # somebody else's, whose turn it was
+            held = _mapped(entry)  # another process may have written it during the wait
             if not held:
                 _write(entry, decode())
                 held = _mapped(entry)
             if held:
                 return held
-        raise OSError("what was written cannot be read back")
+        raise OSError("the entry cannot be read after writing")
     except (OSError, RuntimeError) as error:
         logger.warning(
-            "decoded data cannot be kept for other processes (%s): every process has a copy of its own in memory;"
-            " FEDGSP_CACHE names another directory",
+            "decoded data cannot be cached (%s), so every process keeps a copy in its memory;"
+            " set FEDGSP_CACHE to another directory",
             error,
         )
     return decode()
 
 
 def decoded_split(kind: str, sources: Sequence[Path], decode: Callable[[], Split]) -> Split:
-    """As `decoded`, for one part of a data set."""
+    """Like `decoded`, for the inputs and labels of one part of a data set."""
 
     def arrays() -> Arrays:
         part = decode()
@@ -87,7 +89,7 @@ def decoded_split(kind: str, sources: Sequence[Path], decode: Callable[[], Split
 
 
 def rows_of(array: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """A copy of some rows; where the array is mapped, this process does not hold on to its pages."""
+    """A copy of some rows of an array. If the array is a mapped file, its pages are released from this process."""
     found = array[rows]
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -108,10 +110,10 @@ def _name(*parts: object) -> str:
 
 
 def _mapped(entry: Path) -> Arrays:
-    """The arrays of an entry; none if it is not there, or damaged."""
+    """The arrays of an entry; an empty dict if the entry is missing or damaged."""
     try:
         names = (entry / _NAMES).read_text().split()
-        # The plain view, since every slice of a memmap looks for its file again.
+        # A plain view: every slice of a memmap object would look up its file again, which is slow.
         return {name: np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in names}
     except (OSError, ValueError, EOFError):
         return {}
@@ -119,7 +121,7 @@ def _mapped(entry: Path) -> Arrays:
 
 @contextlib.contextmanager
 def _turn(directory: Path) -> Iterator[None]:
-    """One process at a time; the system ends the turn of one that dies. Raises TimeoutError, an OSError."""
+    """Locks a directory against other processes; the system unlocks it if this process dies. Raises TimeoutError."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         deadline = time.monotonic() + WAIT_S
@@ -129,7 +131,7 @@ def _turn(directory: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process has been decoding for {WAIT_S:.0f} s") from None
+                    raise TimeoutError(f"another process has been decoding these files for {WAIT_S:.0f} s") from None
                 time.sleep(_LOOK_S)
         yield
     finally:
@@ -137,7 +139,7 @@ def _turn(directory: Path) -> Iterator[None]:
 
 
 def _write(entry: Path, arrays: Arrays) -> None:
-    """Puts an entry in place of all that its directory holds; those who map an old one keep it until they end."""
+    """Replaces all entries of the directory by a new one. Processes that have mapped an old entry can still use it."""
     for old in list(entry.parent.iterdir()):
         shutil.rmtree(old, ignore_errors=True)
     aside = Path(tempfile.mkdtemp(dir=entry.parent))
@@ -146,7 +148,7 @@ def _write(entry: Path, arrays: Arrays) -> None:
             with (aside / f"{name}.npy").open("wb") as file:
                 np.save(file, array)
                 file.flush()
-                os.fsync(file.fileno())  # else a crash of the machine may leave an entry of zeros
+                os.fsync(file.fileno())  # otherwise a crash of the machine may leave a file of zeros
         (aside / _NAMES).write_text("\n".join(arrays))
         aside.rename(entry)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Digits of several sources, one domain each: alike within a domain, different between them."""
+"""The task digit_domains: digits from several sources. Each source is a domain with its own style of images."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ _OWN = ("digits", "blended", "rendered")
 _RENDERED_TEST = 2000
 _SIDES = (8, 16, 28, 32)
 _SHAPES = [*((side, side) for side in _SIDES), *((side, side, 3) for side in _SIDES)]
-_FORM = "an .npz of uint8 digits x_train, x_test and of their labels y_train, y_test"
+_FORM = "an .npz file with digits x_train and x_test (uint8) and their labels y_train and y_test"
 
 
 class Source(NamedTuple):
-    """Digits as bytes, shape (n, side, side) or (n, side, side, 3)."""
+    """The samples of one domain: images as uint8 of shape (n, side, side) or (n, side, side, 3), and labels 0 .. 9."""
 
     train: Split
     test: Split
 
 
 class DigitDomains(Task):
-    """Clients of one domain train on samples of their own, and all test on the test part of their domain."""
+    """Several clients per domain. Each client has its own training samples; clients of a domain share its test part.
+
+    docs/tasks.md describes the options. Raises DataError for missing or wrong files, TaskError for wrong options.
+    """
 
     num_classes = 10
     data_is_repeatable = True
-    local_options = ("data",)  # paths, in one text
+    local_options = ("data",)  # a text with several paths, which differ between machines
 
     def __init__(
         self,
@@ -60,9 +63,11 @@ class DigitDomains(Task):
             if number < 1:
                 raise TaskError(f"{name} is {number}", "give a whole number above 0")
         if test_samples is not None and test_samples < 1:
-            raise TaskError(f"test_samples is {test_samples}", "give a whole number above 0, or none for all")
+            raise TaskError(
+                f"test_samples is {test_samples}", "give a whole number above 0, or none for all test samples"
+            )
         if not 0 < width <= 1:
-            raise TaskError(f"width is {width}", "give a number above 0 and up to 1")
+            raise TaskError(f"width is {width}", "give a number above 0 and at most 1")
         self._clients_per_domain = clients_per_domain
         self._samples = samples
         self._test_samples = test_samples
@@ -75,16 +80,16 @@ class DigitDomains(Task):
 
     @property
     def num_clients(self) -> int:
-        """`clients_per_domain` for each domain; the first ones are of the first domain."""
+        """`clients_per_domain` times the number of domains. Clients are numbered domain by domain."""
         return self._clients_per_domain * len(self._domains)
 
     def model(self) -> nn.Module:
-        """HCCT's CNN, 14,219,210 parameters and 5,637 buffer entries at full width."""
+        """HCCT's CNN; with width 1 it has 14,219,210 parameters and 5,637 buffer entries."""
 
         return nn.Sequential(ChannelsLast(), *layers(self._width))
 
     def data(self, client: int) -> ClientData:
-        """Images as float32 of shape (n, 3, 28, 28) in -1..1, labels as int64."""
+        """Images as float32 of shape (n, 3, 28, 28) from -1 to 1; labels as int64 of shape (n,)."""
         domain, number = divmod(client, self._clients_per_domain)
         train, test = self._domains[domain]
         own = slice(number * self._samples, (number + 1) * self._samples)
@@ -95,16 +100,16 @@ class DigitDomains(Task):
         names = known if domains is None else [name.strip() for name in domains.split(",")]
         for name in names:
             if name not in known:
-                raise TaskError(f"there is no domain {name!r}", f"take some of {', '.join(known)}")
+                raise TaskError(f"there is no domain {name!r}", f"choose from {', '.join(known)}")
         if len(set(names)) < len(names):
-            raise TaskError(f"a domain is named twice in {domains!r}", "name each once")
+            raise TaskError(f"a domain is named twice in {domains!r}", "name each domain once")
         bases = [*self._files, "digits"]
         if self._blend not in bases:
-            raise TaskError(f"{self._blend!r} cannot be blended", f"set blend to one of {', '.join(bases)}")
+            raise TaskError(f"the domain {self._blend!r} cannot be blended", f"set blend to one of {', '.join(bases)}")
         return names
 
     def _domain(self, name: str) -> Source:
-        """The samples that the clients of one domain train and test on, 28 x 28; drawn by its own streams."""
+        """The 28 x 28 samples for all clients of a domain, drawn with random streams that no other domain uses."""
         train_count = self._clients_per_domain * self._samples
         rngs = [stream(self._seed, f"domain-{name}", number) for number in ((0, 2) if self._validation else (0, 1))]
         if name == "rendered":
@@ -119,7 +124,7 @@ class DigitDomains(Task):
                 f"set samples to 1 .. {len(source.train) // self._clients_per_domain} or leave the domain out",
             )
         if self._validation:
-            # The same for all domains of a base: what one is validated on, no other may train on.
+            # Domains of one base hold out the same samples, so no domain trains on another's validation samples.
             source = _held_out(source, train_count, stream(self._seed, f"held-out-{base}"))
         test_count = min(len(source.test), self._test_samples or len(source.test))
         drawn = []
@@ -131,7 +136,7 @@ class DigitDomains(Task):
 
 
 def layers(width: float) -> list[nn.Module]:
-    """Those of the CNN at this share of the full width."""
+    """The layers of HCCT's CNN, with the share `width` (0 to 1) of its channels and hidden units."""
 
     def wide(units: int) -> int:
         return max(1, round(width * units))
@@ -156,25 +161,25 @@ def layers(width: float) -> list[nn.Module]:
 
 
 def _held_out(source: Source, count: int, rng: np.random.Generator) -> Source:
-    """A source whose test part are samples of its training part; at least `count` stay."""
+    """A source whose test part is taken from its training part. At least `count` training samples remain."""
     order = rng.permutation(len(source.train))
     held = min(len(source.test), len(order) - count)
     if held < 1:
-        raise TaskError("all training samples of a domain are dealt, none is left to validate on", "lower samples")
+        raise TaskError("no training samples of a domain are left for validation", "lower the option samples")
     train, test = (Split(source.train.x[rows], source.train.y[rows]) for rows in (order[held:], order[:held]))
     return Source(train, test)
 
 
 def _files(data: str | None) -> dict[str, Path]:
-    """Domain -> file, for every .npz named or in a folder named, in the order of `data` and of the names."""
+    """Domain -> file, for every .npz file in `data` and in its folders: in the order of `data`, folders by name."""
     files: dict[str, Path] = {}
     for entry in data.split(",") if data is not None else ():
         path = Path(entry.strip()).expanduser()
         if not path.exists():
-            raise DataError(f"{path} does not exist", "give folders or .npz files of digits, separated by commas")
+            raise DataError(f"{path} does not exist", "give folders or .npz files with digits, separated by commas")
         found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
         if not found:
-            raise DataError(f"{path} holds no .npz file", f"give a folder of digits, each file {_FORM}")
+            raise DataError(f"{path} holds no .npz file", f"give a folder in which each file is {_FORM}")
         for file in found:
             if file.stem in files or file.stem in _OWN:
                 raise DataError(f"{file} is a second domain called {file.stem!r}", "rename the file")
@@ -196,7 +201,7 @@ def _read(path: Path) -> Source:
 
 
 def _digits() -> Source:
-    """scikit-learn's digits; they have no test part of their own, so every seed holds out the same fifth."""
+    """scikit-learn's digits. They have no test part, so a fifth is held out, the same for every seed."""
     images, labels = digits()
     x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
     return Source(*(Split(x[rows], labels[rows]) for rows in hold_out(labels, 0.2, stream(0, "digits-test-part"))))
@@ -208,7 +213,7 @@ def _from_fonts(count: int, rng: np.random.Generator) -> Split:
 
 
 def _resized(x: NDArray[Any]) -> NDArray[Any]:
-    """Bytes of shape (n, side, side[, 3]) with sides of 28."""
+    """Resizes uint8 images of shape (n, side, side[, 3]) to shape (n, 28, 28[, 3])."""
     if x.shape[1] == SIDE:
         return x
     planes = torch.from_numpy(x.reshape(*x.shape[:3], -1)).permute(0, 3, 1, 2).float()
@@ -217,7 +222,7 @@ def _resized(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _planes(x: NDArray[Any]) -> NDArray[Any]:
-    """Bytes of shape (n, 28, 28[, 3]) as float32 of shape (n, 3, 28, 28) in -1..1."""
+    """Converts uint8 images of shape (n, 28, 28[, 3]) to float32 of shape (n, 3, 28, 28), from -1 to 1."""
     scaled = x / np.float32(127.5) - 1
     if x.ndim == 3:
         return np.repeat(scaled[:, None], 3, axis=1)

@@ -1,6 +1,6 @@
-"""Digits made without downloading any: blended on photographs, and rendered from fonts.
+"""Images of digits that need no download: digits blended with photographs, and digits rendered from fonts.
 
-The photographs ship with scikit-learn, the fonts with matplotlib; both need pillow.
+scikit-learn contains the photographs, matplotlib contains the fonts. Both need the package pillow.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ _FACES = (
     "cmtt10",
     "cmti10",
 )
-_REMEDY = "pip install 'fedgsp[plots]', or leave it out of domains"
+_REMEDY = "run pip install 'fedgsp[plots]', or leave this domain out of the option domains"
 
 
 def blended(digits: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """|patch - digit| on random patches of photographs, as MNIST-M is made: (n, 28, 28[, 3]) to (n, 28, 28, 3)."""
-    from sklearn.datasets import load_sample_images  # half as large as torch, and only for these
+    """|patch - digit| with random patches of photographs, the method of MNIST-M (Ganin and others, 2016).
+
+    `digits` has shape (n, 28, 28) or (n, 28, 28, 3), the result (n, 28, 28, 3). TaskError if pillow is missing.
+    """
+    from sklearn.datasets import load_sample_images  # imported here, because it takes half as much memory as torch
 
     try:
         photographs = load_sample_images().images
@@ -57,11 +60,14 @@ def blended(digits: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.u
 
 
 def rendered(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """One digit each in a random face, size, angle, place, sharpness and pair of colours: (n, 28, 28, 3)."""
+    """One image per label of shape (n,): random font, size, angle, position, sharpness and colours.
+
+    The result has shape (n, 28, 28, 3). TaskError if matplotlib or pillow is missing.
+    """
     count = len(labels)
     ink = _ink(labels, rng)[..., None] / np.float32(255)
     paper = rng.random((count, 1, 1, 3), np.float32)
-    # At least 0.3 away from the paper in every channel: always legible, dark on light as often as light on dark.
+    # Every channel differs by at least 0.3 from the paper, so each digit is legible, dark on light or light on dark.
     colour = (paper + rng.uniform(0.3, 0.7, paper.shape).astype(np.float32)) % 1
     noise = rng.normal(0, 0.04, (count, SIDE, SIDE, 3)).astype(np.float32)
     shown = np.clip(paper + ink * (colour - paper) + noise, 0, 1)
@@ -70,7 +76,7 @@ def rendered(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
 
 
 def _ink(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """How much of each pixel the digit covers, shape (n, 28, 28)."""
+    """How much of each pixel the digit covers, 0 to 255, shape (n, 28, 28)."""
     try:
         import matplotlib as mpl
         from PIL import Image, ImageDraw, ImageFilter, ImageFont

@@ -1,4 +1,4 @@
-"""Handwritten digits that ship with scikit-learn: 1,797 images of 8 x 8, nothing to download."""
+"""The task digits: 1,797 images of 8 x 8 pixels that scikit-learn contains, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from fedgsp_node.tasks.shifts import SHIFTS
 
 
 class Digits(Task):
-    """The digits, dealt to clients with unlike label mixes; each client tests on samples of its own."""
+    """Divides the digits among clients, by default with different label distributions. Clients test on own samples.
+
+    docs/tasks.md describes the options. Raises TaskError for wrong options.
+    """
 
     num_classes = 10
 
@@ -34,7 +37,7 @@ class Digits(Task):
         images, labels = digits()
         samples = Split((images / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels.astype(np.int64))
         if partition in SHIFTS:
-            # The papers' decays would leave small clients with none of so few digits.
+            # With the decays of the papers, small clients would have no samples, because there are few digits.
             options = {**numbers, "test_share": test_share, "decay": 2.0 if decay is None else decay}
             self._dealt = deal_shifted(samples, self.num_classes, partition, clients, options, seed)
         else:
@@ -46,14 +49,14 @@ class Digits(Task):
 
     @property
     def num_clients(self) -> int:
-        """As many as were asked for."""
+        """The option `clients`, or its default."""
         return len(self._dealt)
 
     def model(self) -> nn.Module:
-        """Two convolutions, 10,026 parameters."""
+        """A CNN with two convolutions and 10,026 parameters."""
         return nn.Sequential(
             nn.Conv2d(1, 16, kernel_size=3, padding=1),
-            # Normalised per sample: learns as quickly as with batch statistics, and nothing but parameters travels.
+            # Normalises each sample. It learns as fast as batch norm, and has no buffers that must be sent.
             nn.GroupNorm(1, 16),
             nn.ReLU(),
             nn.Conv2d(16, 32, kernel_size=3, padding=1),
@@ -65,5 +68,5 @@ class Digits(Task):
         )
 
     def data(self, client: int) -> ClientData:
-        """Images as float32 of shape (n, 1, 8, 8) in 0..1, labels as int64."""
+        """Images as float32 of shape (n, 1, 8, 8) from 0 to 1; labels as int64 of shape (n,)."""
         return self._dealt.client(client, lambda images: images)

@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters of 62 classes; a client is a writer."""
+"""The task femnist: handwritten characters of 62 classes (LEAF's FEMNIST). Each client is a writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _VALIDATION_SHARE = 0.1
 
 
 class Femnist(Task):
-    """LEAF's FEMNIST by writer; white paper is 1.0 and ink is dark, as in LEAF, or `ink` is bright, as in MNIST."""
+    """One client per writer. Pixels are as in LEAF (paper 1.0, ink dark), or inverted with `ink=bright`, as in MNIST.
+
+    docs/tasks.md describes the options. Raises DataError for missing or wrong files, TaskError for wrong options.
+    """
 
     num_classes = CLASSES
     data_is_repeatable = True
@@ -55,11 +58,11 @@ class Femnist(Task):
 
     @property
     def num_clients(self) -> int:
-        """One per writer drawn."""
+        """The number of writers drawn."""
         return len(self._writers)
 
     def model(self) -> nn.Module:
-        """LEAF's CNN, 6,603,710 parameters."""
+        """LEAF's CNN, with 6,603,710 parameters."""
         model = nn.Sequential(
             nn.Conv2d(1, 32, kernel_size=5, padding="same"),
             nn.ReLU(),
@@ -75,13 +78,13 @@ class Femnist(Task):
         if self._initialisation == "leaf":
             for layer in model:
                 if isinstance(layer, nn.Conv2d | nn.Linear):
-                    # What TensorFlow's layers do unless told otherwise.
+                    # The default of TensorFlow, which LEAF uses.
                     nn.init.xavier_uniform_(layer.weight)
                     nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         return model
 
     def data(self, client: int) -> ClientData:
-        """Images as float32 of shape (n, 1, 28, 28) in 0..1, labels as int64."""
+        """Images as float32 of shape (n, 1, 28, 28) from 0 to 1; labels as int64 of shape (n,)."""
         writer = int(self._writers[client])
         train = self._split(self._files.train, writer)
         if not self._validation:
@@ -96,9 +99,11 @@ class Femnist(Task):
 
 
 def _usable_writers(data: Path, train: Owned, test: Owned, min_samples: int) -> NDArray[np.int64]:
-    """Numbers of the writers with something to train on and `min_samples` in both parts together, ascending."""
+    """Ascending numbers of writers with a training sample, and with `min_samples` samples in both parts together."""
     if not np.isin(train.writers, test.writers).any():
-        raise DataError(f"no writer of {data} is in both parts", "split by sample, not by user (LEAF: -t sample)")
+        raise DataError(
+            f"no writer of {data} is in both parts", "divide the data by sample, not by user (LEAF: -t sample)"
+        )
     count = int(max(train.writers.max(), test.writers.max())) + 1
     trained, tested = (np.bincount(part.writers, minlength=count) for part in (train, test))
     usable: NDArray[np.int64] = np.flatnonzero((trained > 0) & (trained + tested >= min_samples))

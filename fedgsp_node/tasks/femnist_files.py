@@ -1,4 +1,4 @@
-"""FEMNIST as LEAF writes it (JSON), or packed as .npz: handwritten characters with their writers."""
+"""Reads FEMNIST, handwritten characters with their writers: the JSON files of LEAF, or one .npz file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _KEYS = ("images", "labels", "writers")
 _SHAPE = (28, 28)
 _PIXELS = 784
 _LEAF_FORM = "a JSON file as LEAF writes it (users, num_samples, user_data)"
-_NPZ_FORM = "an .npz of uint8 x_train, x_test and of y_train, writer_train, y_test, writer_test"
+_NPZ_FORM = "an .npz file with x_train and x_test (uint8), y_train, y_test, writer_train and writer_test"
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """One part: images of shape (n, 28, 28), label and writer of each, shape (n,)."""
+    """The samples of one part: images of shape (n, 28, 28), and the label and writer of each image, shape (n,)."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -37,16 +37,18 @@ class Owned:
 
 
 class WriterFiles(NamedTuple):
-    """Samples of numbered writers."""
+    """The training part and the test part. A writer has the same number in both."""
 
     train: Owned
     test: Owned
 
 
 def read_files(data: Path) -> WriterFiles:
-    """A folder is taken for LEAF's, anything else for an .npz; raises DataError."""
+    """Reads LEAF's folder if `data` is a folder, else an .npz file; DataError if data are missing or wrong."""
     if not data.exists():
-        raise DataError(f"{data} does not exist", "give the folder of LEAF's train/ and test/, or an .npz")
+        raise DataError(
+            f"{data} does not exist", "give the folder that holds LEAF's train/ and test/, or an .npz file"
+        )
     if data.is_dir():
         files = [path for part in PARTS for path in _leaf_files(data / part)]
         held = decoded("femnist-leaf", files, lambda: _flat(_read_folder(data)))
@@ -68,24 +70,24 @@ def _owned(path: Path, part: str, held: dict[str, NDArray[Any]]) -> Owned:
     images = held[f"x_{part}"]
     if images.dtype != np.uint8 or images.shape[1:] != _SHAPE:
         raise DataError(
-            f"{path}: x_{part} is of {images.dtype}, shape {images.shape}, not of uint8, shape (n, 28, 28)",
+            f"{path}: x_{part} has dtype {images.dtype} and shape {images.shape}, not uint8 and (n, 28, 28)",
             f"give {_NPZ_FORM}",
         )
     for key in (f"y_{part}", f"writer_{part}"):
         if held[key].dtype.kind not in "iu" or held[key].shape != images.shape[:1]:
             raise DataError(
-                f"{path}: {key} is of {held[key].dtype}, shape {held[key].shape}, for {len(images)} images",
+                f"{path}: {key} has dtype {held[key].dtype} and shape {held[key].shape} for {len(images)} images",
                 f"give {_NPZ_FORM}",
             )
     labels, writers = (held[f"{key}_{part}"].astype(np.int64) for key in ("y", "writer"))
     _check_labels(path, labels)
     if (writers < 0).any():
-        raise DataError(f"{path}: writer_{part} has {writers.min()}", "number the writers from 0")
+        raise DataError(f"{path}: writer_{part} contains the number {writers.min()}", "number the writers from 0")
     return Owned(images, labels, writers)
 
 
 def _read_folder(folder: Path) -> WriterFiles:
-    """`train/*.json` and `test/*.json`; writers are numbered in the order of their names."""
+    """Reads `train/*.json` and `test/*.json`. Writers are numbered in the order of their names."""
     parts = {part: _read_leaf(folder / part) for part in PARTS}
     numbers = {user: number for number, user in enumerate(sorted({*parts["train"], *parts["test"]}))}
     owned = []
@@ -106,21 +108,21 @@ def _leaf_files(folder: Path) -> list[Path]:
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise DataError(
-            f"{folder} holds no .json file", "give the folder that holds LEAF's train/ and test/, or an .npz"
+            f"{folder} holds no .json file", "give the folder that holds LEAF's train/ and test/, or an .npz file"
         )
     return paths
 
 
 def _read_leaf(folder: Path) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """user -> (images, labels) of all files of one part; a user may be spread over several."""
+    """User -> (images, labels), from all files of one part. The samples of a user may be in several files."""
     pieces = defaultdict(list)
     for path in _leaf_files(folder):
         with reading(path, _LEAF_FORM), path.open(encoding="utf-8") as file:
             content = json.load(file)
         held = content.get("user_data") if isinstance(content, dict) else None
         if not isinstance(held, dict):
-            raise DataError(f"{path} has no user_data", f"give {_LEAF_FORM}")
-        # Turned into bytes before the next file is read: as Python floats the pixels take thirty times as much.
+            raise DataError(f"{path} has no object user_data", f"give {_LEAF_FORM}")
+        # Converted to bytes before the next file is read: as Python floats the pixels need thirty times the memory.
         for user, samples in held.items():
             pieces[user].append(_user(path, user, samples))
     return {
@@ -135,17 +137,17 @@ def _user(path: Path, user: str, samples: Any) -> tuple[NDArray[np.uint8], NDArr
         y = np.asarray(samples["y"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path}: user {user!r} has not a list x of {_PIXELS} numbers per image and a list y ({error!r})",
+            f"{path}: user {user!r} lacks a list x with {_PIXELS} numbers per image, or a list y ({error!r})",
             f"give {_LEAF_FORM}",
         ) from error
     if y.shape != (len(x),) or (len(y) and y.dtype.kind not in "iu"):
         raise DataError(
-            f"{path}: user {user!r} has {len(x)} images but not as many whole labels", f"give {_LEAF_FORM}"
+            f"{path}: user {user!r} has {len(x)} images, but not one whole-number label for each", f"give {_LEAF_FORM}"
         )
     if not ((x >= 0) & (x <= 1)).all():
         raise DataError(f"{path}: user {user!r} has pixels outside 0 .. 1", f"give {_LEAF_FORM}")
     _check_labels(path, y)
-    # Exact: LEAF's pixels are bytes divided by 255.
+    # This is exact, because LEAF's pixels are bytes divided by 255.
     return np.rint(255 * x).astype(np.uint8).reshape(-1, *_SHAPE), y.astype(np.int64)
 
 
@@ -153,5 +155,5 @@ def _check_labels(path: Path, labels: NDArray[Any]) -> None:
     wrong = labels[(labels < 0) | (labels >= CLASSES)]
     if len(wrong):
         raise DataError(
-            f"{path} has the label {wrong[0]}, outside 0 .. {CLASSES - 1}", "give FEMNIST as LEAF labels it"
+            f"{path} has the label {wrong[0]}, outside 0 .. {CLASSES - 1}", "give FEMNIST with the labels of LEAF"
         )

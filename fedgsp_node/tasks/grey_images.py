@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 28 x 28 grey images of 10 classes, dealt to clients."""
+"""The tasks mnist and fashion_mnist: 28 x 28 grey images of 10 classes, divided among clients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SIDE = 28
-_FORM = "a folder with the four .gz files as published, or an .npz of uint8 x_train, y_train, x_test, y_test"
-#: Mean and deviation by the option `normalise`: HCCT's, and those of Fashion-MNIST's training images (FedCollab).
+_FORM = (
+    "a folder with the four .gz files as published,"
+    " or an .npz file with x_train (uint8), y_train, x_test (uint8) and y_test"
+)
+#: Value of the option `normalise` -> mean and deviation: none, HCCT's, Fashion-MNIST's training images (FedCollab).
 _SCALES: dict[bool | str, tuple[np.float32, np.float32]] = {
     False: (np.float32(0), np.float32(1)),
     True: (np.float32(0.5), np.float32(0.5)),
@@ -30,7 +33,10 @@ _SCALES: dict[bool | str, tuple[np.float32, np.float32]] = {
 
 
 class GreyImages(Task):
-    """The training file dealt to clients; they test on the test file, or on samples of their own."""
+    """Divides the training file among clients. They test on the test file, or on a part of their own samples.
+
+    docs/tasks.md describes the options. Raises DataError for missing or wrong files, TaskError for wrong options.
+    """
 
     num_classes = 10
     data_is_repeatable = True
@@ -68,7 +74,7 @@ class GreyImages(Task):
 
     @property
     def num_clients(self) -> int:
-        """As many as were asked for."""
+        """The option `clients`, or its default."""
         return len(self._dealt)
 
     def model(self) -> nn.Module:
@@ -84,11 +90,11 @@ class GreyImages(Task):
                 nn.ReLU(),
                 nn.Linear(200, 10),
             ]
-        # HCCT's release feeds probabilities to the cross-entropy, which takes the softmax of them once more.
+        # HCCT's release gives probabilities to the cross-entropy loss, which applies the softmax a second time.
         return nn.Sequential(*layers, nn.Softmax(dim=1)) if self._double_softmax else nn.Sequential(*layers)
 
     def data(self, client: int) -> ClientData:
-        """Images as float32 of shape (n, 1, 28, 28), in 0..1 unless normalised; labels as int64."""
+        """Images as float32 of shape (n, 1, 28, 28), from 0 to 1 unless normalised; labels as int64 of shape (n,)."""
         return self._dealt.client(client, self._scaled)
 
     def _scaled(self, images: NDArray[Any]) -> NDArray[np.float32]:

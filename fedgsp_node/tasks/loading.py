@@ -1,4 +1,4 @@
-"""From a task's name and its options, as text, to the task."""
+"""Loads a task by its name, with options given as text."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def load_task(name: str, options: Mapping[str, str]) -> Task:
-    """The task called `name`: a built-in one, or `package.module:factory` searched from the current directory too.
+    """The task called `name`: a built-in task, or `package.module:factory` in the import path or current directory.
 
-    Raises TaskError where the task cannot be found, built or used; a UserError of the task itself passes through.
+    Raises TaskError if the task cannot be found, built or used, and every UserError that the task raises.
     """
     try:
         return _load(name, options)
@@ -49,32 +49,32 @@ def _load(name: str, options: Mapping[str, str]) -> Task:
         found = getattr(task, attribute)
         if not isinstance(found, tuple | list) or not all(isinstance(text, str) for text in found):
             remedy = f"write {attribute} = ({found!r},)" if isinstance(found, str) else f"write {attribute} = ('...',)"
-            raise TaskError(f"task {name!r}: {attribute} is {found!r}, not a tuple of texts", remedy)
+            raise TaskError(f"task {name!r}: {attribute} is {found!r}, not a tuple of strings", remedy)
     return task
 
 
 def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[str, str]:
-    """The options of a loaded task that all nodes of a run must have alike, defaults included."""
+    """The options of a loaded task that must be equal on all nodes of a run, with defaults."""
     _, factory = _factory(name)
     return shared_options(name, factory, options, task.local_options)
 
 
 def source_digest(task: Task) -> bytes:
-    """SHA-256 of the source file of a task's class, by which other versions of it are told; empty if there is none."""
+    """SHA-256 of the file that defines a task's class, to notice different versions; empty without a source file."""
     module = sys.modules.get(type(task).__module__)
     path = str(getattr(module, "__file__", None) or "")
-    if not path.endswith(".py"):  # what is compiled differs between machines
+    if not path.endswith(".py"):  # compiled code differs between machines
         return b""
     try:
         return hashlib.sha256(Path(path).read_bytes()).digest()
-    except OSError:  # in an archive, say
+    except OSError:  # for example because it is in an archive
         return b""
 
 
 def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
     if ":" not in name and name not in TASKS:
         remedy = suggestion(name, sorted(TASKS), "the tasks are")
-        raise TaskError(f"there is no task {name!r}", f"{remedy}; your own is package.module:factory")
+        raise TaskError(f"there is no task {name!r}", f"{remedy}; write your own task as package.module:factory")
     if ":" in name:
         _make_current_directory_importable()
     module_name, _, attribute = (name if ":" in name else TASKS[name].code).partition(":")
@@ -92,7 +92,7 @@ def _import(name: str, module_name: str) -> ModuleType:
     if module_name.endswith(".py") or not all(part.isidentifier() for part in module_name.split(".")):
         raise TaskError(
             f"task {name!r}: {module_name!r} is not the name of a module",
-            "write package.module:factory, with dots and without .py",
+            "write package.module:factory, with dots instead of slashes and without .py",
         )
     try:
         return importlib.import_module(module_name)
@@ -104,13 +104,13 @@ def _import(name: str, module_name: str) -> ModuleType:
             raise TaskError(
                 f"task {name!r}: {module_name} needs the module {missing!r}, which is not installed"
                 f" ({_location(error, None)})",
-                f"install it for {sys.executable}",
+                f"install this module for {sys.executable}",
             ) from error
         raise TaskError(
             f"task {name!r}: there is no module {missing!r}",
-            f"check the spelling, or start in the directory that holds it (now in {Path.cwd()})",
+            f"check the spelling, or start this program in the folder of the module (now: {Path.cwd()})",
         ) from error
-    # Scripts turned into modules may call sys.exit.
+    # A module that was written as a script may call sys.exit.
     except (Exception, SystemExit) as error:
         raise _raised(f"task {name!r}: {module_name} cannot be imported", error, None) from error
 
@@ -148,11 +148,11 @@ def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:
 
 def _raised(what: str, error: BaseException, module: ModuleType | None) -> TaskError:
     described = f"{what}: {type(error).__name__}: {error} ({_location(error, module)})"
-    return TaskError(described, "mend that line, or the options it was given")
+    return TaskError(described, "fix that line, or change the task options")
 
 
 def _location(error: BaseException, module: ModuleType | None) -> str:
-    """file:line of the innermost frame in `module`, or in any file that is neither ours nor the import system's."""
+    """file:line of the innermost frame in `module`, else in any file except this one and the import system's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [

@@ -1,4 +1,4 @@
-"""Options given as text, turned into what a factory's parameters are annotated with."""
+"""Converts options given as text to the types with which a factory's parameters are annotated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLAIN_NAMES = {
 
 
 def parse_options(name: str, factory: Callable[..., object], options: Mapping[str, str]) -> dict[str, Any]:
-    """Keyword arguments for `factory`; raises TaskError for an option it does not take or lacks and a bad value."""
+    """Keyword arguments for `factory`; TaskError for an unknown or missing option, or a value of the wrong type."""
     parameters = inspect.signature(factory).parameters
     accepted = {key: value for key, value in parameters.items() if value.kind in _BY_KEYWORD}
     rest = next((value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD), None)
@@ -51,7 +51,10 @@ def parse_options(name: str, factory: Callable[..., object], options: Mapping[st
 def shared_options(
     name: str, factory: Callable[..., object], options: Mapping[str, str], local: Collection[str]
 ) -> dict[str, str]:
-    """What all nodes of a run must have alike, as text, defaults included: all but paths and those in `local`."""
+    """The options that must be equal on all nodes of a run, as text, with defaults.
+
+    Paths and the options in `local` may differ between nodes, and are left out. Raises what `parse_options` raises.
+    """
     parameters = inspect.signature(factory).parameters
     defaults = {key: value.default for key, value in parameters.items() if value.kind in _BY_KEYWORD}
     values = defaults | parse_options(name, factory, options)
@@ -65,7 +68,7 @@ def shared_options(
 
 
 def _is_path(parameter: inspect.Parameter | None) -> bool:
-    """By its annotation as written: a path that is not given is None, or a text."""
+    """Decides by the annotation, because the value of a path may be None or a string."""
     return parameter is not None and "Path" in str(parameter.annotation)
 
 
@@ -82,18 +85,18 @@ def _parse(name: str, factory: Callable[..., object], parameter: inspect.Paramet
     except TypeError:
         raise TaskError(
             f"task {name!r}: option {key!r} has the type {annotation!r}, which cannot be given as text",
-            "annotate it as int, float, bool, str, pathlib.Path, Literal or one of them | None",
+            "annotate the parameter as int, float, bool, str, pathlib.Path or Literal, optionally with | None",
         ) from None
 
 
 def _annotation(name: str, factory: Callable[..., object], parameter: inspect.Parameter) -> Any:
-    """The resolved type of one parameter; each by itself, so that an unresolvable neighbour does no harm."""
+    """The resolved type of one parameter. Other parameters are not resolved, because they may have unknown types."""
     if parameter.annotation is parameter.empty:
         return type(parameter.default) if type(parameter.default) in _PARSERS else str
     target: Any = factory.func if isinstance(factory, functools.partial) else factory
     function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
     holder = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
-    # A module may import these for its type checker only.
+    # A module may import these names for its type checker only.
     known = {"pathlib": pathlib, "typing": typing, "Any": typing.Any, "Literal": typing.Literal, "Path": pathlib.Path}
     try:
         return typing.get_type_hints(holder, globalns=known | getattr(function, "__globals__", {}))["it"]
@@ -105,7 +108,7 @@ def _annotation(name: str, factory: Callable[..., object], parameter: inspect.Pa
 
 
 def _value(annotation: Any, text: str) -> Any:
-    """Raises ValueError where the text does not fit, TypeError where no text could."""
+    """Converts a text; ValueError if the text is wrong, TypeError if no text can have this type."""
     if annotation in _PARSERS:
         return _PARSERS[annotation](text)
     arguments = typing.get_args(annotation)

@@ -1,7 +1,8 @@
-"""How the samples of a data set are dealt to clients: pure index functions, all disjoint.
+"""Partitions: functions that divide the samples of a data set among clients.
 
-Each takes the labels, shape (n,), the number of clients and a generator, and returns one index array per client;
-the same generator state gives the same partition. TaskError where the numbers cannot work.
+Each function takes the labels, shape (n,), the number of clients and a random generator, and returns one array of
+sample indices per client. No sample goes to two clients. The same state of the generator gives the same partition.
+Every function raises TaskError if the options do not fit the number of samples or clients.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def iid(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
-    """All samples at random; sizes differ by one at most."""
+    """Divides all samples at random. The numbers of samples per client differ by at most one."""
     _check_clients(clients, len(labels))
     return np.array_split(rng.permutation(len(labels)), clients)
 
@@ -32,7 +33,10 @@ def iid(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[In
 def shards(
     labels: NDArray[Any], clients: int, rng: np.random.Generator, *, shards_per_client: int = 2
 ) -> list[Indices]:
-    """Samples sorted by label and cut into equal shards (to one sample), as many to each client (McMahan et al.)."""
+    """Sorts samples by label, cuts them into equal shards, and gives each client `shards_per_client` random shards.
+
+    Source: McMahan and others, 2017. Sizes of shards differ by at most one sample.
+    """
     _check_clients(clients, len(labels))
     if not 1 <= shards_per_client <= len(labels) // clients:
         raise TaskError(
@@ -47,7 +51,10 @@ def shards(
 def dirichlet(
     labels: NDArray[Any], clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_size: int = 10
 ) -> list[Indices]:
-    """Each class by shares drawn from Dirichlet(alpha); the largest clients then give to those below `min_size`."""
+    """Divides each class by shares drawn from Dirichlet(alpha) (Yurochkin and others, 2019).
+
+    Then the largest clients give samples to clients with fewer than `min_size`.
+    """
     _check_clients(clients, len(labels))
     if not (math.isfinite(alpha) and alpha > 0):
         raise TaskError(f"alpha of a Dirichlet partition is {alpha}", "give a positive number, for example 0.5")
@@ -62,7 +69,7 @@ def dirichlet(
         cuts = np.rint(np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(rows)).astype(np.int64)
         for part, piece in zip(parts, np.split(rows, cuts), strict=True):
             part.append(piece)
-    # Shuffled, so that what a large client gives away is of its own label mix.
+    # Shuffled, so that the samples that a large client gives away have its label distribution.
     own = [rng.permutation(np.concatenate(part)) for part in parts]
     for client in range(clients):
         while (lacking := min_size - len(own[client])) > 0:
@@ -74,7 +81,7 @@ def dirichlet(
 
 
 def half_normal(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
-    """IID with sizes proportional to |N(0, 1)|, rounded down, at least one sample (HCCT, FMNIST)."""
+    """Random samples for each client; their number is proportional to |N(0, 1)|, at least 1 (HCCT, Fashion-MNIST)."""
     _check_clients(clients, len(labels))
     sizes = _half_normal_sizes(len(labels), clients, rng)
     return np.split(rng.permutation(len(labels)), np.cumsum(sizes))[:-1]
@@ -83,7 +90,7 @@ def half_normal(labels: NDArray[Any], clients: int, rng: np.random.Generator) ->
 def half_normal_shards(
     labels: NDArray[Any], clients: int, rng: np.random.Generator, *, shards: int = 100
 ) -> list[Indices]:
-    """Single-label shards, their number proportional to |N(0, 1)|, rounded down, at least one (HCCT, CIFAR-10)."""
+    """Shards of samples sorted by label; a client's number of shards is proportional to |N(0, 1)| (HCCT, CIFAR-10)."""
     _check_clients(clients, len(labels))
     if not clients <= shards <= len(labels):
         raise TaskError(
@@ -96,9 +103,12 @@ def half_normal_shards(
 
 
 def three_clients(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
-    """Clients 0, 1 get 20 % and 80 % of each class of the first half, client 2 all of the others (HCCT, Table 2)."""
+    """Clients 0 and 1 get 20 % and 80 % of the samples of each class in the first half of the classes.
+
+    Client 2 gets all samples of the other classes (HCCT, Table 2).
+    """
     if clients != 3:
-        raise TaskError(f"the partition three_clients cannot deal to {clients} clients", "set clients to 3")
+        raise TaskError(f"the partition three_clients cannot have {clients} clients", "set clients to 3")
     classes = np.unique(labels)
     small: list[Indices] = []
     large: list[Indices] = []
@@ -110,7 +120,8 @@ def three_clients(labels: NDArray[Any], clients: int, rng: np.random.Generator) 
     others = rng.permutation(np.flatnonzero(np.isin(labels, classes[len(classes) // 2 :])))
     if not sum(map(len, small)):
         raise TaskError(
-            f"{len(labels)} samples of {len(classes)} classes are too few for three_clients", "take more samples"
+            f"{len(labels)} samples of {len(classes)} classes are too few for three_clients",
+            "use a data set with more samples",
         )
     return [np.concatenate(small), np.concatenate(large), others]
 
@@ -128,12 +139,14 @@ PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
 def partition_indices(
     name: str, labels: NDArray[Any], clients: int, rng: np.random.Generator, options: Mapping[str, float | None]
 ) -> list[Indices]:
-    """The partition called `name`; options that are None keep the partition's own default.
+    """Applies the partition called `name`. Options that are None have the default of the partition.
 
-    Raises TaskError for an unknown name, for an option the partition does not take, and for numbers that cannot work.
+    Raises TaskError for an unknown name, for an option that the partition does not have, and for impossible values.
     """
     if name not in PARTITIONS:
-        raise TaskError(f"there is no partition {name!r}", f"take one of {', '.join(sorted({*PARTITIONS, *SHIFTS}))}")
+        raise TaskError(
+            f"there is no partition {name!r}", f"choose one of {', '.join(sorted({*PARTITIONS, *SHIFTS}))}"
+        )
     accepted = [
         key
         for key, parameter in inspect.signature(PARTITIONS[name]).parameters.items()
@@ -144,21 +157,22 @@ def partition_indices(
 
 
 def accepted_options(name: str, accepted: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a partition's options that are not None; raises TaskError for one that it does not take."""
+    """The options that are not None; TaskError if the partition `name` does not accept one of them."""
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in accepted:
             raise TaskError(
-                f"partition {name!r} has no {key}", f"it takes {', '.join(accepted) or 'no numbers'}; leave {key} out"
+                f"partition {name!r} has no option {key}",
+                f"it has {', '.join(accepted) or 'no options'}; leave {key} out",
             )
     return given
 
 
 def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Indices of one client's samples to keep and to hold out (`share` of them), each sorted.
+    """Sorted indices of one client's samples to keep, and of those to hold out: the share `share`, 0 to 1.
 
-    Every sample is equally likely to be held out, and the label mix is kept as far as whole samples allow. At least
-    one sample is kept, and one is held out if there are two or more.
+    Every sample has the same probability of being held out. Both parts have nearly the same label distribution. At
+    least one sample is kept, and one is held out if there are two or more. Raises TaskError for an impossible share.
     """
     if not 0 < share < 1:
         raise TaskError(f"a share of {share} cannot be held out", "give a number between 0 and 1, for example 0.2")
@@ -166,8 +180,8 @@ def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tu
     wanted = min(max(1, round(share * count)), count - 1)
     if wanted < 1:
         return np.arange(count), np.arange(0)
-    # Systematic sampling: every so many of the samples lined up by label. Drawing within each label instead would
-    # never hold out a label's only sample, and so test on easier samples than it trains on.
+    # Systematic sampling: samples at equal distances in a list sorted by label. Drawing within each label instead
+    # would never hold out the only sample of a label, so the test part would be easier than the training part.
     line = np.lexsort((rng.permutation(count), labels))
     held = np.sort(line[np.floor((rng.random() + np.arange(wanted)) * (count / wanted)).astype(np.int64)])
     return np.setdiff1d(np.arange(count), held), held
@@ -175,7 +189,9 @@ def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tu
 
 def _check_clients(clients: int, samples: int) -> None:
     if not 1 <= clients <= samples:
-        raise TaskError(f"{samples} samples cannot be dealt to {clients} clients", f"set clients to 1 .. {samples}")
+        raise TaskError(
+            f"{samples} samples cannot be divided among {clients} clients", f"set clients to 1 .. {samples}"
+        )
 
 
 def _by_label(labels: NDArray[Any], rng: np.random.Generator) -> Indices:
@@ -186,7 +202,7 @@ def _by_label(labels: NDArray[Any], rng: np.random.Generator) -> Indices:
 def _half_normal_sizes(total: int, clients: int, rng: np.random.Generator) -> Indices:
     draws = np.abs(rng.standard_normal(clients))
     sizes: Indices = np.maximum(1, np.floor(total * draws / draws.sum()).astype(np.int64))
-    # The ones added to small clients may exceed what rounding down left over.
+    # Raising small sizes to 1 may add more samples than rounding down removed.
     while sizes.sum() > total:
         sizes[sizes.argmax()] -= 1
     return sizes

@@ -1,4 +1,4 @@
-"""Data files, read without pickle; whatever is wrong with one is a DataError that names it."""
+"""Reads and checks data files, without pickle. Every error is a DataError that names the file."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ _IDX_UINT8 = 0x08
 
 @contextlib.contextmanager
 def reading(path: Path, form: str) -> Iterator[None]:
-    """Turns what reading `path`, which should be `form`, may raise into a DataError."""
+    """A context that turns errors of reading `path` into a DataError; `form` describes the expected format."""
     try:
         yield
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist", f"give the path of {form}") from error
     except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            f"{path} cannot be read as {form} ({error})", "it is cut short or of another format: get it again"
+            f"{path} cannot be read as {form} ({error})",
+            "the file is incomplete or has another format: download or copy it again",
         ) from error
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """A gzipped IDX file of bytes, for example of shape (n, 28, 28) for `dimensions` = 3."""
+    """The array of a gzipped IDX file of bytes: shape (n, height, width) for `dimensions` = 3. Raises DataError."""
     form = f"a gzipped IDX file of bytes with {dimensions} dimensions"
     with reading(path, form), gzip.open(path) as file:
         content = file.read()
@@ -48,7 +49,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The arrays `keys` of an .npz file."""
+    """The arrays `keys` of an .npz file; DataError if the file or an array is missing or damaged."""
     form = f"an .npz file with {', '.join(keys)}"
     with reading(path, form), zipfile.ZipFile(path) as archive:
         members = archive.namelist()
@@ -63,20 +64,21 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def check_images(path: Path, images: NDArray[Any], shapes: Sequence[tuple[int, ...]], form: str) -> None:
-    """Raises DataError unless `images` are at least one, of bytes, each of one of `shapes`."""
+    """Raises DataError unless there is an image, the dtype is uint8, and each image has one of `shapes`."""
     if images.dtype != np.uint8 or images.shape[1:] not in shapes or len(images) == 0:
         wanted = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in shapes)
         raise DataError(
-            f"{path} holds images of {images.dtype}, shape {images.shape}, not of uint8, shape {wanted}",
+            f"{path} holds images with dtype {images.dtype} and shape {images.shape}, not uint8 and {wanted}",
             f"give {form}",
         )
 
 
 def check_labels(path: Path, labels: NDArray[Any], count: int, classes: int, form: str) -> NDArray[np.int64]:
-    """The labels as int64; raises DataError unless they are `count` whole numbers in 0 .. classes - 1."""
+    """The labels as int64 of shape (count,); DataError unless they are `count` whole numbers in 0 .. classes - 1."""
     if labels.dtype.kind not in "iu" or labels.shape != (count,):
         raise DataError(
-            f"{path} holds labels of {labels.dtype}, shape {labels.shape}, for {count} images", f"give {form}"
+            f"{path} holds labels with dtype {labels.dtype} and shape {labels.shape} for {count} images",
+            f"give {form}",
         )
     wrong = labels[(labels < 0) | (labels >= classes)]
     if len(wrong):
@@ -85,7 +87,7 @@ def check_labels(path: Path, labels: NDArray[Any], count: int, classes: int, for
 
 
 def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """scikit-learn's digits as its `load_digits` gives them: pixels 0 .. 16 of shape (1797, 64), and labels."""
+    """The digits of scikit-learn's `load_digits`: pixels from 0 to 16, shape (1797, 64), and labels, shape (1797,)."""
     found = importlib.util.find_spec("sklearn")
     path = Path(found.origin if found and found.origin else "").parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
@@ -93,7 +95,7 @@ def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
         images, labels = load_digits(return_X_y=True)
         return images, labels
-    # Importing scikit-learn takes a second and 100 MB, reading its file milliseconds.
+    # Reading the file takes milliseconds; importing scikit-learn would take a second and 100 MB.
     with gzip.open(path, "rt") as file:
         table = np.loadtxt(file, delimiter=",")
     return table[:, :-1], table[:, -1].astype(np.int64)

@@ -1,6 +1,7 @@
-"""Four types of clients that differ in labels, in features or in the concept, half of the clients large (FedCollab).
+"""Shifts of FedCollab: four types of clients that differ in labels, in features or in the concept.
 
-Client k of N is of type 4k // N, counted from 0; clients N / 2 and on have a small part of their training samples.
+Section 5.5 of docs/algorithms.md has the formulas. Client k of N (counted from 0) has type 4k // N. The first half of
+the clients is large; the other clients train on a small part of their samples.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     Indices: TypeAlias = NDArray[np.int64]
 
 TYPES = 4
-#: Counter-clockwise, by type. The paper's; the release exchanges the signs of the first two and of the last two.
+#: Rotation by type, counter-clockwise, as in the paper. The authors' release uses the opposite signs.
 DEGREES = (25, -25, 155, -155)
-#: Of each label, the share that all clients of a type hold together; what is missing to 1 stays unused.
+#: Shape (types, labels): the share of a label's samples for all clients of a type together. The rest is unused.
 LABEL_SHARES = np.array(
     [
         [0.25, 0.5, 0.5, 0.5, 0, 0, 0, 0, 0, 0],
@@ -39,18 +40,18 @@ LABEL_SHARES = np.array(
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What types of clients differ in, with the paper's numbers where none are given."""
+    """The difference between types of clients. `test_share` and `decay` are the defaults, from the paper."""
 
     test_share: float
     decay: float
-    #: Number of classes -> share of each label that a type holds, shape (4, classes).
+    #: Number of classes -> the share of each label for each type, shape (4, classes).
     shares: Callable[[int], NDArray[np.float64]]
-    #: Type, its samples as the model takes them, number of classes -> what the type has in their place.
+    #: Type, samples as inputs of the model, number of classes -> the samples as clients of this type have them.
     change: Callable[[int, Split, int], Split]
 
 
 def client_type(client: int, clients: int) -> int:
-    """The type of one client, 0 .. 3."""
+    """The type of one client, from 0 to 3."""
     return client * TYPES // clients
 
 
@@ -64,9 +65,10 @@ def shifted_rows(
     test_share: float | None = None,
     decay: float | None = None,
 ) -> list[tuple[Indices, Indices]]:
-    """Rows that each client trains and tests on, all disjoint; small clients train on exp(-decay) of theirs.
+    """(Training rows, test rows) of each client, as indices into `labels`; no row appears twice.
 
-    Raises TaskError for numbers that cannot work, and where a client would have nothing to train on.
+    Small clients train on the share exp(-decay) of their training samples. Raises TaskError for impossible options,
+    and if a client would have no training samples.
     """
     test_share = shift.test_share if test_share is None else test_share
     decay = shift.decay if decay is None else decay
@@ -79,17 +81,18 @@ def shifted_rows(
         train, _, test = by_shares(labels[part], np.outer(parts, np.ones(classes)), rng)
         if len(train) == 0:
             raise TaskError(
-                f"client {client} has {len(part)} samples, and would train on none of them",
-                "lower decay or test_share, or take fewer clients",
+                f"client {client} has {len(part)} samples, and none of them would be for training",
+                "lower decay or test_share, or set fewer clients",
             )
         rows.append((part[train], part[test]))
     return rows
 
 
 def by_shares(labels: NDArray[Any], shares: NDArray[np.float64], rng: np.random.Generator) -> list[Indices]:
-    """Sorted indices of parts, part p with the share `shares[p, y]` of label y, drawn at random.
+    """Sorted sample indices of each part, drawn at random. Part p gets the share `shares[p, y]` of label y.
 
-    Cuts between parts are rounded, not sizes: int(x + 0.49), as in the release, so that nothing is lost or used twice.
+    `labels` has shape (n,), `shares` has shape (parts, labels). The cuts between parts are rounded by int(x + 0.49),
+    as in the authors' release. Sizes are not rounded, so no sample is lost or used twice.
     """
     parts: list[list[Indices]] = [[] for _ in shares]
     for label, own in enumerate(shares.T):
@@ -101,10 +104,10 @@ def by_shares(labels: NDArray[Any], shares: NDArray[np.float64], rng: np.random.
 
 
 def permutation(kind: int, classes: int) -> NDArray[np.int64]:
-    """What a type calls each label, shape (classes,): types 0, 1 agree on 0.7 of them, so do 2, 3, and others on none.
+    """The new name of each label for clients of type `kind`, shape (classes,).
 
-    The paper's formulas for 20 labels, where 6 change places, with round(0.3 * classes) for the 6. Of an odd number
-    that change places the middle one stays.
+    Types 0 and 1 agree on about 70 % of the labels, as do types 2 and 3; other pairs agree on hardly any. The
+    formulas are those of FedCollab for 20 labels, of which 6 change names; here round(0.3 * classes) replaces the 6.
     """
     labels = np.arange(classes)
     moved = round(0.3 * classes)
@@ -117,14 +120,14 @@ def permutation(kind: int, classes: int) -> NDArray[np.int64]:
 
 
 def rotated(x: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
-    """Images of shape (n, channels, side, side), turned counter-clockwise about their centre, bilinearly.
+    """Images of shape (n, channels, side, side), rotated counter-clockwise about the centre, with bilinear sampling.
 
-    Corners show what padding with the mirrored image, edge pixels repeated, would bring in, and need none of it: a
-    place outside is reflected at the edge. The release pads by side // 2, more than the 0.21 side that corners reach.
+    A place outside the image is reflected at the edge. In the corners this gives the same pixels as the padding by
+    side // 2 mirrored pixels in the authors' release, because a rotation reaches at most 0.21 side over the edge.
     """
     angle = math.radians(degrees)
     cosine, sine = math.cos(angle), math.sin(angle)
-    # From places in the result to places in the image, y downwards.
+    # Maps places in the result to places in the image; y points downwards.
     back = torch.tensor([[cosine, -sine, 0], [sine, cosine, 0]], dtype=torch.float32)
     images = torch.from_numpy(x)
     places = nn.functional.affine_grid(back[None], [1, 1, *images.shape[2:]], align_corners=False)
@@ -138,19 +141,19 @@ def rotated(x: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
 def _check(clients: int, test_share: float, decay: float) -> None:
     if clients < TYPES or clients % TYPES:
         raise TaskError(
-            f"{clients} clients cannot be of {TYPES} types, as many of each",
+            f"{clients} clients cannot be divided equally among {TYPES} types",
             f"set clients to a multiple of {TYPES}, for example 20",
         )
     if not 0 < test_share < 1:
         raise TaskError(f"test_share is {test_share}", "give a number between 0 and 1, for example 0.2")
     if not 0 <= decay < math.inf:
-        raise TaskError(f"decay is {decay}", "give 0, for as many samples everywhere, or a number above it")
+        raise TaskError(f"decay is {decay}", "give 0 for clients of equal size, or a number above 0")
 
 
 def _label_shares(classes: int) -> NDArray[np.float64]:
     if classes != LABEL_SHARES.shape[1]:
         raise TaskError(
-            f"label_shift deals {LABEL_SHARES.shape[1]} classes, not {classes}", "take another partition or task"
+            f"label_shift needs {LABEL_SHARES.shape[1]} classes, not {classes}", "choose another partition or task"
         )
     return LABEL_SHARES
 

@@ -1,4 +1,4 @@
-"""What a local training algorithm is given and gives back."""
+"""The input and the result of a local training algorithm, and the description of an algorithm."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from fedgsp_node.training.control import Control
 
 @dataclass(slots=True)
 class LocalWork:
-    """One client's local work; the module's tensors are views of the weights that it changes in place."""
+    """One client's local work. Training changes the module in place; its tensors are views of a `Weights` buffer."""
 
     module: torch.nn.Module
     task: Task
+    #: Training samples: inputs of shape (n, ...) and labels, by default of shape (n,).
     x: torch.Tensor
     y: torch.Tensor
     settings: TrainingSettings
     #: The options of the training, as its declaration describes them.
     options: Any
-    #: Decides the order of the batches.
+    #: Draws the order of the samples in each epoch.
     rng: np.random.Generator
     control: Control
-    #: The model as it came; not to be changed.
+    #: The model that the client received. It must not be changed.
     received: Weights
-    #: For algorithms that keep one: the personal model of last time, at first a copy of what came; changed in place.
+    #: If the algorithm keeps a personal model: the client's last one, at first a copy of `received`; changed in place.
     personal: Weights | None = None
 
 
 class Result(NamedTuple):
-    """Mean loss over the samples seen, and the normalising sum of the local steps (FedNova)."""
+    """The mean loss over all samples seen, and the normalised number of local steps tau_k (FedNova, section 6)."""
 
     loss: float
     steps: float
@@ -44,11 +45,11 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """How a client trains, and what it is evaluated with."""
+    """How a client trains, and which model is evaluated for it."""
 
-    #: Trains the bound module in place.
+    #: Trains `work.module` in place. StoppedError if the work was cancelled.
     train: Callable[[LocalWork], Result]
-    #: Whether it never looks at the model as it came, which then may be the one that is trained.
+    #: Whether training never reads `received`. Then the received buffer itself may be trained, without a copy.
     in_place: bool = False
-    #: Steps on the model before it is evaluated for this client, in place; None if it is evaluated as it is.
+    #: Trains the model further, in place, before it is evaluated for this client; None if no such step is needed.
     adapt: Callable[[LocalWork], None] | None = None

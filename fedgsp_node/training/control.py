@@ -1,4 +1,4 @@
-"""What a training loop is told and tells while it runs."""
+"""Stops a training loop from outside, and shows its progress."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 
 class StoppedError(Exception):
-    """The loop was asked to stop."""
+    """The training loop was stopped on request."""
 
 
 @dataclass(slots=True)
 class Control:
-    """Shared by the event loop and the training thread; `mark` only grows."""
+    """Shared by the event loop, which may set `stop`, and the training thread, which increases `mark`."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     mark: int = 0
 
     def tick(self) -> None:
-        """Called once a batch; raises StoppedError when the work is no longer wanted."""
+        """Counts a batch; the training thread calls it after each. StoppedError if `stop` is set."""
         self.mark += 1
         if self.stop.is_set():
             raise StoppedError

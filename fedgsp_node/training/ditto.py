@@ -1,4 +1,4 @@
-"""Ditto (Li et al., 2021): the shared model as by SGD, and beside it a personal one that is drawn to it."""
+"""Ditto (T. Li and others, ICML 2021; section 6): SGD on the shared model, and a personal model kept near it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedgsp_node.training.steps import descend
 
 
 def train(work: LocalWork) -> Result:
-    """Local epochs of SGD; then as many of the personal model v on the loss + lambda/2 ||v - received||^2."""
+    """Local epochs of SGD, then as many epochs for the personal model v on the loss + lambda/2 ||v - received||^2."""
     assert work.personal is not None
     result = descend(work)
     with bound(work.module, work.personal):

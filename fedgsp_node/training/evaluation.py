@@ -13,22 +13,25 @@ from fedgsp_node.users_code import numbers, where, whole
 
 logger = logging.getLogger(__name__)
 
-#: Samples that are evaluated together, at the most; fewer of large ones, whose activations would leave the cache.
+#: Limits of an evaluation batch, in samples and bytes. Activations of large batches would not fit into the cache.
 BATCH_SIZE, LEAST_BATCH_SIZE, BATCH_BYTES = 256, 32, 1 << 20
 
 
 def evaluate(
     module: torch.nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor, control: Control
 ) -> tuple[int, float, dict[str, float]]:
-    """Number of samples that are right, the sum of their losses, and the task's further figures."""
+    """The number of correct samples, the sum of the losses over samples, and the task's further metrics by name.
+
+    `x` has shape (n, ...), `y` by default (n,). Raises StoppedError, and what the task and the model raise.
+    """
     module.eval()
     correct, loss_sum, together = 0, 0.0, batch_size(x)
-    # Only a task that computes figures over all outputs makes this keep them.
+    # Outputs are kept only for a task with metrics, which need the outputs of all samples together.
     keeps_outputs = type(task).metrics is not Task.metrics
     kept: list[Any] = []
     with torch.inference_mode():
         for begin in range(0, len(x), together):
-            # Copies: what a model or a loss does to them in place must not reach the data.
+            # Copies, because a model or a loss may change its arguments in place, and the data must stay unchanged.
             inputs, targets = x[begin : begin + together].clone(), y[begin : begin + together].clone()
             outputs = module(inputs)
             correct += whole(task.correct(outputs, targets))
@@ -41,16 +44,16 @@ def evaluate(
 
 
 def _figures(task: Task, kept: list[Any], y: torch.Tensor) -> dict[str, float]:
-    """Further figures; where they fail there are none, for accuracy and loss are there all the same."""
+    """The task's metrics. If they fail, the error is logged and there are none: accuracy and loss remain valid."""
     try:
         return numbers(task.metrics(_joined(kept), y.clone()))
     except Exception as error:
-        logger.warning("the task's metrics() gave no figures: %s", where(error))
+        logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
         return {}
 
 
 def _joined(kept: list[Any]) -> Any:
-    """Outputs of several batches as those of one: tensors, or tuples, lists and dicts of what can be joined."""
+    """Joins the outputs of several batches. An output is a tensor, or a tuple, list or dict of outputs."""
     first = kept[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(kept)
@@ -58,12 +61,12 @@ def _joined(kept: list[Any]) -> Any:
         return {name: _joined([outputs[name] for outputs in kept]) for name in first}
     if isinstance(first, tuple | list):
         parts = [_joined(list(part)) for part in zip(*kept, strict=True)]
-        # named tuples take their parts one by one
+        # a named tuple takes its fields as separate arguments
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
-    raise TypeError(f"the model returned {type(first).__name__}: batches of it cannot be joined for metrics()")
+    raise TypeError(f"the model returned {type(first).__name__}, which cannot be joined over batches for metrics()")
 
 
 def batch_size(x: torch.Tensor) -> int:
-    """How many of the samples x, shape (N, ...), are evaluated together."""
+    """The number of samples in an evaluation batch, for samples `x` of shape (n, ...)."""
     sample_bytes = max(1, x[:1].numel() * x.element_size())
     return max(LEAST_BATCH_SIZE, min(BATCH_SIZE, BATCH_BYTES // sample_bytes))

@@ -1,8 +1,8 @@
-"""Gradients of large dense layers as two thin factors.
+"""Gradients of large dense layers, kept as two thin factors.
 
-A batch of b samples gives a dense layer a gradient of rank b: G'X with G of shape (b, out) and X of shape (b, in).
-Adding that product to the weights in place spares writing and reading a gradient as large as the layer, which at
-small batches takes longer than the arithmetic.
+For a batch of b samples, the gradient of a dense layer is a product of rank b: G'X, with G of shape (b, out) and X of
+shape (b, in). The product is added to the weights in place. So no gradient of the layer's size is written and read,
+which for small batches would take longer than the arithmetic.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-#: Layers below this many weights fit the cache, and keep the plain path: bit for bit what torch.optim.SGD does.
+#: Layers with fewer weights fit into the cache and have plain gradients, with the same bits as torch.optim.SGD.
 LARGE = 1 << 18
 
 
 def large(parameter: torch.Tensor) -> bool:
-    """Whether a parameter takes the path of large ones."""
+    """Whether a parameter has at least `LARGE` elements."""
     return parameter.numel() >= LARGE
 
 
 class Factors:
-    """What large layers leave in place of gradients in the backward passes that begin here, and in no others."""
+    """Collects the factors of large layers during backward passes that `backward` starts, and during no other pass."""
 
     def __init__(self) -> None:
-        #: (weight, G, X), which the caller applies and clears.
+        #: (weight, G, X) of each layer. The caller applies and clears them.
         self.kept: list[tuple[nn.Parameter, torch.Tensor, torch.Tensor]] = []
         self._under_way: int | None = None
 
     def backward(self, loss: torch.Tensor, parameters: Sequence[nn.Parameter]) -> None:
-        """Leaves gradients in `parameters`, or factors here."""
+        """Runs the backward pass of `loss`: stores gradients in `parameters`, or factors of large layers in `kept`."""
 
         def begin(_: torch.Tensor) -> None:
             self._under_way = torch._C._current_graph_task_id()
 
-        # Without a graph there is nothing to hook on: torch says so in its own words.
+        # A loss without a graph cannot have a hook. The backward pass then raises torch's own error.
         hook = loss.register_hook(begin) if loss.requires_grad else contextlib.nullcontext()
         try:
             with hook:
@@ -47,22 +47,22 @@ class Factors:
             self._under_way = None
 
     def wanted(self) -> bool:
-        """Whether the pass that is running is one of ours.
+        """Whether the running backward pass was started by `backward`.
 
-        A model or loss may take gradients of its own, which need them whole: before our pass (saliency, gradient
-        penalty) and also within it (the adjoint of an equation, say). Each pass has an id.
+        A model or a loss may run other backward passes, which need whole gradients: before this pass (saliency,
+        gradient penalty) or within it (adjoint methods). They have other ids.
         """
         return self._under_way is not None and self._under_way == torch._C._current_graph_task_id()
 
 
 class _Linear(torch.autograd.Function):
-    """Dense layer whose backward pass leaves (weight, G, X) in `factors` in place of a gradient, if wanted there."""
+    """A dense layer. Its backward pass stores (weight, G, X) in `factors` instead of a gradient, if `wanted`."""
 
     @staticmethod
     def forward(
         ctx: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None, factors: Factors
     ) -> torch.Tensor:
-        # Through save_for_backward, so that a change in place before the backward pass is refused as torch does.
+        # With save_for_backward, torch raises its usual error if a tensor changes in place before the backward pass.
         ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None)
         ctx.weight, ctx.factors, ctx.has_bias = weight, factors, bias is not None
         return nn.functional.linear(x, weight, bias)
@@ -70,11 +70,11 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, weight), grad = ctx.saved_tensors, grads[0]
-        # All that is returned is differentiable, for backward passes with create_graph.
+        # Everything returned is differentiable, as backward passes with create_graph need.
         flat, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
         grad_x = grad @ weight if weight is not None else None
         grad_bias = flat.sum(0) if ctx.has_bias else None
-        # Whoever hooked on to the weight wants to see the gradient, or to change it.
+        # A hook on the weight reads or changes the whole gradient.
         hooked = ctx.weight._backward_hooks or ctx.weight._post_accumulate_grad_hooks
         if hooked or not ctx.factors.wanted():
             return grad_x, flat.t() @ inputs, grad_bias, None
@@ -84,14 +84,14 @@ class _Linear(torch.autograd.Function):
 
 @contextlib.contextmanager
 def factored_gradients(module: nn.Module) -> Iterator[Factors]:
-    """Within, large `nn.Linear` layers may put their gradients' factors here; the caller applies them."""
+    """Inside the context, large `nn.Linear` layers put factors into the yielded object. The caller applies them."""
     factors = Factors()
     layers = [
         layer
         for layer in module.modules()
         if type(layer) is nn.Linear
-        and "forward" not in vars(layer)  # somebody else's
-        # a weight that is computed from others (weight_norm) needs a gradient to pass on
+        and "forward" not in vars(layer)  # another library has replaced it
+        # a weight computed from other tensors (weight_norm) needs a gradient for them
         and isinstance(layer.weight, nn.Parameter)
         and layer.weight.requires_grad
         and large(layer.weight)
@@ -118,9 +118,9 @@ def _forward(layer: nn.Linear, factors: Factors) -> Any:
 
 
 def _unusual(device: torch.device) -> bool:
-    """Whether something is at work that a function of our own would not work with."""
+    """Whether a torch feature is active with which a custom autograd function does not work."""
     return (
-        torch.is_autocast_enabled(device.type)  # computes in other dtypes
+        torch.is_autocast_enabled(device.type)  # it computes in other dtypes
         or torch._C._are_functorch_transforms_active()  # torch.func
         or forward_ad._current_level >= 0
     )

@@ -1,4 +1,4 @@
-"""FedProx (Li et al., 2020): what is trained is drawn back to the model as it came."""
+"""FedProx (T. Li and others, MLSys 2020; section 6): SGD with a penalty on the distance from the received model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedgsp_node.training.steps import descend
 
 
 def train(work: LocalWork) -> Result:
-    """Local epochs on the loss + mu/2 ||w - received||^2; with mu 0 bit for bit those of SGD."""
+    """Local epochs on the loss + mu/2 ||w - received||^2; with mu = 0 the result has the same bits as SGD."""
     return descend(work, work.options.mu)
 
 

@@ -1,4 +1,4 @@
-"""Fine-tuning: a few steps on the client's own data before its model is used, which nobody else sees."""
+"""Fine-tuning (section 6): a few SGD steps on the client's data before its model is evaluated. They stay local."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedgsp_node.training.steps import batches, descent, normalises
 
 
 def adapt(work: LocalWork) -> None:
-    """So many steps, one a batch; goes through the data again, in another order, where one pass has fewer batches.
+    """Takes the number of SGD steps in the option `steps`, each on one batch, in as many epochs as this needs.
 
-    The only sample of a client is no batch for batch norm: its model is used as it came.
+    A model with batch norm is not changed if the client has only one sample, because batch norm needs two.
     """
     count = work.options.steps
     if len(work.x) == 1 and normalises(work.module):

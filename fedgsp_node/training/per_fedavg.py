@@ -1,4 +1,4 @@
-"""Per-FedAvg, first order (Fallah et al., 2020): trains a model from which one step leads to a good one."""
+"""Per-FedAvg (A. Fallah and others, NeurIPS 2020, first order; section 6): trains a good start for fine-tuning."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from fedgsp_node.training.steps import batches, copy, descent
 
 
 def train(work: LocalWork) -> Result:
-    """Local epochs of u = w - rate grad(w; first half), w = w - rate grad(u; second half).
+    """Local epochs; for each batch u = w - rate grad(w; first half), then w = w - rate grad(u; second half).
 
-    Where every batch is too small the model stays as it came: its loss, and one step, by which FedNova may divide.
+    Batches below SMALLEST_BATCH samples are skipped. If all are skipped, the model does not change; the result is
+    its loss and one step, because FedNova divides by the number of steps.
     """
     rate, count = work.settings.learning_rate, 0
     with descent(work) as steps:
@@ -30,7 +31,7 @@ def train(work: LocalWork) -> Result:
             count += 1
     if count:
         return Result(steps.loss, count)
-    work.module.eval()  # statistics of so few samples would be no good
+    work.module.eval()  # batch statistics of so few samples would be useless
     with torch.inference_mode():
         return Result(float(work.task.loss(work.module(work.x), work.y)), 1)
 

@@ -1,4 +1,4 @@
-"""pFedMe (Dinh et al., 2020): a personal model near the shared one, which is drawn towards it."""
+"""pFedMe (C. T. Dinh and others, NeurIPS 2020; section 6): the shared model moves towards a personal model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from fedgsp_node.training.steps import batches, copy, descent, move
 
 
 def train(work: LocalWork) -> Result:
-    """Per batch, theta by steps from w on the loss + lambda/2 ||theta - w||^2; then w -= rate lambda (w - theta).
+    """Local epochs of algorithm 1 of the paper. For each batch, with w the shared model:
 
-    The last theta is the personal model. The steps are those of w, one a batch.
+    theta starts from w and takes `personal_steps` steps on the loss + lambda/2 ||theta - w||^2, then
+    w = w - rate lambda (w - theta). The last theta is the personal model. Each batch counts as one step.
     """
     assert work.personal is not None
     strength, personal_rate = work.options.pull, work.options.personal_rate
@@ -23,7 +24,7 @@ def train(work: LocalWork) -> Result:
                     steps.step(x, y, personal_rate, shared, strength)
                 move(shared, theta, work.settings.learning_rate * strength)
                 count += 1
-    # Statistics are gathered in the personal model's passes only, and belong to both.
+    # Only passes of the personal model update the buffers (batch norm). Both models get these values.
     state = work.module.state_dict()
     for spec in work.personal.tensors:
         if not spec.trainable:

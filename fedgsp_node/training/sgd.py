@@ -1,4 +1,4 @@
-"""Local SGD, as in FedAvg (McMahan et al., 2017)."""
+"""Local SGD, as in FedAvg (H. B. McMahan and others, AISTATS 2017)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedgsp_node.training.steps import descend
 
 
 def train(work: LocalWork) -> Result:
-    """Local epochs on the loss; the steps are the batches."""
+    """Local epochs on the loss. Each batch is one step."""
     return descend(work)
 
 

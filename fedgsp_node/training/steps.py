@@ -1,4 +1,4 @@
-"""The steps that all local training is made of: no momentum, no weight decay, mean loss over the mini-batch."""
+"""SGD steps for all local training: mean loss over the mini-batch, no momentum, no weight decay (section 0)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _FILTERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Descent:
-    """Takes gradients where the module is, and applies them; ends each step with a tick of the control."""
+    """Takes SGD steps with the module of `work`. After each step it calls `tick`, which may raise StoppedError."""
 
     def __init__(self, work: LocalWork, factors: Factors) -> None:
         self._work = work
         self._names = [name for name, parameter in work.module.named_parameters() if parameter.requires_grad]
         self._factors = factors
         self._loss_sum, self._seen = 0.0, 0
-        #: Those that are trained.
+        #: The trainable parameters.
         self.parameters = [parameter for parameter in work.module.parameters() if parameter.requires_grad]
         self._places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
-        #: Where the parameters belong.
+        #: The memory in which the values of each parameter must be after a step.
         self._homes = [parameter.data for parameter in self.parameters]
-        # Of the step that is under way:
+        # The arguments of the running step, for hooks:
         self._rate = self._pull = 0.0
         self._anchors: Sequence[torch.Tensor] = ()
         self._onto: Sequence[torch.Tensor] = ()
@@ -36,11 +36,11 @@ class Descent:
 
     @property
     def loss(self) -> float:
-        """Mean over the samples seen of the loss where their gradients were taken."""
+        """Mean loss over all samples seen, computed where their gradients were taken."""
         return self._loss_sum / self._seen
 
     def trained(self, weights: Weights) -> list[torch.Tensor]:
-        """Views of what belongs to `parameters` in other weights of this model."""
+        """Views of the tensors in `weights` that correspond to `parameters`."""
         return [torch.from_numpy(weights.arrays[name]) for name in self._names]
 
     def step(
@@ -52,7 +52,10 @@ class Descent:
         strength: float = 0.0,
         onto: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        """One step on the loss + strength/2 ||w - anchors||^2, in place, or of `onto` with the gradient from here."""
+        """One step of size `rate` on the loss + strength/2 ||w - anchors||^2, for one batch `x`, `y`, in place.
+
+        The gradient is taken at `parameters`. It is applied to the tensors `onto` if given, else to `parameters`.
+        """
         self._rate, self._pull, self._anchors = rate, rate * strength, anchors
         self._onto = self.parameters if onto is None else onto
         loss = self._work.task.loss(self._work.module(x), y)
@@ -72,7 +75,7 @@ class Descent:
 
     @contextlib.contextmanager
     def at(self, elsewhere: list[torch.Tensor]) -> Iterator[None]:
-        """Within, the module computes with and changes these tensors in place of its own."""
+        """Inside the context, the module uses and changes the tensors `elsewhere` instead of its own."""
         own = self._homes
         self._move_to(elsewhere)
         try:
@@ -86,7 +89,7 @@ class Descent:
             parameter.data = home
 
     def _bring_home(self) -> None:
-        """A model may give a parameter other memory as it computes (`weight.data = ...`, to keep its norm small)."""
+        """Copies values back if the model gave a parameter other memory (`weight.data = ...`, to limit its norm)."""
         for parameter, home in zip(self.parameters, self._homes, strict=True):
             if parameter.data_ptr() != home.data_ptr():
                 home.copy_(parameter.data)
@@ -94,10 +97,10 @@ class Descent:
 
     @contextlib.contextmanager
     def early(self) -> Iterator[None]:
-        """Within, gradients of large filters are applied, and dropped, while others are still to come.
+        """Inside the context, gradients of large filters are applied and freed during the backward pass.
 
-        Only where nothing but a layer of torch's own uses the parameter: another use, even one without gradient,
-        may still be needed by the backward pass.
+        This saves memory. It is done only for parameters that a single convolution layer of torch uses: the backward
+        pass may still need the old values for any other use.
         """
         alone = _of_one_filter(self._work.module)
 
@@ -124,7 +127,7 @@ class Descent:
     def _apply(self, place: int) -> None:
         parameter, onto = self.parameters[place], self._onto[place]
         if self._pull:
-            onto.lerp_(self._anchors[place], self._pull)  # one pass over memory, and no temporary
+            onto.lerp_(self._anchors[place], self._pull)  # reads memory once, and needs no temporary tensor
         gradient = parameter.grad
         if gradient is not None:
             onto.add_(gradient, alpha=-self._rate)
@@ -132,7 +135,7 @@ class Descent:
 
 
 def _of_one_filter(module: nn.Module) -> set[int]:
-    """Ids of the parameters that belong to one convolution and to nothing else."""
+    """The `id()` of each parameter that belongs to one convolution and to no other layer."""
     owners: dict[int, list[nn.Module]] = {}
     for layer in module.modules():
         for parameter in layer.parameters(recurse=False):
@@ -142,7 +145,7 @@ def _of_one_filter(module: nn.Module) -> set[int]:
 
 @contextlib.contextmanager
 def descent(work: LocalWork) -> Iterator[Descent]:
-    """Steps of one client, in training mode."""
+    """A context for the SGD steps of one client. It sets the module to training mode."""
     work.module.train()
     with factored_gradients(work.module) as factors:
         steps = Descent(work, factors)
@@ -151,7 +154,7 @@ def descent(work: LocalWork) -> Iterator[Descent]:
 
 
 def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The data in an order of its own every epoch, all but what `_left_over` leaves out."""
+    """Batches (x, y) of `epochs` epochs, each in a new random order. A short last batch may be dropped (section 0)."""
     size = work.settings.batch_size
     count = len(work.x) - _left_over(work, size)
     for _ in range(epochs):
@@ -161,7 +164,7 @@ def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.
 
 
 def _left_over(work: LocalWork, size: int) -> int:
-    """Samples of the short last batch, if the task drops it, or if it is one sample that batch norm would refuse."""
+    """Number of samples to drop: the short last batch, if the task drops it, or if batch norm cannot use it."""
     short = len(work.x) % size
     if len(work.x) <= size:
         return 0
@@ -169,31 +172,31 @@ def _left_over(work: LocalWork, size: int) -> int:
 
 
 def normalises(module: nn.Module) -> bool:
-    """Whether some layer takes mean and variance over the samples of a batch."""
+    """Whether the module has batch norm."""
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 
 
 def copy(tensors: Iterable[torch.Tensor], into: Iterable[torch.Tensor]) -> None:
-    """Copies tensors over others."""
+    """Copies the values of `tensors` into the tensors `into`."""
     with torch.no_grad():
         for tensor, other in zip(tensors, into, strict=True):
             other.copy_(tensor)
 
 
 def move(tensors: Iterable[torch.Tensor], anchors: Iterable[torch.Tensor], share: float) -> None:
-    """Moves tensors by this share of the way to their anchors, in place."""
+    """Moves each tensor towards its anchor by `share` (0 to 1) of their distance, in place."""
     with torch.no_grad():
         for tensor, anchor in zip(tensors, anchors, strict=True):
-            tensor.lerp_(anchor, share)  # one pass over memory, and no temporary
+            tensor.lerp_(anchor, share)  # reads memory once, and needs no temporary tensor
 
 
 def descend(work: LocalWork, strength: float = 0.0) -> Result:
-    """Local epochs on the loss + strength/2 ||w - received||^2."""
+    """Local epochs of SGD on the loss + strength/2 ||w - received||^2."""
     rate, norm = work.settings.learning_rate, 0.0
     with descent(work) as steps:
         anchors = steps.trained(work.received) if strength else []
         for x, y in batches(work, work.settings.local_epochs):
             steps.step(x, y, rate, anchors, strength)
-            # FedNova's ||a||_1: the share of every step's gradient that the later steps leave.
+            # FedNova's ||a||_1: the sum over steps of the share of a step's gradient that remains in the result.
             norm = norm * (1 - rate * strength) + 1
     return Result(steps.loss, norm)

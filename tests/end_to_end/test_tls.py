@@ -127,8 +127,8 @@ async def test_a_group_manager_takes_no_strangers(doors: Doors, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("dialled", "dials", "said"),
     [
-        (True, False, "as servers do that want TLS"),
-        (False, True, "the TLS handshake failed: it does not speak TLS"),
+        (True, False, "perhaps it requires TLS or another certificate"),
+        (False, True, "the TLS handshake failed: it does not use TLS"),
     ],
 )
 async def test_a_node_and_a_top_server_of_which_one_has_tls_do_not_meet_and_the_node_says_why(

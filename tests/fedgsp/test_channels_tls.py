@@ -64,10 +64,10 @@ async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_with(tmp_path
     authority = Authority(tmp_path)
     client = unchecked(authority.issue("client"))
     for server, why in (
-        (None, "it does not speak TLS"),
-        (Authority(tmp_path, "foreign").issue(), "its certificate is not of the CA in --tls-ca"),
+        (None, "it does not use TLS"),
+        (Authority(tmp_path, "foreign").issue(), "its certificate was not issued by the CA in --tls-ca"),
         (authority.issue("old", days=-1), "its certificate has expired"),
-        (authority.issue("other", hosts=ELSEWHERE), "its certificate does not cover the host by which it is dialled"),
+        (authority.issue("other", hosts=ELSEWHERE), "its certificate does not cover the host name used for it"),
     ):
         assert f"the TLS handshake failed: {why}" in await failure(unchecked(server) if server else None, client)
 
@@ -84,7 +84,7 @@ async def test_a_client_that_is_not_of_the_ca_is_not_served(tmp_path: Path) -> N
         unchecked(authority.issue("for servers", usage=SERVERS)),
     ):
         told = await failure(server, client)
-        assert "it closed the connection at once, as servers do that want TLS or another certificate" in told
+        assert "it closed the connection at once; perhaps it requires TLS or another certificate" in told
 
 
 async def test_a_client_without_a_certificate_is_not_served(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_bools_are_two_classes() -> None:
     ids=["too large", "negative", "fraction", "huge", "column", "per pixel"],
 )
 def test_what_is_no_class_is_refused_with_the_remedy(y: np.ndarray) -> None:
-    with pytest.raises(TaskError, match=r"are no classes 0 \.\. 2; override class_counts\(\)") as caught:
+    with pytest.raises(TaskError, match=r"are not classes 0 \.\. 2; override class_counts\(\)") as caught:
         histogram(y)
     assert f"y of shape {y.shape} and dtype {y.dtype}" in caught.value.what
 

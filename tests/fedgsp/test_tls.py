@@ -93,7 +93,7 @@ def test_a_certificate_of_another_ca_is_refused(authority: Authority, tmp_path: 
 def test_an_expired_certificate_is_refused(authority: Authority) -> None:
     error = refused(authority.issue(days=-1))
     assert "has expired" in error.what
-    assert "new one" in error.remedy
+    assert "issue a new certificate" in error.remedy
 
 
 def test_a_certificate_for_servers_alone_is_refused(authority: Authority) -> None:
@@ -107,7 +107,7 @@ def test_a_key_that_everybody_may_read_is_told(authority: Authority, caplog: pyt
     files.key.chmod(0o644)
     load(files)
     (said,) = caplog.messages
-    assert said.startswith(f"--tls-key {files.key} can be read by everybody")
+    assert said.startswith(f"every user of this machine can read --tls-key {files.key}")
 
 
 def test_a_certificate_covers_its_names_and_no_others(authority: Authority) -> None:
@@ -122,12 +122,12 @@ def test_a_certificate_covers_its_names_and_no_others(authority: Authority) -> N
     ):
         with pytest.raises(ConfigError, match=r"does not cover .*, where it is; ") as caught:
             tls.check_covers(host, "where it is")
-        assert f"issue it with {entry} in" in caught.value.remedy
+        assert f"issue a certificate with {entry} in" in caught.value.remedy
 
 
 @pytest.mark.parametrize("host", [".foo", "a..b", "a" * 64])
 def test_what_is_no_host_name_is_told(authority: Authority, host: str) -> None:
-    with pytest.raises(ConfigError, match="where it is, is no host name"):
+    with pytest.raises(ConfigError, match="where it is, is not a host name"):
         loaded(authority.issue(hosts=["127.0.0.1"])).check_covers(host, "where it is")
 
 

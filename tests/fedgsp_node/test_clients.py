@@ -14,7 +14,7 @@ from torch import nn
 
 from fedgsp import ClientData, Split
 from fedgsp.errors import DataError, TaskError
-from fedgsp.messages import Evaluated, FailureCode, HostedClient, TrainingSettings
+from fedgsp.messages import MOST_SAMPLES, Evaluated, FailureCode, HostedClient, TrainingSettings
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
@@ -268,7 +268,7 @@ def test_what_a_person_can_mend_is_told_without_a_line_of_ours() -> None:
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return nn.functional.mse_loss(outputs[:, 0], targets.float())
 
-    detail = "y of shape (4,) and dtype float64 are no classes 0 .. 2; override class_counts()"
+    detail = "y of shape (4,) and dtype float64 are not classes 0 .. 2; override class_counts()"
     assert refused(lambda: Clients(Measured(), None).class_counts(0)) == (FailureCode.TASK_RAISED, detail)
 
 
@@ -287,9 +287,10 @@ def test_counts_that_cannot_be_are_the_tasks_fault(count: int) -> None:
         refused(lambda: clients.evaluate(0, weights, Control())),
         refused(lambda: clients.class_counts(0)),
     ]
+    remedy = f"return numbers from 0 to {MOST_SAMPLES}"
     assert found == [
         (FailureCode.TASK_RAISED, f"correct() counts {count} of 5 samples"),
-        (FailureCode.TASK_RAISED, f"class_counts() counts {count} samples of a class"),
+        (FailureCode.TASK_RAISED, f"class_counts() returned {count} samples for a class; {remedy}"),
     ]
 
 

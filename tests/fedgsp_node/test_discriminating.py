@@ -313,7 +313,7 @@ class Broken(Blobs):
 
 @pytest.mark.parametrize(
     ("task", "detail"),
-    [(Regression(), "one class label a sample"), (Silent(), "NaN"), (Broken(), "RuntimeError: no such layer")],
+    [(Regression(), "one class label per sample"), (Silent(), "NaN"), (Broken(), "RuntimeError: no such layer")],
 )
 async def test_a_task_whose_samples_cannot_be_told_apart_fails_the_order(task: Blobs, detail: str) -> None:
     async with node(task) as n:

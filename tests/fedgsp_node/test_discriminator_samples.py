@@ -48,7 +48,7 @@ def test_features_are_made_in_blocks_without_gradients() -> None:
 
 @pytest.mark.parametrize(
     ("returns", "complaint"),
-    [(np.zeros((5, 2, 2)), "made"), (np.zeros((4, 2)), "made"), (np.full((5, 2), np.nan), "NaN")],
+    [(np.zeros((5, 2, 2)), "returned shape"), (np.zeros((4, 2)), "returned shape"), (np.full((5, 2), np.nan), "NaN")],
 )
 def test_bad_features_are_refused(returns: Any, complaint: str) -> None:
     with pytest.raises(TaskError, match=complaint):
@@ -63,7 +63,7 @@ def test_inputs_are_flattened_without_an_encoder() -> None:
 
 @pytest.mark.parametrize("labels", [np.zeros(5, np.float32), np.zeros((5, 2), np.int64)])
 def test_targets_that_are_no_class_labels_are_refused(labels: Any) -> None:
-    with pytest.raises(TaskError, match="one class label a sample"):
+    with pytest.raises(TaskError, match="one class label per sample"):
         samples_of(Encoded(), Split(np.zeros((5, 6), np.float32), labels), Control())
 
 

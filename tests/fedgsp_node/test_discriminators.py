@@ -269,14 +269,14 @@ def test_clients_that_cannot_be_told_apart_are_refused(others: tuple[int, ...], 
 
 @pytest.mark.parametrize("changes", [{"samples": 0}, {"samples": 50}, {"samples": 51}, {"batch_size": 0}])
 def test_bad_sizes_are_refused(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="cannot be trained on"):
+    with pytest.raises(ValueError, match=r"cannot be divided|is below 1"):
         stepped(fresh(1, 1, 1, 6, 3), some_samples(), 2, (0,), **changes)
 
 
 def test_weights_that_cannot_be_written_are_not_silently_left_as_they_were() -> None:
     weights = fresh(1, 1, 1, 6, 3)
     weights.buffer.flags.writeable = False
-    with pytest.raises(ValueError, match="written"):
+    with pytest.raises(ValueError, match="read-only"):
         step(weights, some_samples(), 2, (0,), SETTINGS, 0, Control())
 
 

@@ -177,7 +177,7 @@ def test_numbers_longer_than_torch_has_are_refused_with_the_remedy(name: str) ->
 def test_masked_values_are_refused_with_the_remedy(name: str) -> None:
     given = {"x": ROWS, "y": np.array([0, 1, 2])}
     given[name] = np.ma.masked_greater(given[name], 1)
-    what = rf"the task's data\(1\) returned {name} with masked values; fill them: {name}\.filled"
+    what = rf"the task's data\(1\) returned {name} with masked values; replace the masked values: {name}\.filled"
     with pytest.raises(TaskError, match=what):
         Parts(Given(**given), [1])
 

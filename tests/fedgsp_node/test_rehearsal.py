@@ -37,11 +37,11 @@ def data_of(part: str, change: Any) -> Any:
         ("loss", None, r"loss\(\) returned NoneType"),
         ("loss", torch.zeros(2), r"loss\(\) returned a tensor of shape \(2,\)"),
         ("loss", torch.tensor(1.0), "a tensor without a gradient"),
-        ("correct", 0.5, r"correct\(\) returned 0.5, not how many"),
-        ("correct", torch.ones(2, dtype=torch.bool), r"correct\(\) returned Tensor, not how many"),
-        ("correct", 3, r"the task's correct\(\) counts 3 of 2 samples; override correct\(\)"),
+        ("correct", 0.5, r"correct\(\) returned 0.5, not the number"),
+        ("correct", torch.ones(2, dtype=torch.bool), r"correct\(\) returned Tensor, not the number"),
+        ("correct", 3, r"the task's correct\(\) counts 3 of 2 samples; return the number of correct samples"),
         ("correct", -1, r"the task's correct\(\) counts -1 of 2 samples"),
-        ("metrics", {1: 0.5}, r"metrics\(\) must return a dict of numbers by name"),
+        ("metrics", {1: 0.5}, r"metrics\(\) must return a dict from names to numbers"),
         ("metrics", {"auc": "high"}, r"metrics\(\) raised ValueError"),
         ("metrics", None, r"metrics\(\) must return a dict"),
     ],
@@ -98,9 +98,9 @@ def test_a_class_per_pixel_needs_a_count_of_samples_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("returns", "what"),
     [
-        ([1, 2], r"class_counts() returned shape (2,); return a count for each of 3 classes"),
-        ([[1, 2, 3]], "class_counts() returned shape (1, 3); return a count for each of 3 classes"),
-        ([1, -2, 3], "class_counts() counts -2 samples of a class"),
+        ([1, 2], r"class_counts() returned shape (2,); return one count for each of the 3 classes"),
+        ([[1, 2, 3]], "class_counts() returned shape (1, 3); return one count for each of the 3 classes"),
+        ([1, -2, 3], "class_counts() returned -2 samples for a class; return numbers from 0 to"),
         (None, "class_counts() returned shape ()"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_task_without_histograms_starts_with_a_warning(
 ) -> None:
     clients = Clients(task_with(class_counts=lambda train: returns), None)
     clients.rehearse()
-    assert f"no class histograms, which scheme fedgsp needs: {what}" in caplog.text
+    assert f"no class histograms, which the scheme fedgsp needs: {what}" in caplog.text
     with pytest.raises(OrderError) as refused:
         clients.class_counts(0)
     assert refused.value.failure.detail.startswith(what)
@@ -154,4 +154,4 @@ def test_figures_that_fail_in_a_round_cost_neither_accuracy_nor_loss(caplog: pyt
     with caplog.at_level(logging.WARNING):
         found = clients.evaluate(1, weights, Control())
     assert found == Clients(Blobs(), None).evaluate(1, weights, Control())
-    assert "metrics() gave no figures: ValueError: only one class present" in caplog.text
+    assert "metrics() failed, so they are missing in the results: ValueError: only one class present" in caplog.text

@@ -145,5 +145,5 @@ def test_a_tied_tensor_is_the_heads_if_any_of_its_names_is() -> None:
 
 
 def test_a_head_that_begins_no_tensors_name_is_refused() -> None:
-    with pytest.raises(TaskError, match=r"head 'nosuch\.' begins no tensor's name"):
+    with pytest.raises(TaskError, match=r"no tensor's name begins with the task's head 'nosuch\.'"):
         tensor_specs(torch.nn.Linear(3, 2), ("nosuch.",))

@@ -233,7 +233,7 @@ def test_a_tensor_that_changes_its_shape_is_told() -> None:
         clients.train(0, clients.initial_weights(3), SETTINGS, 1, Control())
     assert isinstance(caught.value.failure, Failure)
     assert caught.value.failure.code is FailureCode.TASK_RAISED
-    assert "the model gave its tensor 'seen' the shape" in caught.value.failure.detail
+    assert "the model changed the shape of its tensor 'seen' to" in caught.value.failure.detail
 
 
 def test_metrics_that_change_labels_in_place_do_not_reach_the_data() -> None:

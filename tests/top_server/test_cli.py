@@ -66,7 +66,7 @@ def test_the_version_is_that_of_the_package(
         (["--rounds", "3", "grouping-service"], "error: --rounds is for a run, not for grouping-service"),
         (["grouping-service", "--listen", "x"], "error: --listen: 'x' is not an address"),
         (["grouping"], "error: No such command 'grouping'"),
-        (["--tls-ca", "ca.pem"], "error: --tls-ca without --tls-cert and --tls-key; give all three for TLS"),
+        (["--tls-ca", "ca.pem"], "error: --tls-ca without --tls-cert and --tls-key; give all three flags for TLS"),
         (["grouping-service", "--tls-key", "x"], "error: --tls-key without --tls-ca and --tls-cert; give all three"),
     ],
 )
@@ -90,7 +90,10 @@ def test_a_certificate_for_another_host_is_refused_before_a_directory_is_taken(
         arguments = ["--listen", f"{host}:0", "--run-dir", str(tmp_path / "run"), *flags]
         assert end(arguments, monkeypatch) == ConfigError.exit_code
         said = capsys.readouterr().err
-        assert f"does not cover {dialled}, where the top server dials its group managers; issue it with" in said
+        assert (
+            f"does not cover {dialled}, where the top server dials its group managers; issue a certificate with"
+            in said
+        )
     arguments = ["--listen", "top.example.org:0", "--local-nodes", "1", "--run-dir", str(tmp_path / "run"), *flags]
     assert end(arguments, monkeypatch) == ConfigError.exit_code
     assert "does not cover 127.0.0.1, where local nodes are dialled" in capsys.readouterr().err

@@ -191,7 +191,7 @@ def test_each_missing_cut_or_empty_batch_is_named(cifar_folder: Path, name: str)
     whole = path.read_bytes()
     for content in (whole[:-1], b""):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"{name}\.bin cannot be read as .*has {len(content)} bytes"):
+        with pytest.raises(DataError, match=rf"{name}\.bin cannot be read as .*its size is {len(content)} bytes"):
             Cifar10(cifar_folder, split="official")
     path.unlink()
     with pytest.raises(DataError, match=rf"{name}\.bin does not exist"):
@@ -230,7 +230,7 @@ def test_arrays_that_are_not_cifar10_are_refused(
 
 
 def test_a_missing_path_an_empty_folder_and_a_cut_npz_are_refused(tmp_path: Path, cifar_npz: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere does not exist; give the folder of data_batch_1\.bin"):
+    with pytest.raises(DataError, match=r"nowhere does not exist; give the folder that holds data_batch_1\.bin"):
         Cifar10(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"data_batch_1\.bin does not exist"):
@@ -251,8 +251,8 @@ def test_a_test_file_is_only_needed_to_test_on(tmp_path: Path, cifar_arrays: dic
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"train_share": "1"}, "with split=own give a number between 0 and 1"),
-        ({"split": "official", "train_share": "1.1"}, "above 0 and up to 1"),
+        ({"train_share": "1"}, "with split=own, give a number between 0 and 1"),
+        ({"split": "official", "train_share": "1.1"}, "above 0 and at most 1"),
         ({"clients": "0"}, r"set clients to 1 \.\. 500"),
         ({"shards": "501"}, r"set shards to 10 \.\. 500"),
         ({"partition": "three_clients"}, "set clients to 3"),

@@ -117,7 +117,7 @@ def test_a_directory_that_cannot_be_used_is_said_and_done_without(
     with caplog.at_level(logging.WARNING):
         held = decoded("some", [source], Decoding(source))
     assert held["x"].tobytes() == bytes(range(100))
-    assert "FEDGSP_CACHE names another directory" in caplog.text
+    assert "set FEDGSP_CACHE to another directory" in caplog.text
 
 
 def test_one_waits_for_another_no_longer_than_it_may(

@@ -104,7 +104,7 @@ def test_validation_never_shows_a_test_sample_or_one_that_is_trained_on(
     assert len(validated) == 50
     assert not trained & validated
     assert max(trained | validated) < 200
-    with pytest.raises(TaskError, match="none is left to validate on"):
+    with pytest.raises(TaskError, match="no training samples of a domain are left for validation"):
         DigitDomains(str(tmp_path / "own.npz"), domains="own", samples=60, validation=True)
 
 
@@ -253,7 +253,7 @@ def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters() -> Non
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"domains": "digits,svhn"}, "no domain 'svhn'; take some of digits, blended, rendered"),
+        ({"domains": "digits,svhn"}, "no domain 'svhn'; choose from digits, blended, rendered"),
         ({"domains": "digits,digits"}, "named twice"),
         ({"domains": "digits,"}, "no domain ''"),
         ({"blend": "mnist"}, "'mnist' cannot be blended; set blend to one of digits"),

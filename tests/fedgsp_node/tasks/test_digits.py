@@ -132,7 +132,9 @@ def test_a_client_calls_the_digits_as_its_type_does() -> None:
 
 
 def test_options_of_shifts_and_of_others_are_not_mixed() -> None:
-    with pytest.raises(TaskError, match="'iid' has no decay; it takes no numbers; leave decay out"):
+    with pytest.raises(TaskError, match="'iid' has no option decay; it has no options; leave decay out"):
         Digits(partition="iid", decay=2)
-    with pytest.raises(TaskError, match="'label_shift' has no alpha; it takes test_share, decay; leave alpha out"):
+    with pytest.raises(
+        TaskError, match="'label_shift' has no option alpha; it has test_share, decay; leave alpha out"
+    ):
         Digits(partition="label_shift", alpha=1)

@@ -113,18 +113,18 @@ def test_an_unknown_initialisation_is_refused(femnist_npz: Path) -> None:
 def test_a_split_by_user_is_refused(tmp_path: Path, femnist_arrays: dict[str, Any]) -> None:
     path = tmp_path / "by_user.npz"
     np.savez(path, **(femnist_arrays | {"writer_test": femnist_arrays["writer_test"] + 5}))
-    with pytest.raises(DataError, match=r"no writer of .*by_user\.npz is in both parts; split by sample"):
+    with pytest.raises(DataError, match=r"no writer of .*by_user\.npz is in both parts; divide the data by sample"):
         Femnist(path)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("x_train", np.zeros((40, 784), np.uint8), "x_train is of uint8, shape"),
-        ("x_test", np.zeros((15, 28, 28), np.float32), "x_test is of float32"),
-        ("y_train", np.zeros(39, np.uint8), "y_train is of uint8, shape .39,., for 40 images"),
-        ("writer_test", np.zeros(15), "writer_test is of float64"),
-        ("writer_test", np.full(15, -1), "writer_test has -1"),
+        ("x_train", np.zeros((40, 784), np.uint8), "x_train has dtype uint8 and shape"),
+        ("x_test", np.zeros((15, 28, 28), np.float32), "x_test has dtype float32"),
+        ("y_train", np.zeros(39, np.uint8), "y_train has dtype uint8 and shape .39,. for 40 images"),
+        ("writer_test", np.zeros(15), "writer_test has dtype float64"),
+        ("writer_test", np.full(15, -1), "writer_test contains the number -1"),
         ("y_test", np.full(15, 62), "label 62, outside 0 .. 61"),
     ],
 )
@@ -170,7 +170,7 @@ def edited(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], obje
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda content, user: content.pop("user_data"), "no user_data"),
+        (lambda content, user: content.pop("user_data"), "no object user_data"),
         (lambda content, user: user.pop("x"), "KeyError"),
         (lambda content, user: user["x"][0].pop(), "784 numbers"),
         (lambda content, user: [row.pop() for row in user["x"]], "784 numbers"),
@@ -178,7 +178,7 @@ def edited(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], obje
         (lambda content, user: user["x"][0].__setitem__(0, 1.5), "pixels outside 0 .. 1"),
         (lambda content, user: user["x"][0].__setitem__(0, "a"), "784 numbers"),
         (lambda content, user: user["x"][0].__setitem__(0, float("nan")), "pixels outside 0 .. 1"),
-        (lambda content, user: user.__setitem__("y", [0.5] * 4), "whole labels"),
+        (lambda content, user: user.__setitem__("y", [0.5] * 4), "not one whole-number label for each"),
         (lambda content, user: user["y"].__setitem__(0, 62), "label 62, outside 0 .. 61"),
         (lambda content, user: content["user_data"].__setitem__("f0003_11", 3), "TypeError"),
     ],
@@ -196,7 +196,7 @@ def test_leaf_files_of_another_shape_are_refused(
 @pytest.mark.parametrize("content", [b'{"users": ["f0', b"", b"\x93\xffabc", b"[1, 2]"])
 def test_a_cut_or_other_json_file_is_refused(leaf_folder: Path, content: bytes) -> None:
     (leaf_folder / "train" / "all_data_0.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"all_data_0\.json (cannot be read as a JSON file|has no user_data)"):
+    with pytest.raises(DataError, match=r"all_data_0\.json (cannot be read as a JSON file|has no object user_data)"):
         Femnist(leaf_folder)
 
 

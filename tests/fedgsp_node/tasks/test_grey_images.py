@@ -57,7 +57,7 @@ def test_a_train_share_shrinks_the_training_part_only(grey_npz: Path) -> None:
 
 @pytest.mark.parametrize("share", [0, 1.5, float("nan")])
 def test_a_train_share_outside_its_range_is_refused(grey_npz: Path, share: float) -> None:
-    with pytest.raises(TaskError, match="above 0 and up to 1"):
+    with pytest.raises(TaskError, match="above 0 and at most 1"):
         GreyImages(grey_npz, train_share=share)
 
 
@@ -78,7 +78,7 @@ def test_hccts_sizes_are_half_normal_and_four_percent_are_trained_on(grey_npz: P
 
 @pytest.mark.parametrize("share", [0, 1, 1.5, float("nan")])
 def test_a_train_share_that_leaves_a_client_nothing_of_its_own_is_refused(grey_npz: Path, share: float) -> None:
-    with pytest.raises(TaskError, match="with split=own give a number between 0 and 1"):
+    with pytest.raises(TaskError, match="with split=own, give a number between 0 and 1"):
         GreyImages(grey_npz, split="own", train_share=share)
 
 
@@ -138,7 +138,7 @@ def test_each_missing_or_cut_file_is_named(idx_folder: Path, name: str) -> None:
 
 def test_another_number_of_labels_than_images_is_refused(idx_folder: Path) -> None:
     (idx_folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 1, 1])))
-    with pytest.raises(DataError, match=r"train-labels.*shape \(2,\), for 200 images"):
+    with pytest.raises(DataError, match=r"train-labels.*shape \(2,\) for 200 images"):
         GreyImages(idx_folder)
 
 
@@ -207,7 +207,7 @@ def test_a_shift_turns_images_after_they_are_scaled(grey_npz: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"partition": "label_shift", "split": "own"}, "has no split; it takes test_share, decay; leave split out"),
+        ({"partition": "label_shift", "split": "own"}, "no option split; it has test_share, decay; leave split out"),
         ({"partition": "label_shift", "train_share": "0.5"}, "leave train_share out"),
         ({"partition": "label_shift", "alpha": "1"}, "leave alpha out"),
         ({"partition": "label_shift", "clients": "10"}, "set clients to a multiple of 4"),

@@ -120,10 +120,10 @@ def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(folder: Path) -
 @pytest.mark.parametrize(
     ("edit", "what"),
     [
-        (lambda path: path.unlink(), "is not there"),
+        (lambda path: path.unlink(), "does not exist"),
         (lambda path: path.write_text(path.read_text()[:-20]), "cannot be read"),
         (lambda path: path.write_text("<html>\n"), "does not hold 13 features"),
-        (lambda path: path.write_text(path.read_text().replace(",4.0\n", ",5.0\n", 1)), "a diagnosis of 0..4"),
+        (lambda path: path.write_text(path.read_text().replace(",4.0\n", ",5.0\n", 1)), "a diagnosis 0 .. 4"),
         (lambda path: path.write_text(path.read_text().replace(",0.0\n", ",1.0\n", 7)), "cannot be split"),
     ],
 )
@@ -169,7 +169,7 @@ def test_an_npz_may_hold_some_of_the_hospitals(tmp_path: Path, arrays: dict[str,
     task = load(save(tmp_path / "some.npz", some))
     for client in (1, 3):
         assert same(task.data(client), everybody.data(client))
-    with pytest.raises(DataError, match=r"client 2 is switzerland, and .*some\.npz has none of its patients"):
+    with pytest.raises(DataError, match=r"client 2 is switzerland, but .*some\.npz has none of its patients"):
         task.data(2)
 
 

@@ -215,7 +215,7 @@ def test_a_missing_option_is_named() -> None:
 
 def test_a_type_that_no_text_can_give_is_refused(user_module: Write) -> None:
     user_module("list_task", GOOD, "\n    def make(sizes: list[int] = ()):\n        return Good()\n")
-    assert "annotate it as int" in refused("list_task:make", {"sizes": "1,2"})
+    assert "annotate the parameter as int" in refused("list_task:make", {"sizes": "1,2"})
     assert load_task("list_task:make", {}).num_clients == 3
 
 
@@ -233,12 +233,12 @@ def test_an_unknown_name_is_refused_with_a_close_one() -> None:
 def test_a_missing_module_is_refused(user_module: Write, tmp_path: Path) -> None:
     message = refused("absent_task:Good")
     assert "there is no module 'absent_task'; check the spelling" in message
-    assert f"(now in {tmp_path})" in message
+    assert f"(now: {tmp_path})" in message
 
 
 @pytest.mark.parametrize("name", ["task.py:Good", "tasks/mine:Good", ":Good"])
 def test_a_path_in_place_of_a_module_is_refused(name: str) -> None:
-    assert "with dots and without .py" in refused(name)
+    assert "with dots instead of slashes and without .py" in refused(name)
 
 
 def test_a_module_that_lacks_what_it_imports_is_refused(user_module: Write) -> None:

@@ -153,7 +153,7 @@ def test_three_clients_follow_their_seed() -> None:
 
 @pytest.mark.parametrize("clients", [2, 4])
 def test_three_clients_are_three(clients: int) -> None:
-    with pytest.raises(TaskError, match=f"cannot deal to {clients} clients; set clients to 3"):
+    with pytest.raises(TaskError, match=f"cannot have {clients} clients; set clients to 3"):
         three_clients(LABELS, clients, stream(0, "partition"))
 
 
@@ -175,7 +175,7 @@ def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
 
 
 def test_a_number_the_partition_does_not_take_is_refused() -> None:
-    with pytest.raises(TaskError, match="'shards' has no alpha; it takes shards_per_client; leave alpha out"):
+    with pytest.raises(TaskError, match="'shards' has no option alpha; it has shards_per_client; leave alpha out"):
         partition_indices("shards", LABELS, 5, stream(0, "partition"), {"alpha": 0.5})
 
 

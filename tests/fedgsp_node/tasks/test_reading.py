@@ -30,7 +30,7 @@ def test_a_missing_key_is_named(big_npz: Path) -> None:
 def test_a_cut_npz_is_refused(big_npz: Path, kept: float) -> None:
     content = big_npz.read_bytes()
     big_npz.write_bytes(content[: int(kept if kept > 1 else kept * len(content))])
-    with pytest.raises(DataError, match=r"big\.npz cannot be read as an \.npz file.*get it again"):
+    with pytest.raises(DataError, match=r"big\.npz cannot be read as an \.npz file.*download or copy it again"):
         read_npz(big_npz, ["x"])
 
 
@@ -38,14 +38,14 @@ def test_a_damaged_npz_is_refused(big_npz: Path) -> None:
     content = bytearray(big_npz.read_bytes())
     content[20000] ^= 255
     big_npz.write_bytes(content)
-    with pytest.raises(DataError, match="get it again"):
+    with pytest.raises(DataError, match="download or copy it again"):
         read_npz(big_npz, ["x"])
 
 
 def test_pickled_objects_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "objects.npz"
     np.savez(path, x=np.array([{}, {}], dtype=object))
-    with pytest.raises(DataError, match="get it again"):
+    with pytest.raises(DataError, match="download or copy it again"):
         read_npz(path, ["x"])
 
 
@@ -54,7 +54,7 @@ def test_a_member_shorter_than_its_header_says_is_refused(tmp_path: Path) -> Non
     np.save(tmp_path / "x.npy", np.zeros((50, 4), np.uint8))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", (tmp_path / "x.npy").read_bytes()[:-20])
-    with pytest.raises(DataError, match="get it again"):
+    with pytest.raises(DataError, match="download or copy it again"):
         read_npz(path, ["x"])
 
 
@@ -101,5 +101,5 @@ def test_an_idx_file_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_not_the_idx_file_meant_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.gz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"bad\.gz cannot be read as a gzipped IDX file.*get it again"):
+    with pytest.raises(DataError, match=r"bad\.gz cannot be read as a gzipped IDX file.*download or copy it again"):
         read_idx(path, 2)

@@ -118,13 +118,14 @@ def test_numbers_that_cannot_work_are_refused(name: str, numbers: dict[str, Any]
 
 @EVERY
 def test_a_client_with_nothing_to_train_on_is_refused(name: str) -> None:
-    with pytest.raises(TaskError, match=r"client 10 has \d+ samples, and would train on none of them; lower decay"):
+    said = r"client 10 has \d+ samples, and none of them would be for training; lower decay"
+    with pytest.raises(TaskError, match=said):
         rows_of(name, balanced(7000, 10), decay=9)
 
 
 @pytest.mark.parametrize("classes", [9, 20])
 def test_label_shift_is_for_ten_classes(classes: int) -> None:
-    with pytest.raises(TaskError, match=f"deals 10 classes, not {classes}"):
+    with pytest.raises(TaskError, match=f"needs 10 classes, not {classes}"):
         rows_of("label_shift", balanced(6000, classes), classes=classes)
 
 
