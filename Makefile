@@ -13,7 +13,7 @@ CHAOS_FLAGS ?=
 PEERS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench chaos protos dist clean
+.PHONY: help install demo test check docs bench chaos protos pages dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -45,6 +45,7 @@ check: $(INSTALLED)  ## lint, formatting, types, installed versions, generated f
 
 docs: $(INSTALLED)  ## build the pages of docs/ as a site in build/site, without network; a broken link fails
 	$(BIN)/python scripts/settings_page.py --check
+	$(BIN)/python scripts/events_page.py --check
 	$(BIN)/python -m mkdocs build --quiet --strict
 
 bench: $(INSTALLED)  ## measure speed and memory beside what is possible; BENCH="hop rounds" chooses, PEERS=DIR has others there
@@ -52,6 +53,10 @@ bench: $(INSTALLED)  ## measure speed and memory beside what is possible; BENCH=
 
 chaos: $(INSTALLED)  ## hit 100 runs while they work, and hold what they come to against an oracle; CHAOS_FLAGS="--runs 10" chooses
 	$(BIN)/python -m benchmarks.chaos $(CHAOS_FLAGS)
+
+pages: $(INSTALLED)  ## make docs/settings.md and docs/events.md anew from the code
+	$(BIN)/python scripts/settings_page.py
+	$(BIN)/python scripts/events_page.py
 
 protos: $(INSTALLED)  ## make fedgsp/v1 and fedgsp/messages anew from protos/
 	$(BIN)/python scripts/protos.py

@@ -125,7 +125,7 @@ def main() -> None:
     if not parser.parse_args().check:
         PAGE.write_text(page(), encoding="utf-8")
     elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page():
-        sys.exit(f"{PAGE.relative_to(ROOT)} is out of date: run `python scripts/settings_page.py`")
+        sys.exit(f"{PAGE.relative_to(ROOT)} is out of date: run `make pages`")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.progress import Progress
+from top_server.record.events.rounds import NotEvaluated
 from top_server.run import RunContext
 
 
@@ -58,7 +59,7 @@ async def evaluate(context: RunContext, progress: Progress, merging: Merging, ro
     clients = tuple(client for client in there if not merging.untrained(client, slots))
     if not clients:
         reason = "no client that is there has a trained model" if there else "no client is there"
-        context.journal.record("not_evaluated", round=round_number, reason=reason)
+        context.journal.record(NotEvaluated(round=round_number, reason=reason))
         return None
     models = {client: merging.of(client, slots) for client in clients}
     if len({held.ref.id for held in models.values()}) == 1:
@@ -77,5 +78,5 @@ async def evaluate(context: RunContext, progress: Progress, merging: Merging, ro
     else:
         reason = "no client has test samples"
     if partial or not told:
-        context.journal.record("not_evaluated", round=round_number, reason=reason)
+        context.journal.record(NotEvaluated(round=round_number, reason=reason))
     return Evaluation(told, partial) if told else None

@@ -22,6 +22,14 @@ from top_server.models import Changes, Made
 from top_server.nodes.membership import RETURN_TIMEOUT_S
 from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
+from top_server.record.events.evidence import ClientPlaced
+from top_server.record.events.rounds import (
+    GroupFailed,
+    GroupFinished,
+    RoundFailed,
+    RoundResumed,
+    RoundStarted,
+)
 from top_server.reveals.updates import Reveals
 from top_server.row import row_of
 from top_server.run import RunContext
@@ -55,7 +63,7 @@ async def play(
             begun, interrupted = interrupted, None
             return await _try(context, progress, merging, profile, number, evidence, tries, begun, begin)
         except AllLostError as error:
-            context.journal.record("round_failed", round=number, reason=error.what)
+            context.journal.record(RoundFailed(round=number, reason=error.what))
             lost = error
     raise RunError(lost.what, lost.remedy)
 
@@ -79,13 +87,14 @@ async def _try(
     reveals = profile.reveals
     traces = _traces(context, reveals, number, teams, tasks, tries, begun)
     context.journal.record(
-        "round_started",
-        round=number,
-        groups=len(teams.plan.groups),
-        sampled_groups=len(teams.sampled),
-        clients=sum(len(group) for group in teams.sampled),
-        teams=teams.sampled,
-        reason=teams.reason,
+        RoundStarted(
+            round=number,
+            groups=len(teams.plan.groups),
+            sampled_groups=len(teams.sampled),
+            clients=sum(len(group) for group in teams.sampled),
+            teams=teams.sampled,
+            reason=teams.reason,
+        )
     )
     training = [
         asyncio.create_task(
@@ -106,9 +115,7 @@ async def _try(
         evaluated = await evaluate(context, progress, merging, number)
     seconds = time.monotonic() - begin
     row = row_of(context, number, teams, outcomes, evaluated, seconds, merging.shared, profile.histograms)
-    row = context.journal.row(row)
-    context.journal.record("round_finished", **row)
-    return row
+    return context.journal.finish_round(row)
 
 
 def _traces(
@@ -125,7 +132,7 @@ def _traces(
     if begun is not None and (begun.round, begun.teams) == (number, teams.sampled):
         of_group = dict(enumerate(begun.traces))  # clients that train alone share a task: they begin again
         traces = [shown(task, of_group.get(task.number, fresh), reveals) for task in tasks]
-        context.journal.record("round_resumed", round=number, hops=sum(len(trace.finished) for trace in traces))
+        context.journal.record(RoundResumed(round=number, hops=sum(len(trace.finished) for trace in traces)))
         return traces
     return [fresh] * len(tasks)
 
@@ -157,7 +164,7 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
     progress.plan, progress.first_clients = teams.plan, teams.first_clients
     progress.afresh.clear()
     for client, group in teams.placed.items():
-        context.journal.record("client_placed", round=number, client=client, group=group)
+        context.journal.record(ClientPlaced(round=number, client=client, group=group))
     return teams
 
 
@@ -210,9 +217,9 @@ def _record_ends(context: RunContext, number: int, outcome: GroupOutcome, failur
     failed = outcome.failed_groups(failure)
     for group in outcome.task.groups:
         if group in failed:
-            context.journal.record("group_failed", round=number, group=group, reason=str(failed[group]))
+            context.journal.record(GroupFailed(round=number, group=group, reason=str(failed[group])))
         else:
-            context.journal.record("group_finished", round=number, group=group)
+            context.journal.record(GroupFinished(round=number, group=group))
 
 
 async def take_in(

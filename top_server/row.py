@@ -16,6 +16,8 @@ from top_server.grouping.cpd import cpd_median
 from top_server.groups.moved import Moved
 from top_server.groups.task import GroupOutcome
 from top_server.record.costs import CostModel
+from top_server.record.events.base import ABSENT
+from top_server.record.events.rounds import RoundFinished
 from top_server.run import RunContext
 from top_server.teams import Teams
 
@@ -29,7 +31,7 @@ def row_of(
     seconds: float,
     shared: bool,
     histograms: Mapping[int, tuple[int, ...]],
-) -> dict[str, Any]:
+) -> RoundFinished:
     """The row of round `number`.
 
     `shared` says whether all clients have the same model; `histograms` are the class histograms that clients told.
@@ -37,25 +39,24 @@ def row_of(
     costs = _costs(context, teams)
     chained = PROGRAMS[context.scheme.program].chained
     moved = sum((outcome.moved for outcome in outcomes), Moved())
-    row: dict[str, Any] = {
-        "round": number,
-        "groups": len(teams.plan.groups),
-        "sampled_groups": len(teams.sampled),
-        "clients_trained": sum(len(outcome.took_part) for outcome in outcomes),
-        "clients_skipped": sum(len(outcome.left_out) for outcome in outcomes),
-        "seconds": round(seconds, 3),
-        "bytes_direct": moved.direct,
-        "bytes_relayed": moved.relayed,
-        "cpd_median": _cpd(histograms, teams.plan),
-        "t_comp_s": costs.t_comp_s(len(teams.plan.groups) if chained else costs.clients),
-        "t_comm_s": costs.t_comm_s(),
-        "d_comm_bytes": costs.d_comm_bytes(),
-    }
     # Where all clients train, or models differ, the result is who trains with whom, and how well each is served.
     each = context.scheme.sampling == "none" or not shared
-    if each:
-        row["partition"] = [list(group) for group in teams.plan.groups]
-    return row if evaluated is None else {**row, **_served(context, evaluated, each)}
+    return RoundFinished(
+        round=number,
+        groups=len(teams.plan.groups),
+        sampled_groups=len(teams.sampled),
+        clients_trained=sum(len(outcome.took_part) for outcome in outcomes),
+        clients_skipped=sum(len(outcome.left_out) for outcome in outcomes),
+        seconds=round(seconds, 3),
+        bytes_direct=moved.direct,
+        bytes_relayed=moved.relayed,
+        cpd_median=_cpd(histograms, teams.plan),
+        t_comp_s=costs.t_comp_s(len(teams.plan.groups) if chained else costs.clients),
+        t_comm_s=costs.t_comm_s(),
+        d_comm_bytes=costs.d_comm_bytes(),
+        partition=teams.plan.groups if each else ABSENT,
+        **(_served(context, evaluated, each) if evaluated is not None else {}),
+    )
 
 
 def _served(context: RunContext, evaluated: Evaluation, each: bool) -> dict[str, Any]:

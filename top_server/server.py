@@ -51,8 +51,19 @@ from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record.checkpoint import Checkpoints
 from top_server.record.directory import RunDirectory, make_state, prepare, unusable
+from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
+from top_server.record.events.processes import WaitingForClients, WaitingForNodes
+from top_server.record.events.run import (
+    ClientsMissing,
+    ClientsServed,
+    Listening,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StateDamaged,
+)
 from top_server.record.history import read_lines
-from top_server.record.journal import Event, Journal
+from top_server.record.journal import Journal, Line
 from top_server.record.summary import summarise
 from top_server.resume import state
 from top_server.resume.find import Resumed
@@ -106,9 +117,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         # Nodes look for a resumed run at its old address.
         listen = resumed.address if resumed else config.listen
         address = await stack.enter_async_context(_doors(listen, config, membership, store, tls, resumed is not None))
-        journal.record("listening", address=address)
+        journal.record(Listening(address=address))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
-            journal.record("state_damaged", reason=what)
+            journal.record(StateDamaged(reason=what))
         host, _ = split_address(address)
         managers = await stack.enter_async_context(
             manager_pool(
@@ -175,16 +186,18 @@ async def _play(
     part = PROFILES[scheme.profile]
     profile = part.load()(context, progress, merging, part.read(scheme.given("profile")))
     try:
+        kind = RunResumed if resumed else RunStarted
         context.journal.record(
-            "run_resumed" if resumed else "run_started",
-            run=context.run_id,
-            directory=str(Path.cwd()),
-            round=resumed.round if resumed else 0,
-            clients=len(membership.clients),
-            nodes=membership.nodes,
-            rounds=config.rounds,
-            scheme=config.scheme,
-            head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
+            kind(
+                run=context.run_id,
+                directory=str(Path.cwd()),
+                round=resumed.round if resumed else 0,
+                clients=len(membership.clients),
+                nodes=membership.nodes,
+                rounds=config.rounds,
+                scheme=config.scheme,
+                head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
+            )
         )
         checkpoints = Checkpoints(directory.models, config.keep_models)
         check_head(scheme, membership.tensors)
@@ -210,7 +223,7 @@ async def _play(
 def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], begin: float) -> None:
     """Records the end of a run, given the last row of its history, and removes the state that --resume would need."""
     seconds = round(time.monotonic() - begin, 1)
-    journal.record("run_finished", rounds=row["round"], accuracy=row["accuracy"], seconds=seconds)
+    journal.record(RunFinished(rounds=row["round"], accuracy=row["accuracy"], seconds=seconds))
     shutil.rmtree(directory.state, ignore_errors=True)
 
 
@@ -220,12 +233,12 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
     begin, settings = time.monotonic(), local_run.settings(config)
     local_run.set_aside(config)
     directory = prepare(settings)
-    journal.record("local_run_started", directory=str(directory.path), rounds=settings.rounds)
+    journal.record(LocalRunStarted(directory=str(directory.path), rounds=settings.rounds))
 
-    def tell(event: Event) -> None:
+    def tell(event: Line) -> None:
         if event["event"] == "round_finished":
             told = {name: event[name] for name in ("round", "accuracy", "seconds")}
-            journal.record("local_round_finished", rounds=settings.rounds, **told)
+            journal.record(LocalRoundFinished(rounds=settings.rounds, **told))
 
     with Journal(directory) as own_journal:
         own_journal.subscribe(tell)
@@ -271,12 +284,12 @@ async def _wait_for_return(
     clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
 ) -> None:
     """Waits for the clients of a resumed run, and records the clients that do not come back."""
-    journal.record("waiting_for_clients", clients=len(clients), timeout=join_timeout)
+    journal.record(WaitingForClients(clients=len(clients), timeout=join_timeout))
     if not await membership.wait_for(1, 1, join_timeout):
         raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
     missing = await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout))
     if missing:
-        journal.record("clients_missing", clients=sorted(missing))
+        journal.record(ClientsMissing(clients=sorted(missing)))
 
 
 @asynccontextmanager
@@ -303,7 +316,7 @@ async def _doors(
 
 async def _wait_for_nodes(config: RunConfig, membership: Membership, journal: Journal) -> None:
     nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
-    journal.record("waiting_for_nodes", nodes=nodes, clients=clients, timeout=config.join_timeout)
+    journal.record(WaitingForNodes(nodes=nodes, clients=clients, timeout=config.join_timeout))
     if not await membership.wait_for(nodes, clients, config.join_timeout):
         joined = share(membership.nodes, nodes, "node")
         hosted = share(len(membership.clients), clients, "client")
@@ -329,4 +342,4 @@ def _summarise(directory: RunDirectory, journal: Journal) -> None:
         directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise not_written(directory.summary, error) from error
-    journal.record("clients_served", **{name: summary["last"][name] for name in ("mean", "std", "min", "max")})
+    journal.record(ClientsServed(**{name: summary["last"][name] for name in ("mean", "std", "min", "max")}))

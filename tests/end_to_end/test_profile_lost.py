@@ -20,7 +20,7 @@ from tests.support.gated_task import gated_settings, host
 from tests.support.managers_here import managers_here
 from tests.support.reference import assert_same_bits
 from top_server.record.checkpoint import load
-from top_server.record.journal import Event
+from top_server.record.journal import Line
 
 #: Scheme -> its options, and the round and the work in which all are lost.
 CASES: dict[str, tuple[dict[str, str], int, type[Work]]] = {
@@ -65,7 +65,7 @@ async def disturbed(folder: Path, scheme: str, number: int, kind: type[Work]) ->
             await asyncio.Event().wait()
         return await carry_out(self, order, upload)
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         if event["event"] == "round_failed":
             failed.set()
 

@@ -18,7 +18,7 @@ from fedgsp.weights import Weights
 from tests.support.cluster import nodes, play, settings
 from tests.support.outgoing_steps import DRAWS, forget, install
 from tests.support.processes import assert_gone, running, top_server
-from top_server.record.journal import Event
+from top_server.record.journal import Line
 
 NOISY: dict[str, Any] = {"outgoing": ("clip", "noise"), "outgoing_option": {"clip.norm": "5", "noise.scale": "0.001"}}
 
@@ -54,7 +54,7 @@ async def test_a_manager_that_is_killed_makes_no_client_draw_twice(
     ids: set[str] = set()
     put = ModelStore.put
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         if event["event"] == "manager_spawned":
             managers.append(event["pid"])
         if event["event"] == "hop_finished" and event["round"] == 2 and not killed:

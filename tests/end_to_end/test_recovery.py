@@ -21,7 +21,7 @@ from tests.support.cluster import nodes, play, settings
 from tests.support.coming_and_going import away_between
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
-from top_server.record.journal import Event
+from top_server.record.journal import Line
 
 TRAIN = Clients.train
 TakesPart = Callable[[int, int, int], bool]
@@ -37,7 +37,7 @@ async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, s
     managers: list[int] = []
     killed: list[int] = []
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         if event["event"] == "manager_spawned":
             managers.append(event["pid"])
         if event["event"] == moment and event["round"] == 2 and not killed:
@@ -60,7 +60,7 @@ async def test_what_a_manager_had_not_handed_over_when_it_was_killed_is_revealed
     managers: list[int] = []
     killed: list[int] = []
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         if event["event"] == "manager_spawned":
             managers.append(event["pid"])
         if event["event"] == "hop_finished" and (event["round"], event["position"]) == (2, 4) and not killed:
@@ -124,7 +124,7 @@ async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_bac
     hit, gone = asyncio.Event(), asyncio.Event()
     left: set[str] = set()
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         if event["event"] == "hop_finished" and event["round"] == 2:
             hit.set()
         if event["event"] == "node_left":

@@ -27,7 +27,7 @@ from tests.support.cluster import nodes, play, settings
 from tests.support.reference import Reference, assert_same_bits
 from tests.support.serving import serving
 from top_server.grouping_service import servicer as grouping_service
-from top_server.record.journal import Event
+from top_server.record.journal import Line
 
 
 class Doors:
@@ -82,7 +82,7 @@ async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strang
     found: list[str] = []
     here = asyncio.Event()
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         if event["event"] in ("listening", "node_joined"):
             found.append(event["address"])
         if len(found) == 3:

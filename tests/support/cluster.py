@@ -17,7 +17,7 @@ from fedgsp_node import server as node_server
 from top_server import server
 from top_server.record.checkpoint import load
 from top_server.record.directory import RunDirectory, prepare
-from top_server.record.journal import Event, Journal
+from top_server.record.journal import Journal, Line
 from top_server.schemes import SCHEMES
 
 
@@ -27,12 +27,12 @@ class Finished:
 
     directory: RunDirectory
     rows: list[dict[str, Any]]
-    events: list[Event] = field(default_factory=list)
+    events: list[Line] = field(default_factory=list)
 
     def model(self, number: int) -> dict[str, np.ndarray]:
         return load(self.directory.models / f"round-{number:04d}.safetensors")[0]
 
-    def of_kind(self, kind: str) -> list[Event]:
+    def of_kind(self, kind: str) -> list[Line]:
         return [event for event in self.events if event["event"] == kind]
 
 
@@ -43,15 +43,15 @@ async def play(
     config: RunConfig,
     nodes: Sequence[NodeSettings],
     others: Sequence[tuple[NodeSettings, Host]] = (),
-    on_event: Callable[[Event], None] = lambda _: None,
+    on_event: Callable[[Line], None] = lambda _: None,
 ) -> Finished:
     """Plays a run with these nodes, which dial the address that the top server bound; `others` live as they like."""
     directory = prepare(config)
-    events: list[Event] = []
+    events: list[Line] = []
     rows: list[dict[str, Any]] = []
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         events.append(event)
         on_event(event)
         if event["event"] == "listening":

@@ -12,7 +12,7 @@ from fedgsp.settings.node import NodeSettings
 from fedgsp_node import server as node_server
 from tests.support.cluster import Finished, play
 from tests.support.gated_task import GATES, gated_settings, host
-from top_server.record.journal import Event
+from top_server.record.journal import Line
 
 #: Hosted by the node that is restarted in the middle of round 2, when they have trained; the others wait that long.
 RESTARTED = (0, 1, 2)
@@ -39,7 +39,7 @@ async def play_with_a_restart(tmp_path: Path, state_dir: Path | None, **changes:
     trained, left = asyncio.Event(), asyncio.Event()
     seen: set[int] = set()
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         match event:
             case {"event": "round_started", "round": 2}:
                 gate.clear()
@@ -70,7 +70,7 @@ async def play_with_newcomers(tmp_path: Path, **changes: Any) -> Finished:
     gate.set()
     begun = asyncio.Event()
 
-    def watch(event: Event) -> None:
+    def watch(event: Line) -> None:
         match event:
             case {"event": "round_started", "round": 2}:
                 gate.clear()

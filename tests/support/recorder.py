@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from top_server.record.events.base import Event
+
 
 class Recorder:
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self._recorded = asyncio.Event()
 
-    def record(self, kind: str, **fields: object) -> None:
-        self.events.append({"event": kind, **fields})
+    def record(self, event: Event) -> None:
+        self.events.append({"event": event.kind(), **event.fields})
         self._recorded.set()
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from tests.support.staged import stage
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.merging import MERGES
-from top_server.record.history import complete
 from top_server.row import row_of
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
@@ -26,9 +25,8 @@ async def test_each_client_is_told_of_where_nobody_is_drawn_or_models_differ(mer
     async with stage(merge, run_dir=None) as s:
         s.context = dataclasses.replace(s.context, scheme=dataclasses.replace(SCHEMES["fedgsp"], sampling=sampling))
         trained = [await s.trained([0, 1], 5.0, skipped={1: "gone"})]
-        row = complete(
-            row_of(s.context, 3, Teams(PLAN, PLAN.groups[:1]), trained, SERVED, 1.23456, s.merging.shared, {})
-        )
+        teams = Teams(PLAN, PLAN.groups[:1])
+        row = row_of(s.context, 3, teams, trained, SERVED, 1.23456, s.merging.shared, {}).fields
     told = ("round", "groups", "sampled_groups", "clients_trained", "clients_skipped", "clients_evaluated", "seconds")
     assert [row[name] for name in told] == [3, 2, 1, 1, 1, 2, 1.235]
     assert (row["accuracy"], row["loss"]) == (SERVED.accuracy, SERVED.loss)
@@ -39,10 +37,10 @@ async def test_each_client_is_told_of_where_nobody_is_drawn_or_models_differ(mer
 async def test_a_round_without_an_evaluation_has_no_figures_of_one() -> None:
     async with stage("none") as s:
         context = dataclasses.replace(s.context, alone={0: 0.5})
-        row = complete(row_of(context, 1, Teams(PLAN, PLAN.groups), [], None, 1.0, False, {}))
+        row = row_of(context, 1, Teams(PLAN, PLAN.groups), [], None, 1.0, False, {}).fields
         assert (row["accuracy"], row["loss"], row["clients_evaluated"]) == (None, None, None)
         assert [name for name in ("accuracy_per_client", "ipr", "rsd") if name in row] == []
-        row = complete(row_of(context, 1, Teams(PLAN, PLAN.groups), [], SERVED, 1.0, False, {}))
+        row = row_of(context, 1, Teams(PLAN, PLAN.groups), [], SERVED, 1.0, False, {}).fields
         assert "ipr" in row
 
 

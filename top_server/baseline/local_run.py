@@ -18,6 +18,7 @@ from fedgsp.settings.files import load
 from fedgsp.settings.peers import CONNECTIONS
 from fedgsp.settings.run import PROCESSES, RunConfig
 from top_server.record.directory import RunDirectory, check_free, claim, lock, unusable
+from top_server.record.events.alone import GainsNotTold
 from top_server.record.history import read_lines
 from top_server.record.journal import Recorder
 from top_server.schemes import SCHEMES
@@ -143,7 +144,7 @@ def tell_left_out(
         (alone.keys() - here, "the local run has them, this run does not"),
     ):
         if left_out:
-            recorder.record("gains_not_told", clients=sorted(left_out), reason=reason)
+            recorder.record(GainsNotTold(clients=sorted(left_out), reason=reason))
 
 
 def check(config: RunConfig) -> None:

@@ -11,6 +11,7 @@ from top_server.groups.survey import survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
 from top_server.progress import Progress
+from top_server.record.events.run import InitialModelFailed
 from top_server.run import RunContext
 
 
@@ -28,7 +29,7 @@ async def make_initial(context: RunContext, progress: Progress, slot: str, index
             context.models.put([slot], context.initial_id(slot), weights)
             return
         failure = made
-        context.journal.record("initial_model_failed", model=slot, reason=str(failure))
+        context.journal.record(InitialModelFailed(model=slot, reason=str(failure)))
         if failure.code not in LOST:
             break
         if not isinstance(outcome.result, Failure):

@@ -27,6 +27,7 @@ from top_server.managers.pool import Manager
 from top_server.models import Held
 from top_server.outgoing import outgoing_steps
 from top_server.progress import Progress
+from top_server.record.events.rounds import GroupResumed
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 
@@ -77,9 +78,15 @@ async def run_group(
             return outcome
         manager = await context.managers.replace(manager)
         trace = shown(task, trace.after(outcome), reveals)
-        resumed = {"program": task.program, "manager": manager.name, "finished": len(trace.finished)}
         for group in task.groups:
-            context.journal.record("group_resumed", round=round_number, group=group, **resumed)
+            resumed = GroupResumed(
+                round=round_number,
+                group=group,
+                program=task.program,
+                manager=manager.name,
+                finished=len(trace.finished),
+            )
+            context.journal.record(resumed)
 
 
 async def _on(

@@ -10,6 +10,7 @@ from top_server.managers.pool import Manager
 from top_server.merging.base import GroupModel, MemberModel, Merging
 from top_server.models import Held
 from top_server.progress import Progress
+from top_server.record.events.rounds import ModelLost
 from top_server.run import RunContext
 
 
@@ -61,4 +62,4 @@ def note_lost(context: RunContext, progress: Progress, merging: Merging, outcome
     for client, slot in merging.lose(gone, context.models.slots).items():
         context.models.drop(slot)
         progress.afresh.add(client)
-        context.journal.record("model_lost", client=client, reason=str(gone[client]))
+        context.journal.record(ModelLost(client=client, reason=str(gone[client])))

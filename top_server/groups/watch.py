@@ -28,6 +28,9 @@ from top_server.groups.taking import take_model
 from top_server.groups.task import Trace
 from top_server.managers.pool import Manager
 from top_server.progress import Progress
+from top_server.record.events import rounds
+from top_server.record.events.evidence import Discriminators
+from top_server.record.events.rounds import ClientSkipped, HopFinished, ModelLost, UpdateMissing
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 
@@ -94,20 +97,21 @@ class GroupWatch:
                     self._context.membership.note_offence(skipped.client)
                 self.hops = [hop for hop in self.hops if hop.member and hop.member.client != skipped.client]
                 self._journal.record(
-                    "client_skipped",
-                    **self._where(skipped.client),
-                    program=self._program,
-                    client=skipped.client,
-                    code=skipped.failure.code.name if skipped.failure is not None else None,
-                    reason=str(skipped.failure),
+                    ClientSkipped(
+                        **self._where(skipped.client),
+                        program=self._program,
+                        client=skipped.client,
+                        code=skipped.failure.code.name if skipped.failure is not None else None,
+                        reason=str(skipped.failure),
+                    )
                 )
             case PartLost(client, failure):
                 self.lost[client] = failure or Failure(FailureCode.NO_SUCH_MODEL, "no reason was given")
             case PairsLeft(exchanges, left, pairs):
                 told = {"exchanges": exchanges, "most": self._most, "left": left, "pairs": pairs}
-                self._journal.record("discriminators", **told)
+                self._journal.record(Discriminators(**told))
             case Rerouted(client, reason):
-                self._journal.record("rerouted", **self._where(client), client=client, reason=reason)
+                self._journal.record(rounds.Rerouted(**self._where(client), client=client, reason=reason))
 
     async def all_taken(self) -> None:
         """Waits for the models and updates that are on their way here."""
@@ -130,11 +134,11 @@ class GroupWatch:
     async def _take_update(self, reveals: Reveals, client: int, model_id: str) -> None:
         shown = await self._manager.client.take(model_id, None, reveals.max_bytes)
         if problem := await reveals.take(client, shown):
-            self._journal.record("update_missing", client=client, reason=problem)
+            self._journal.record(UpdateMissing(client=client, reason=problem))
 
     def _record_missing(self, client: int) -> None:
         reason = "what it keeps to itself is not on its node any more"
-        self._journal.record("model_lost", round=self._round, client=client, reason=reason)
+        self._journal.record(ModelLost(round=self._round, client=client, reason=reason))
 
     def _hop(self, done: MemberDone, trained: Trained) -> None:
         if PROGRAMS[self._program].chained:
@@ -147,21 +151,22 @@ class GroupWatch:
             self._take(self._take_update(self._reveals, done.client, trained.update.id), done.client)
         elif trained.update is None and self._must_reveal:
             reason = "it did not come to the group manager"
-            self._journal.record("update_missing", client=done.client, reason=reason)
+            self._journal.record(UpdateMissing(client=done.client, reason=reason))
         alone = done.client in self._groups_of_one
         self._journal.record(
-            "hop_finished",
-            **self._where(done.client),
-            program=self._program,
-            position=0 if alone else done.position,
-            members=1 if alone else self._planned,
-            client=done.client,
-            loss=trained.loss,
-            seconds=trained.seconds,
-            samples=trained.samples,
-            update_length=done.update_length,
-            bytes=trained.bytes,
-            model=trained.ref.id if trained.ref is not None else None,
-            node=self._members[done.client].node,
-            via=trained.source.kind.name.lower() if trained.source else None,
+            HopFinished(
+                **self._where(done.client),
+                program=self._program,
+                position=0 if alone else done.position,
+                members=1 if alone else self._planned,
+                client=done.client,
+                loss=trained.loss,
+                seconds=trained.seconds,
+                samples=trained.samples,
+                update_length=done.update_length,
+                bytes=trained.bytes,
+                model=trained.ref.id if trained.ref is not None else None,
+                node=self._members[done.client].node,
+                via=trained.source.kind.name.lower() if trained.source else None,
+            )
         )

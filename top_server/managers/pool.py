@@ -16,6 +16,7 @@ from fedgsp.errors import PeerError, RunError
 from fedgsp.lifecycle import python_module, ready_line, spawn, stop
 from fedgsp.messages import AttachTo
 from top_server.managers.client import ManagerClient
+from top_server.record.events.processes import ManagerLost, ManagerSpawned, ManagersStarting
 from top_server.record.journal import Recorder
 
 #: Managers that start at the same time. A start takes half a second of one core, and hardly waits for anything else:
@@ -80,7 +81,7 @@ class ManagerPool:
 
     async def _start(self, missing: int) -> None:
         """Adds managers to the pool; after a failure no further one starts, and those that run stay in the pool."""
-        self._recorder.record("managers_starting", managers=missing)
+        self._recorder.record(ManagersStarting(managers=missing))
         room = asyncio.Semaphore(SPAWN_AT_ONCE if self._ports is None else 1)  # two could try the same port
         ready = itertools.count(1)
         failures: list[Exception] = []
@@ -109,7 +110,7 @@ class ManagerPool:
             self._managers.remove(manager)
             code = manager.process.returncode
             reason = "it did not answer" if code is None else f"exit code {code}"
-            self._recorder.record("manager_lost", manager=manager.name, reason=reason)
+            self._recorder.record(ManagerLost(manager=manager.name, reason=reason))
             await stop(manager.process, DISCARD_GRACE_S)
             await self._channels.drop(manager.address)  # the next manager on this port is dialled without a backoff
 
@@ -147,8 +148,10 @@ class ManagerPool:
             client = ManagerClient(name, self._channels.to(address))
             manager = Manager(name, address, process, client, bound)
             self._managers.append(manager)
-            where = {"manager": name, "pid": process.pid, "address": address}
-            self._recorder.record("manager_spawned", **where, managers=managers, ready=next(ready))
+            spawned = ManagerSpawned(
+                manager=name, pid=process.pid, address=address, managers=managers, ready=next(ready)
+            )
+            self._recorder.record(spawned)
             return manager
         raise error
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedgsp.settings.run import RunConfig
-    from top_server.record.journal import Event, Journal
+    from top_server.record.journal import Journal, Line
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ async def running(
     early: list[UserError] = []
     over = False
 
-    def notice(event: Event) -> None:
+    def notice(event: Line) -> None:
         if event["event"] == "node_joined":
             joined.add(event["node"])
 

@@ -22,6 +22,7 @@ from fedgsp.messages import (
 )
 from fedgsp.options import shortened
 from top_server.nodes.admission import MOST_NODES, Known, refusal
+from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft, NodeRefused
 from top_server.record.journal import Recorder
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Membership:
         )
         if failure := refusal(hello, known):
             if failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self._recorder.record("node_refused", node=hello.node, reason=str(failure))
+                self._recorder.record(NodeRefused(node=hello.node, reason=str(failure)))
             return failure
         self._standard = self._standard or hello
         node = self._nodes[hello.node] = Node(hello)
@@ -128,12 +129,13 @@ class Membership:
         for manager in self._left.pop(hello.node, {}).values():
             self.attach(hello.node, manager)  # its group may still wait for this node
         self._recorder.record(
-            "node_joined",
-            node=hello.node,
-            clients=len(hello.clients),
-            address=hello.peer_address or None,
-            task_digest=_beginning(hello.task_digest) or None,
-            differs_from=self._differs_from(hello),
+            NodeJoined(
+                node=hello.node,
+                clients=len(hello.clients),
+                address=hello.peer_address or None,
+                task_digest=_beginning(hello.task_digest) or None,
+                differs_from=self._differs_from(hello),
+            )
         )
         await self._notify()
         return node
@@ -153,7 +155,7 @@ class Membership:
                 del self._left[next(iter(self._left))]
         if self._over is not None:
             reason = "dismissed"  # it does not matter which side closed the stream
-        self._recorder.record("node_left", node=node.hello.node, reason=reason)
+        self._recorder.record(NodeLeft(node=node.hello.node, reason=reason))
         await self._notify()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
@@ -174,7 +176,7 @@ class Membership:
         self.offences[client] = self.offences.get(client, 0) + 1
         if not self._bears(client) and self._clients.pop(client, None) is not None:
             reason = f"{self.offences[client]} times its model was refused"
-            self._recorder.record("client_left_out", client=client, reason=reason)
+            self._recorder.record(ClientLeftOut(client=client, reason=reason))
 
     def attach(self, node_name: str, manager: AttachTo) -> None:
         """Tells a node to dial a manager; a node that has dialled it already does nothing."""

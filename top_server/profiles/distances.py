@@ -27,6 +27,7 @@ from top_server.profiles.measurements import Measurement, measurements
 from top_server.profiles.options import DistanceOptions
 from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
+from top_server.record.events.evidence import DistancesFound, NotCompared
 from top_server.record.history import plain
 from top_server.run import RunContext
 
@@ -113,7 +114,7 @@ class Distances(Profile[DistanceOptions]):
             await self._tell_apart(round_number, able, arrived)
         for client in set(new) - set(able):
             reason = "it has less than 2 training samples"
-            self.context.journal.record("not_compared", round=round_number, client=client, reason=reason)
+            self.context.journal.record(NotCompared(round=round_number, client=client, reason=reason))
             self._met.add(client)
 
     async def _tell_apart(self, round_number: int, able: Sequence[int], arrived: Sequence[int]) -> None:
@@ -148,7 +149,7 @@ class Distances(Profile[DistanceOptions]):
         seconds, moved = round(time.monotonic() - begin, 3), sum(map(_bytes_moved, outcomes))
         self._seconds += seconds
         self._bytes += moved
-        context.journal.record("distances_found", round=round_number, clients=able, seconds=seconds, bytes=moved)
+        context.journal.record(DistancesFound(round=round_number, clients=able, seconds=seconds, bytes=moved))
 
     def _note_failures(self, clients: Iterable[int]) -> None:
         """A client that fails is measured again in the next round, up to MOST_TRIES times."""

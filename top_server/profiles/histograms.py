@@ -14,6 +14,7 @@ from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.profiles.base import Profile
 from top_server.progress import Progress
+from top_server.record.events.rounds import ClientSkipped
 from top_server.run import RunContext
 
 
@@ -57,11 +58,12 @@ class Histograms(Profile[NoOptions]):
         what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"
         reason = f"{what}, the task {classes} classes: let class_counts() count the samples of each"
         self.context.journal.record(
-            "client_skipped",
-            round=round_number,
-            group=0,
-            program="describe",
-            client=done.client,
-            code=FailureCode.BAD_ORDER.name,
-            reason=reason,
+            ClientSkipped(
+                round=round_number,
+                group=0,
+                program="describe",
+                client=done.client,
+                code=FailureCode.BAD_ORDER.name,
+                reason=reason,
+            )
         )

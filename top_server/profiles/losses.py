@@ -10,6 +10,7 @@ from top_server.groups.initial import make_initial
 from top_server.models import cluster_slot
 from top_server.profiles.base import Profile
 from top_server.profiles.options import LossOptions
+from top_server.record.events.evidence import ClustersChosen
 
 
 class Losses(Profile[LossOptions]):
@@ -43,9 +44,10 @@ class Losses(Profile[LossOptions]):
             known = np.isfinite(least)  # a client without a finite loss is in no group
             sizes = np.array([hosted[client].train_samples for client in clients])
             context.journal.record(
-                "clusters_chosen",
-                round=round_number,
-                clients=np.bincount(chosen[known], minlength=count),
-                train_loss=np.average(least[known], weights=sizes[known]) if known.any() else None,
+                ClustersChosen(
+                    round=round_number,
+                    clients=np.bincount(chosen[known], minlength=count).tolist(),
+                    train_loss=np.average(least[known], weights=sizes[known]) if known.any() else None,
+                )
             )
         return Evidence(clients, figures={"costs": costs})

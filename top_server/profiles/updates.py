@@ -24,6 +24,7 @@ from top_server.profiles.base import Profile
 from top_server.profiles.options import UpdateOptions
 from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
+from top_server.record.events.evidence import LayerChosen, Newcomers
 from top_server.reveals import layer_scores
 from top_server.reveals.gram import SketchSpool, UpdateSpool
 from top_server.reveals.updates import Reveals, Updates, most_bytes
@@ -135,7 +136,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         self.updates, chosen, scores = await asyncio.to_thread(self._cut, updates)
         self._view = f"layer:{chosen}"
         updates.spool.close()
-        self.context.journal.record("layer_chosen", layer=chosen, scores=scores)
+        self.context.journal.record(LayerChosen(layer=chosen, scores=scores))
 
     def _cut(self, updates: Updates) -> tuple[Updates, str, dict[str, float]]:
         """The chosen layer's part of the updates, the name of the layer, and the scores of all layers."""
@@ -160,7 +161,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         starts = starts or ((context.models[INITIAL], 1.0),)
         task = GroupTask(0, "alone", newcomers, starts, reveal=reveal)
         outcome = await survey(context, self.progress, round_number, task, reveals=self.updates)
-        context.journal.record("newcomers", round=round_number, clients=list(newcomers))
+        context.journal.record(Newcomers(round=round_number, clients=list(newcomers)))
         slots = merging.welcome(newcomers)
         if len(starts) == 1 and starts[0][0].client is None:
             context.models.point(dict.fromkeys(slots, starts[0][0]))

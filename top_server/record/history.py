@@ -14,34 +14,6 @@ from fedgsp.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Keys of every row, in order; null where a round has no such value.
-KEYS = (
-    "round",
-    "groups",
-    "sampled_groups",
-    "clients_trained",
-    "clients_skipped",
-    "accuracy",
-    "loss",
-    "clients_evaluated",
-    "seconds",
-    "bytes_direct",
-    "bytes_relayed",
-    "cpd_median",
-    "t_comp_s",
-    "t_comm_s",
-    "d_comm_bytes",
-)
-#: Keys of rows of schemes with a model per client or group, and of runs that also trained alone.
-OPTIONAL_KEYS = ("accuracy_per_client", "partition", "metrics_per_client", "ipr", "rsd")
-
-
-def complete(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with every key of `KEYS`, in order; ValueError for a key that no row has."""
-    if unknown := [key for key in row if key not in KEYS + OPTIONAL_KEYS]:
-        raise ValueError(f"a row of the history has no {', '.join(unknown)}")
-    return {key: row.get(key) for key in KEYS} | {key: row[key] for key in OPTIONAL_KEYS if key in row}
-
 
 def plain(value: Any) -> Any:
     """The value as JSON knows it: NaN and infinity are null, arrays are lists, keys are text, all else its text."""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from fedgsp.errors import ConfigError, not_written
 from top_server.record.directory import lock, unusable
-from top_server.record.history import complete, plain, to_line
+from top_server.record.events.base import Event
+from top_server.record.events.rounds import RoundFinished
+from top_server.record.history import plain, to_line
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -21,15 +23,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: An event as it stands in events.jsonl: "time" (ISO 8601, UTC), "event" (its kind), and its fields.
-Event = dict[str, Any]
-Subscriber = Callable[[Event], None]
+Line = dict[str, Any]
+Subscriber = Callable[[Line], None]
 
 
 class Recorder(Protocol):
     """Where events go."""
 
-    def record(self, kind: str, **fields: object) -> None:
-        """Notes an event."""
+    def record(self, event: Event) -> None:
+        """Write down an event."""
 
 
 def _utc_now() -> datetime:
@@ -57,26 +59,24 @@ class Journal:
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
 
-    def record(self, kind: str, **fields: Any) -> None:
-        """Write an event and tell it to the subscribers; RunError if the disk takes no more."""
+    def record(self, event: Event) -> None:
+        """Write an event and pass it to the subscribers; RunError if the disk is full."""
         time = self._now().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        event: Event = plain({"time": time, "event": kind, **fields})
-        _append(self._events, event)
+        line: Line = plain({"time": time, "event": event.kind(), **event.fields})
+        _append(self._events, line)
         for subscriber in tuple(self._subscribers):
             try:
-                subscriber(event)
+                subscriber(line)
             except Exception:  # a run does not end because somebody cannot watch it
-                logger.exception("a subscriber failed at %s and is told no more", kind)
+                logger.exception("a subscriber failed at %s and gets no more events", event.kind())
                 self._subscribers.remove(subscriber)
 
-    def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a round's row of the history and return it with all its keys, for the event round_finished.
-
-        Raises ValueError for a key that no row has, RunError if the disk takes no more.
-        """
-        completed: dict[str, Any] = plain(complete(row))
-        _append(self._history, completed)
-        return completed
+    def finish_round(self, row: RoundFinished) -> Line:
+        """Write the row of a round to the history, and the event; return the row. RunError if the disk is full."""
+        columns: Line = plain(row.fields)
+        _append(self._history, columns)
+        self.record(row)
+        return columns
 
     def close(self) -> None:
         """Close both files; nothing can be recorded after."""

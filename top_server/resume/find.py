@@ -24,6 +24,9 @@ from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Trace
 from top_server.groups.watch import OFFENCES
 from top_server.record.directory import RunDirectory
+from top_server.record.events import read
+from top_server.record.events.base import Event
+from top_server.record.events.rounds import ClientSkipped, HopFinished, RoundFinished, RoundResumed, RoundStarted
 from top_server.record.history import read_lines
 from top_server.resume import state
 
@@ -123,7 +126,7 @@ def _read(directory: RunDirectory) -> Resumed:
     saved = state.latest(directory)
     times = 1 + sum(event["event"] == "run_resumed" for event in events)
     done = saved.round if saved is not None else 0
-    interrupted = _interrupted(events, done + 1, first_attempt(times))
+    interrupted = _interrupted(map(read, events), done + 1, first_attempt(times))
     offences = Counter(state.offences(saved) if saved is not None else {})
     # A client that was skipped after the last finished hop is tried again.
     settled = [skipped for trace in (interrupted.traces if interrupted else ()) for skipped in trace.skipped]
@@ -152,25 +155,25 @@ def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
         file.truncate(kept)
 
 
-def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int) -> Interrupted | None:
+def _interrupted(events: Iterable[Event | None], number: int, attempt: int) -> Interrupted | None:
     """The work of a round before the cut; None if the round was not begun, or was finished but not saved."""
     teams: tuple[tuple[int, ...], ...] | None = None
     groups: list[_GroupSoFar] = []
-    goes_on = False
+    resumed = False
     for event in events:
-        if event.get("round") != number:
+        if getattr(event, "round", None) != number:
             continue
-        match event["event"]:
-            case "round_resumed":
-                goes_on = True
-            case "round_started":
-                if not goes_on:
-                    teams = tuple(tuple(team) for team in event["teams"])
+        match event:
+            case RoundResumed():
+                resumed = True
+            case RoundStarted():
+                if not resumed:
+                    teams = tuple(tuple(team) for team in event.teams)
                     groups = [_GroupSoFar() for _ in teams]
-                goes_on = False
-            case "hop_finished" | "client_skipped" if teams is not None and event["group"] < len(groups):
-                _note(groups[event["group"]], event)
-            case "round_finished":
+                resumed = False
+            case HopFinished() | ClientSkipped() if teams is not None and event.group < len(groups):
+                _note(groups[event.group], event)
+            case RoundFinished():
                 teams = None
     if teams is None:
         return None
@@ -178,20 +181,20 @@ def _interrupted(events: Iterable[Mapping[str, Any]], number: int, attempt: int)
     return Interrupted(number, teams, traces)
 
 
-def _note(group: _GroupSoFar, event: Mapping[str, Any]) -> None:
-    program = PROGRAMS.get(event.get("program", ""))
+def _note(group: _GroupSoFar, event: HopFinished | ClientSkipped) -> None:
+    program = PROGRAMS.get(event.program)
     if program is None or not program.chained:  # only a relay is continued
         return
-    client = event["client"]
-    if event["event"] == "client_skipped":
-        failure = Failure(FailureCode[event["code"]], str(event["reason"]))
-        group.skipped[client] = MemberSkipped(client, failure)
-        group.hops = [hop for hop in group.hops if hop.member is not None and hop.member.client != client]
+    if isinstance(event, ClientSkipped):
+        code = FailureCode[event.code] if event.code is not None else FailureCode.UNSPECIFIED
+        group.skipped[event.client] = MemberSkipped(event.client, Failure(code, event.reason))
+        group.hops = [hop for hop in group.hops if hop.member is not None and hop.member.client != event.client]
         return
-    member = Member(client, event["node"] or "", "", event["samples"])
-    hop = FinishedHop(member, ModelRef(event["model"]), event["update_length"])
-    group.hops[event["position"] :] = [hop]
-    group.moved += Moved(event["bytes"], 0) if event["via"] == "node" else Moved(0, event["bytes"])
-    group.skipped.pop(client, None)
+    hop = FinishedHop(
+        Member(event.client, event.node or "", "", event.samples), ModelRef(event.model or ""), event.update_length
+    )
+    group.hops[event.position :] = [hop]
+    group.moved += Moved(event.bytes, 0) if event.via == "node" else Moved(0, event.bytes)
+    group.skipped.pop(event.client, None)
     # A member skipped before this hop would now train out of its turn; a member skipped later has not missed its turn.
     group.settled = dict(group.skipped)

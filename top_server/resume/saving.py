@@ -17,6 +17,7 @@ from top_server.merging import Merging
 from top_server.models import Held
 from top_server.progress import Progress
 from top_server.record.checkpoint import Checkpoints, Origin
+from top_server.record.events.rounds import ModelNotSaved
 from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ async def save(
     await asyncio.to_thread(checkpoints.prune, saved.values(), last)
     if last and untrained:
         for client, reason in untrained.items():
-            context.journal.record("model_not_saved", client=client, reason=reason)
+            context.journal.record(ModelNotSaved(client=client, reason=reason))
         logger.warning("no trained model is saved for clients: %s", listed(untrained))
     return saved
 
@@ -78,5 +79,5 @@ async def _collect(context: RunContext, progress: Progress, number: int, at_home
             raise RunError(f"the model of client {client} cannot be saved: {weights}", "see the nodes' logs")
         found[by_client[client]] = weights
     for skipped in outcome.skipped:
-        context.journal.record("model_not_saved", client=skipped.client, reason=str(skipped.failure))
+        context.journal.record(ModelNotSaved(client=skipped.client, reason=str(skipped.failure)))
     return found

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from top_server.record.directory import RunDirectory
-    from top_server.record.journal import Event, Journal, Subscriber
+    from top_server.record.journal import Journal, Line, Subscriber
     from top_server.view.state import Group as GroupState
 
 GROUP_WIDTH = 26
@@ -72,7 +72,7 @@ def _subscribed(journal: Journal, subscriber: Subscriber) -> Iterator[None]:
 def _display(journal: Journal, console: Console) -> Iterator[None]:
     state, lock = ViewState(), threading.Lock()
 
-    def apply(event: Event) -> None:
+    def apply(event: Line) -> None:
         with lock:
             state.apply(event)
 
@@ -92,7 +92,7 @@ def _display(journal: Journal, console: Console) -> Iterator[None]:
 def _lines(journal: Journal, printer: Printer) -> Iterator[None]:
     state = ViewState()
 
-    def tell(event: Event) -> None:
+    def tell(event: Line) -> None:
         line = state.apply(event)
         if line is not None:
             printer.put(f"{event['time'][11:19]} {line}\n")

@@ -14,8 +14,10 @@ from fedgsp.errors import PeerError, RunError, TaskError
 from fedgsp.lifecycle import python_module
 from fedgsp.settings.node import parse_clients
 from fedgsp.settings.run import RunConfig
+from tests.support.events import some
 from top_server.nodes.local import blocks, commands, running
 from top_server.record.directory import RunDirectory
+from top_server.record.events.processes import NodeJoined
 from top_server.record.journal import Journal
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ async def test_a_node_that_ends_after_it_joined_is_only_lost(tmp_path: Path) -> 
         stays = python("import sys; sys.stdin.read()")
         async with meeting() as (port, there), running([python(LEAVES.format(port=port)), stays], tmp_path, journal):
             _, writer = await there.get()
-            journal.record("node_joined", node="node-0", clients=3)
+            journal.record(some(NodeJoined, node="node-0", clients=3))
             writer.write(b"!")
             assert (await heard.message).startswith("local node-0 ended with exit code 3")
     logger.removeHandler(heard)
@@ -163,7 +165,7 @@ async def played_until_both_have_left(tmp_path: Path, others: tuple[str, ...] = 
             async with running([command, command], tmp_path, journal) as nodes_may_end:
                 met = [await there.get() for _ in range(2)]
                 for name in ("node-0", "node-1", *others):
-                    journal.record("node_joined", node=name, clients=3)
+                    journal.record(some(NodeJoined, node=name, clients=3))
                 if over:
                     nodes_may_end()
                 for _, writer in met:

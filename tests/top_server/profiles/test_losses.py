@@ -68,5 +68,5 @@ async def test_what_is_told_of_the_choices_is_what_the_grouping_makes_of_them(
         answering(surveys, losses)
         await surveys.stage.profile("losses").gather(1)
         (told,) = surveys.stage.journal.of_kind("clusters_chosen")
-    assert told["clients"].tolist() == chosen
+    assert told["clients"] == chosen
     assert told["train_loss"] == (None if train_loss is None else pytest.approx(train_loss))

@@ -11,6 +11,7 @@ import pytest
 from fedgsp.errors import ConfigError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
+from tests.support.events import named
 from top_server.record.directory import (
     RunDirectory,
     check_free,
@@ -20,6 +21,7 @@ from top_server.record.directory import (
     remove,
     unusable,
 )
+from top_server.record.events.run import Listening
 from top_server.record.journal import Journal
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -43,7 +45,7 @@ def test_its_name_is_time_and_scheme_and_never_taken_twice(tmp_path: Path, monke
 def begun(directory: RunDirectory, *events: str) -> None:
     with Journal(directory) as journal:
         for event in events:
-            journal.record(event)
+            journal.record(named(event))
 
 
 @pytest.mark.parametrize("left", ["event", "row", "model", "state"])
@@ -71,7 +73,7 @@ def test_a_run_takes_the_place_of_one_that_ended_before_its_first_round(tmp_path
 def test_no_run_takes_the_place_of_one_that_still_waits_for_nodes(tmp_path: Path) -> None:
     directory = prepare(RunConfig(run_dir=tmp_path, min_nodes=4))
     with Journal(directory) as journal:
-        journal.record("listening")
+        journal.record(Listening(address="x"))
         with pytest.raises(ConfigError, match="another top server records in"):
             prepare(RunConfig(run_dir=tmp_path, min_nodes=3))
     assert load(RunConfig, directory.config).min_nodes == 4

@@ -7,8 +7,10 @@ import pytest
 
 from fedgsp.errors import RunError
 from top_server.record.directory import RunDirectory
-from top_server.record.history import KEYS, read_lines
-from top_server.record.journal import Event, Journal
+from top_server.record.events.rounds import RoundFinished
+from top_server.record.events.run import ClientsMissing, Listening, RunFinished, StateDamaged
+from top_server.record.history import read_lines
+from top_server.record.journal import Journal, Line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,73 +21,69 @@ NOON_IN_PARIS = datetime(2025, 1, 2, 12, 30, 0, 250_000, timezone(timedelta(hour
 def test_an_event_is_on_disk_at_once_with_its_time_in_utc(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     with Journal(directory, now=lambda: NOON_IN_PARIS) as journal:
-        journal.record("node_joined", node="n1", clients=range(3), address=None)
+        journal.record(ClientsMissing(clients=range(3)))
         assert read_lines(directory.events) == [
             {
                 "time": "2025-01-02T11:30:00.250Z",
-                "event": "node_joined",
-                "node": "n1",
+                "event": "clients_missing",
                 "clients": [0, 1, 2],
-                "address": None,
             }
         ]
 
 
 def test_subscribers_hear_what_is_written_until_they_leave(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    heard: list[Event] = []
+    heard: list[Line] = []
     with Journal(directory) as journal:
         leave = journal.subscribe(heard.append)
-        journal.record("a_kind_that_nobody_knows", value=float("nan"))
+        journal.record(RunFinished(rounds=1, accuracy=float("nan"), seconds=1.0))
         leave()
         leave()
-        journal.record("listening", address="x")
+        journal.record(Listening(address="x"))
     assert heard == read_lines(directory.events)[:1]
-    assert heard[0]["value"] is None
+    assert heard[0]["accuracy"] is None
 
 
 def test_a_failing_subscriber_ends_nothing_but_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
     calls: list[str] = []
 
-    def fail(event: Event) -> None:
+    def fail(event: Line) -> None:
         calls.append(event["event"])
         raise OSError("the terminal is gone")
 
     with Journal(RunDirectory(tmp_path)) as journal:
         journal.subscribe(fail)
         journal.subscribe(lambda event: heard.append(event["event"]))
-        journal.record("first")
-        journal.record("second")
-    assert calls == ["first"]
-    assert heard == ["first", "second"]
+        journal.record(Listening(address="x"))
+        journal.record(StateDamaged(reason="cut"))
+    assert calls == ["listening"]
+    assert heard == ["listening", "state_damaged"]
     assert "the terminal is gone" in caplog.text
 
 
-def test_a_row_is_written_whole_and_told_to_nobody(tmp_path: Path) -> None:
+def test_a_finished_round_is_a_row_of_the_history_and_an_event(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    heard: list[Event] = []
     with Journal(directory) as journal:
-        journal.subscribe(heard.append)
-        row = journal.row({"round": 1, "accuracy": float("nan"), "accuracy_per_client": {3: 0.5}})
-        assert read_lines(directory.history) == [row]
-    assert tuple(row) == (*KEYS, "accuracy_per_client")
+        row = journal.finish_round(RoundFinished(round=1, accuracy=float("nan"), accuracy_per_client={3: 0.5}))
+    assert read_lines(directory.history) == [row]
+    (event,) = read_lines(directory.events)
+    assert {name: event[name] for name in row} == row
     assert row["accuracy"] is None
     assert row["accuracy_per_client"] == {"3": 0.5}
-    assert heard == []
 
 
 def test_a_full_disk_ends_the_run_with_a_reason(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     directory.events.symlink_to("/dev/full")
     with pytest.raises(RunError, match="cannot be written: No space left"), Journal(directory) as journal:
-        journal.record("listening")
+        journal.record(Listening(address="x"))
 
 
 def test_times_are_those_of_the_clock_by_default(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     before = datetime.now(UTC)
     with Journal(directory) as journal:
-        journal.record("listening")
+        journal.record(Listening(address="x"))
     time = datetime.fromisoformat(read_lines(directory.events)[0]["time"])
     assert before - timedelta(milliseconds=1) <= time <= datetime.now(UTC)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
+from tests.support.events import named
 from top_server import cli
 from top_server.groups.moved import Moved
 from top_server.groups.run import MOST_MANAGERS, MOST_TRIES
@@ -31,9 +32,15 @@ BEGIN = [
 
 def recorded(folder: Path, events: Sequence[dict[str, Any]], rows: int = 0, rest: str = "") -> RunDirectory:
     directory = RunDirectory(folder)
-    directory.events.write_text("".join(json.dumps(event) + "\n" for event in events) + rest)
+    lines = [json.dumps(whole(**event), default=lambda array: array.tolist()) for event in events]
+    directory.events.write_text("".join(line + "\n" for line in lines) + rest)
     directory.history.write_text("".join(json.dumps({"round": number + 1}) + "\n" for number in range(rows)))
     return directory
+
+
+def whole(event: str, **given: Any) -> dict[str, Any]:
+    """What the journal would write for an event of these fields, and blanks."""
+    return {"event": event, **named(event, **given).fields}
 
 
 def started(*teams: Sequence[int], number: int = 1) -> dict[str, Any]:

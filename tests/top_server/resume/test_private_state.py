@@ -13,7 +13,7 @@ from fedgsp.settings.run import RunConfig
 from tests.support.cluster import play, settings
 from tests.support.staged import stage
 from top_server.record.directory import RunDirectory, make_state, prepare
-from top_server.record.journal import Event
+from top_server.record.journal import Line
 
 pytestmark = pytest.mark.usefixtures("usual_umask")
 
@@ -72,7 +72,7 @@ async def test_clients_updates_are_saved_where_others_cannot_come(tmp_path: Path
 async def test_the_folder_is_private_before_local_nodes_keep_anything_there(tmp_path: Path) -> None:
     directory, found = RunDirectory(tmp_path / "run"), {}
 
-    def look(event: Event) -> None:
+    def look(event: Line) -> None:
         if event["event"] == "node_joined":  # no state was saved yet
             found.update({path.name: mode(path) for path in (directory.state, *directory.state.iterdir())})
 

@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.support.events import some
 from top_server.record.directory import RunDirectory
+from top_server.record.events.processes import NodeJoined
+from top_server.record.events.rounds import HopFinished, RoundFinished
+from top_server.record.events.run import Listening
 from top_server.record.journal import Journal
 from top_server.view.lines import describe, size
 from top_server.view.state import ViewState
@@ -355,19 +359,19 @@ def test_durations_are_never_negative() -> None:
 def test_json_is_every_event_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     directory = RunDirectory(tmp_path)
     with Journal(directory) as journal, watching(journal, directory, json=True):
-        journal.record("anything", value=1)
-        journal.record("round_finished", **journal.row({"round": 1}))
+        journal.record(Listening(address="x"))
+        journal.finish_round(RoundFinished(round=1))
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [line["event"] for line in lines] == ["anything", "round_finished"]
+    assert [line["event"] for line in lines] == ["listening", "round_finished"]
     assert lines[1]["round"] == 1
 
 
 def test_where_no_terminal_is_each_round_is_a_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     directory = RunDirectory(tmp_path)
     with Journal(directory, now=lambda: START) as journal, watching(journal, directory, json=False):
-        journal.record("listening", address="127.0.0.1:7000")
-        journal.record("hop_finished", round=1, group=0)
-        journal.record("round_finished", round=1)
+        journal.record(Listening(address="127.0.0.1:7000"))
+        journal.record(some(HopFinished, round=1, group=0))
+        journal.record(RoundFinished(round=1))
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "03:04:05 listening on 127.0.0.1:7000"
     assert lines[1].startswith("03:04:05 round 1: ")
@@ -381,8 +385,8 @@ def test_a_name_that_stdout_cannot_spell_is_escaped(
     with open(1, "w", encoding="ascii", closefd=False) as ascii_only:
         monkeypatch.setattr("sys.stdout", ascii_only)
         with Journal(directory, now=lambda: START) as journal, watching(journal, directory, json=False):
-            journal.record("node_joined", node="Klinik Süd", clients=[0], address=None)
-            journal.record("round_finished", round=1)
+            journal.record(some(NodeJoined, node="Klinik Süd", clients=1))
+            journal.record(RoundFinished(round=1))
     lines = capfd.readouterr().out.splitlines()
     assert "Klinik S\\xfcd" in lines[0]
     assert "round 1" in lines[1]
@@ -393,4 +397,4 @@ def test_without_a_stdout_a_run_is_watched_by_nobody(tmp_path: Path, monkeypatch
     monkeypatch.setattr("sys.stdout", None)
     for json_lines in (True, False):
         with Journal(directory) as journal, watching(journal, directory, json=json_lines):
-            journal.record("round_finished", round=1)
+            journal.record(RoundFinished(round=1))

@@ -1,0 +1,30 @@
+"""Events of the run in which every client trains alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from top_server.record.events.base import Event
+
+
+class LocalRunStarted(Event):
+    """`--local-run` found no run in its directory, and plays that run first."""
+
+    directory: str
+    rounds: int
+
+
+class LocalRoundFinished(Event):
+    """A round of the local run is finished."""
+
+    round: int
+    rounds: int
+    accuracy: float | None
+    seconds: float
+
+
+class GainsNotTold(Event):
+    """Only one of the two runs has an accuracy of these clients."""
+
+    clients: Sequence[int]
+    reason: str

@@ -1,0 +1,46 @@
+"""What every event of a run is: a frozen dataclass that is a line of events.jsonl, and can be read back from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, dataclass_transform
+
+#: The value of a field that an event may lack. Such a field is not written.
+ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT", "__bool__": lambda _: False})()
+
+
+def told(text: str, *, default: Any = dataclasses.MISSING) -> Any:
+    """A field of an event, with a text for docs/events.md. A field without one is an annotation alone."""
+    return dataclasses.field(default=default, metadata={"text": text})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(told,))
+class Event:
+    """Something that happened in a run. Every subclass is a frozen dataclass with keyword arguments."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    @classmethod
+    def kind(cls) -> str:
+        """The kind as it stands in events.jsonl."""
+        return re.sub(r"(?<!^)([A-Z])", r"_\1", cls.__name__).lower()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields by name, without those that this event lacks."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not ABSENT}
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Self:
+        """The event of a line of events.jsonl; KeyError if the line lacks a field."""
+        given = {field.name: line[field.name] for field in dataclasses.fields(cls) if field.name in line}
+        missing = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
+        if lacking := [name for name in missing if name not in given]:
+            raise KeyError(f"{cls.kind()} has no {', '.join(lacking)}")
+        return cls(**given)

@@ -1,0 +1,63 @@
+"""Events of what clients tell before they are grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from top_server.record.events.base import Event, told
+
+
+class ClustersChosen(Event):
+    """`ifca` and `flsc`: the clients have compared the models."""
+
+    round: int
+    clients: Sequence[int] = told("number of clients that chose each cluster")
+    train_loss: float | None = told("mean of the clients' smallest losses, weighted by samples")
+
+
+class LayerChosen(Event):
+    """`similarity=layer`: the layer is chosen by which updates are compared; once, as a rule before round 2."""
+
+    layer: str
+    scores: Mapping[str, float] = told("score of each layer")
+
+
+class Newcomers(Event):
+    """Schemes that compare updates: late clients, and clients without a model, have trained once to be placed."""
+
+    round: int
+    clients: Sequence[int]
+
+
+class ClientPlaced(Event):
+    """The groups are fixed, and a late client got a place in one of them."""
+
+    round: int
+    client: int
+    group: int
+
+
+class Discriminators(Event):
+    """`fedcollab`: the networks that tell the clients' data apart were judged once more."""
+
+    exchanges: int = told("exchanges of weights so far")
+    most: int = told("exchanges at most")
+    left: int = told("pairs of clients whose networks still learn")
+    pairs: int = told("all pairs")
+
+
+class DistancesFound(Event):
+    """`fedcollab`: the distances between the data of these clients are known."""
+
+    round: int
+    clients: Sequence[int]
+    seconds: float
+    bytes: int = told("bytes of weights that moved for it")
+
+
+class NotCompared(Event):
+    """`fedcollab`: a client has too few samples to be compared."""
+
+    round: int
+    client: int
+    reason: str

@@ -1,0 +1,74 @@
+"""Events of nodes and group managers."""
+
+from __future__ import annotations
+
+from top_server.record.events.base import Event, told
+
+
+class WaitingForNodes(Event):
+    """The top server begins to wait for nodes before the first round."""
+
+    nodes: int = told("number of nodes that must join")
+    clients: int = told("number of clients that they must host")
+    timeout: float = told("seconds")
+
+
+class WaitingForClients(Event):
+    """A resumed run begins to wait for the clients that it had."""
+
+    clients: int = told("number of clients that took part before the interruption")
+    timeout: float = told("seconds until at least one node must be back")
+
+
+class NodeJoined(Event):
+    """A node is admitted."""
+
+    node: str
+    clients: int = told("number of clients that the node hosts")
+    address: str | None = told("where other nodes dial this node; null if they cannot")
+    task_digest: str | None = told("first 16 digits of the SHA-256 of the task's source file; null if it has none")
+    differs_from: str | None = told("the first node of the run, if its task has another digest; else null")
+
+
+class NodeRefused(Event):
+    """A node is refused. Refusals of nodes that come when the run is over are not recorded."""
+
+    node: str
+    reason: str
+
+
+class NodeLeft(Event):
+    """The stream of a node ended."""
+
+    node: str
+    reason: str = told("`dismissed` when the run is over")
+
+
+class ClientLeftOut(Event):
+    """Three models of a client were refused: the client is left out of the rest of the run."""
+
+    client: int
+    reason: str
+
+
+class ManagersStarting(Event):
+    """The round has more groups than there are group managers, so the top server starts more of them."""
+
+    managers: int = told("number of managers that start")
+
+
+class ManagerSpawned(Event):
+    """A group manager runs."""
+
+    manager: str
+    pid: int = told("process id")
+    address: str = told("where nodes attach")
+    managers: int = told("number of managers that start together")
+    ready: int = told("number of these managers that run by now")
+
+
+class ManagerLost(Event):
+    """A group manager died, or did not answer."""
+
+    manager: str
+    reason: str

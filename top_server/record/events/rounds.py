@@ -1,0 +1,156 @@
+"""Events of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from top_server.record.events.base import ABSENT, Event, told
+
+
+class RoundStarted(Event):
+    """The groups are formed. All clients that train alone are groups of one, and share one group manager."""
+
+    round: int
+    groups: int = told("number of groups that were formed")
+    sampled_groups: int = told("number of groups that train")
+    clients: int = told("number of clients that train")
+    teams: Sequence[Sequence[int]] = told(
+        "the clients of each group that trains; `group` in later events is a position in this list"
+    )
+    reason: str = told("why these groups were formed or kept, and why only some of them train")
+
+
+class HopFinished(Event):
+    """A client has trained. The event comes again if the result was lost and the client trained again."""
+
+    round: int
+    group: int
+    program: str
+    position: int = told("place in the group, from 0")
+    members: int = told("number of clients in the group")
+    client: int
+    loss: float = told("mean training loss")
+    seconds: float = told("time of training")
+    samples: int = told("training samples of the client")
+    update_length: float = told("Euclidean length of the update; 0 without `--update-norm-limit`")
+    bytes: int = told("bytes of start weights that the node fetched")
+    model: str | None = told("id of the result")
+    node: str
+    via: str | None = told("source of the start: `node`, `manager` or `top_server`; `local` or `own`: no transfer")
+
+
+class ClientSkipped(Event):
+    """A client did not do what it was asked."""
+
+    round: int
+    group: int
+    program: str
+    client: int
+    code: str | None = told("a name from `protos/fedgsp/v1/failure.proto`")
+    reason: str
+
+
+class Rerouted(Event):
+    """Weights took another way than planned, came from an earlier model, or a client trains again."""
+
+    round: int
+    group: int
+    client: int
+    reason: str
+
+
+class UpdateMissing(Event):
+    """A client was to reveal its update, and the update did not come or cannot be used."""
+
+    client: int
+    reason: str
+
+
+class ModelLost(Event):
+    """A model, head or personal model of a client is no longer on its node, or cannot be used."""
+
+    client: int
+    reason: str
+    round: int = told("missing in some events", default=ABSENT)
+
+
+class GroupResumed(Event):
+    """Another group manager takes over a group."""
+
+    round: int
+    group: int
+    program: str
+    manager: str = told("the new manager")
+    finished: int = told("number of hops that are kept")
+
+
+class GroupFinished(Event):
+    """The result of a group is taken into the merge."""
+
+    round: int
+    group: int
+
+
+class GroupFailed(Event):
+    """A group has no result and is left out of the merge."""
+
+    round: int
+    group: int
+    reason: str
+
+
+class RoundResumed(Event):
+    """A resumed run continues a round that was interrupted."""
+
+    round: int
+    hops: int = told("number of hops that are kept, over all groups")
+
+
+class RoundFailed(Event):
+    """All nodes or managers of a round were lost: the round is tried again, up to five times in all."""
+
+    round: int
+    reason: str
+
+
+class NotEvaluated(Event):
+    """The round has no accuracy: clients gave no answer, are away, or have no test samples."""
+
+    round: int
+    reason: str
+
+
+class ModelNotSaved(Event):
+    """After the last round: a client has no trained model, or its model cannot be fetched."""
+
+    client: int
+    reason: str
+
+
+class RoundFinished(Event):
+    """A round is finished and evaluated. The fields are the columns of `history.jsonl`; null is no value."""
+
+    round: int
+    groups: int = told("number of groups that were formed", default=None)
+    sampled_groups: int = told("number of groups that trained", default=None)
+    clients_trained: int = told("number of clients behind the results", default=None)
+    clients_skipped: int = told("number of clients that took no part", default=None)
+    accuracy: float | None = told(
+        "over the test data of the clients that are there and have a trained model, weighted by samples", default=None
+    )
+    loss: float | None = told("likewise", default=None)
+    clients_evaluated: int | None = told("number of clients behind `accuracy` and `loss`", default=None)
+    seconds: float = told("time of the round", default=None)
+    bytes_direct: int = told("bytes of weights that moved from node to node", default=None)
+    bytes_relayed: int = told("bytes of weights that moved through managers or the top server", default=None)
+    cpd_median: float | None = told(
+        "median distance of the groups' class distributions: how unlike the groups are", default=None
+    )
+    t_comp_s: float = told("modelled computing time, by the cost model of the FedGSP paper", default=None)
+    t_comm_s: float = told("modelled communication time, likewise", default=None)
+    d_comm_bytes: float = told("modelled traffic, likewise", default=None)
+    accuracy_per_client: Mapping[int, float] = told("schemes in which all clients train", default=ABSENT)
+    partition: Sequence[Sequence[int]] = told("the groups that were formed; the same schemes", default=ABSENT)
+    metrics_per_client: Mapping[str, Mapping[int, float]] = told("figures of the task, by name", default=ABSENT)
+    ipr: float | None = told("with `--local-run`: share of clients that are better off than alone", default=ABSENT)
+    rsd: float | None = told("with `--local-run`: standard deviation of the clients' gains", default=ABSENT)

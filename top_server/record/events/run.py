@@ -1,0 +1,66 @@
+"""Events of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from top_server.record.events.base import Event, told
+
+
+class Listening(Event):
+    """The top server has begun, and nodes can reach it."""
+
+    address: str = told("where nodes join")
+
+
+class RunStarted(Event):
+    """The nodes that the run waited for are there."""
+
+    run: str = told("id of the run")
+    directory: str = told("where relative paths in the settings begin")
+    round: int = told("0")
+    clients: int = told("number of clients that are there")
+    nodes: int = told("number of nodes that are there")
+    rounds: int = told("number of rounds that will be played")
+    scheme: str
+    head: Sequence[str] = told("names of the tensors that stay with the clients")
+
+
+class RunResumed(RunStarted):
+    """`--resume` continues a run: in place of `run_started`; `round` is the last finished round."""
+
+
+class StateDamaged(Event):
+    """A saved state of a resumed run cannot be read; the state before it is used."""
+
+    reason: str
+
+
+class ClientsMissing(Event):
+    """Clients of a resumed run did not come back in time."""
+
+    clients: Sequence[int]
+
+
+class InitialModelFailed(Event):
+    """An attempt to make an initial model failed."""
+
+    model: str = told("what the model is for")
+    reason: str
+
+
+class ClientsServed(Event):
+    """All rounds are done, and the accuracy of single clients is known: its spread after the last evaluation."""
+
+    mean: float = told("mean over the clients")
+    std: float = told("standard deviation over the clients")
+    min: float
+    max: float
+
+
+class RunFinished(Event):
+    """The last event of a finished run."""
+
+    rounds: int
+    accuracy: float | None = told("accuracy after the last round")
+    seconds: float = told("time since this top server began")
