@@ -156,7 +156,7 @@ async def test_the_members_of_a_group_may_relay_its_model(tmp_path: Path) -> Non
 
 
 async def test_groups_of_fedgsp_may_keep_models_of_their_own(tmp_path: Path) -> None:
-    changes = {"scheme": "fedgsp", "merge": "none", "beta": 2}
+    changes = {"scheme": "fedgsp", "merge": "none", "grouping_option": {}, "beta": 2}
     run = await play(configured(tmp_path, "hcct", **changes), hosts("mixed up"))
     assert [row["groups"] for row in run.rows] == [2, 4, 6]
     assert all(row["accuracy"] is not None for row in run.rows)
