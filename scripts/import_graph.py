@@ -60,7 +60,7 @@ def rows(of: Graph) -> tuple[dict[str, int], set[str]]:
 def draw(out: Path) -> int:
     """Draws all packages; returns the number of modules that are in or above a circle."""
     whole = graph()
-    figure, panels = plt.subplots(len(PACKAGES), 1, figsize=(26, 34), height_ratios=[3, 2, 2, 1.2])
+    figure, panels = plt.subplots(len(PACKAGES), 1, figsize=(24, 36), height_ratios=[3, 2, 2, 1.2])
     circular = 0
     for package, panel in zip(PACKAGES, panels, strict=True):
         of = {name: found for name, found in whole.items() if name.partition(".")[0] == package}
@@ -85,6 +85,7 @@ def draw(out: Path) -> int:
             panel.text(x, y, text, ha="center", va="center", fontsize=7, color=colour, bbox=box)
         panel.set_title(f"{package}: {len(of)} files, {len(wrong)} in or above a circle")
         panel.set_xlim(0, 1)
+        panel.set_ylim(-0.5, max(row.values()) + 1)
         panel.axis("off")
     figure.savefig(out, bbox_inches="tight")
     return circular
