@@ -24,8 +24,7 @@ ignore those that it does not know. NaN and infinity are `null`.
 ```
 {"time": "2026-11-22T21:32:03.054Z", "event": "hop_finished", "round": 1, "group": 0, "program": "relay",
  "position": 0, "members": 3, "client": 1, "loss": 0.958, "seconds": 0.242, "samples": 366, "update_length": 0.0,
- "bytes": 40104,
- "model": "b687fefa/1/0/relay/0.0", "node": "node-0", "via": "top_server"}
+ "bytes": 40104, "model": "b687fefa/1/0/relay/0.0", "node": "node-0", "via": "top_server"}
 ```
 
 - `client` and `node` are a client's number and a node's name. `reason` is text for people. `seconds` is a duration.

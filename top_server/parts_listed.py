@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fedgsp.errors import ConfigError
+from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Part, Parts
 from fedgsp.settings.fields import Described, described
 from top_server.choosing import TABLES
+
+#: Kind of part -> the parts of that kind.
+LISTED: Mapping[str, Parts[Any]] = {**TABLES, OUTGOING.kind: OUTGOING}
 
 
 def listed(kind: str = "") -> Iterator[str]:
@@ -15,14 +20,15 @@ def listed(kind: str = "") -> Iterator[str]:
 
     Raises ConfigError for an unknown kind.
     """
-    if kind and kind not in TABLES:
-        raise ConfigError(f"there is no kind of part {kind!r}", f"known: {', '.join(TABLES)}")
-    for name in [kind] if kind else sorted(TABLES):
-        yield from _table(TABLES[name])
+    if kind and kind not in LISTED:
+        raise ConfigError(f"there is no kind of part {kind!r}", f"known: {', '.join(LISTED)}")
+    for name in [kind] if kind else sorted(LISTED):
+        yield from _table(LISTED[name])
 
 
 def _table(table: Parts[Part]) -> Iterator[str]:
-    yield f"{table.kind} (--{table.kind} NAME, --{table.kind}-option KEY=VALUE)"
+    key = "NAME.KEY" if table is OUTGOING else "KEY"  # a run may have several steps
+    yield f"{table.kind} (--{table.kind} NAME, --{table.kind}-option {key}=VALUE)"
     packages = table.packages()
     for name in table:
         whose = f" [{packages[name]}]" if name in packages else ""

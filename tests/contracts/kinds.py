@@ -6,12 +6,20 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.contracts.decisions import check_grouping, check_merge, check_weighing
-from tests.contracts.running import check_aggregation, check_profile, check_program, check_task, check_training
+from tests.contracts.running import (
+    check_aggregation,
+    check_outgoing,
+    check_profile,
+    check_program,
+    check_task,
+    check_training,
+)
 
 CHECKS: dict[str, Callable[[str], Coroutine[Any, Any, None]]] = {
     "aggregation": check_aggregation,
     "grouping": check_grouping,
     "merge": check_merge,
+    "outgoing": check_outgoing,
     "profile": check_profile,
     "program": check_program,
     "task": check_task,

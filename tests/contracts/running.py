@@ -1,4 +1,4 @@
-"""Aggregations and programs, which group managers run; trainings and tasks, which nodes run; and profiles."""
+"""Aggregations and programs of group managers; trainings, outgoing steps and tasks of nodes; and profiles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.messages import GroupResult, TensorSpec
+from fedgsp.outgoing import OUTGOING, Step
 from fedgsp.programs import PROGRAMS
 from fedgsp.seeds import stream
 from fedgsp.task import Task
@@ -20,6 +21,7 @@ from fedgsp.tasks import TASKS
 from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
+from fedgsp_node.outgoing.base import Outgoing
 from fedgsp_node.tasks import load_task
 from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training.base import Algorithm
@@ -29,7 +31,7 @@ from tests.contracts.declarations import check_declaration
 from tests.support.local_work import CrossEntropy, local_work, mlp, samples, settings
 from tests.support.scene import hosted, scene
 from tests.support.staged import stage
-from tests.support.weights import some_weights
+from tests.support.weights import TENSORS, some_weights
 from top_server.profiles import PROFILES
 
 
@@ -112,6 +114,34 @@ def _trained(name: str, control: Control | None = None) -> tuple[bytes, float, f
         work.rng = stream(0, "adaptation")
         algorithm.adapt(work)
     return trained.copy().digest, loss, steps
+
+
+async def check_outgoing(name: str) -> None:
+    """Finite values in the tensors that came, the same bits each time, and an unchanged start."""
+    step = check_declaration(OUTGOING, name)
+    assert isinstance(step, Step)
+    tensors = (*TENSORS, TensorSpec("head", "float32", (2,), head=True))
+    model, start = some_weights(1, tensors), some_weights(0, tensors)
+    before = start.copy().digest
+    results = [step.load()(_outgoing(step, model, start), step.read({})) for _ in range(2)]
+    for result in results:
+        assert isinstance(result, Weights)
+        left_out = set(tensors) - set(result.tensors)
+        assert left_out if step.selects else result.tensors == tensors
+        assert all(np.isfinite(array).all() for array in result.arrays.values())
+    assert results[0].digest == results[1].digest, "it gives another result each time"
+    assert start.copy().digest == before, "it changed the start"
+
+
+def _outgoing(step: Step, model: Weights, start: Weights) -> Outgoing:
+    return Outgoing(
+        client=2,
+        round=3,
+        model=model.copy(),
+        start=start if step.needs_start else None,
+        rng=stream(0, "outgoing"),
+        secret=b"" if step.repeatable else bytes(range(32)),
+    )
 
 
 async def check_task(name: str) -> None:

@@ -8,9 +8,10 @@ from fedgsp.tasks import TASKS
 from tests.contracts.declarations import check_declaration, check_light
 from tests.contracts.kinds import CHECKS
 from top_server.choosing import TABLES
+from top_server.parts_listed import LISTED
 
 #: Tasks whose data are not in every installation have tests of their own.
-BUILT_IN = {**{kind: list(table.built_in) for kind, table in TABLES.items()}, "task": ["digits"]}
+BUILT_IN = {**{kind: list(table.built_in) for kind, table in LISTED.items()}, "task": ["digits"]}
 #: Questions that the scripted nodes of the check cannot answer without more than a start.
 NEED_MORE = ("collect", "compare", "discriminate", "distance", "forget", "initialise")
 UNCHECKED = {("program", name) for name in NEED_MORE}
@@ -34,9 +35,9 @@ def test_every_task_is_declared(name: str) -> None:
     check_declaration(TASKS, name)
 
 
-@pytest.mark.parametrize("kind", [*TABLES, "task"])
+@pytest.mark.parametrize("kind", [*LISTED, "task"])
 def test_what_is_declared_needs_no_torch(kind: str) -> None:
-    check_light(TASKS if kind == "task" else TABLES[kind], BUILT_IN[kind][0])
+    check_light(TASKS if kind == "task" else LISTED[kind], BUILT_IN[kind][0])
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -30,6 +30,7 @@ PARTS = {
     "aggregation": "clipped-mean",
     "program": "parallel-some",
     "training": "signed-sgd",
+    "outgoing": "shortened",
 }
 CHOSEN = ["--scheme", "global", "--rounds", "2", *(word for kind in PARTS for word in (f"--{kind}", PARTS[kind]))]
 #: each with an option.
@@ -38,6 +39,7 @@ ALL = [
     *("--task-option", "noise=0.2", "--grouping-option", "members=3", "--profile-option", "scale=2"),
     *("--merge-option", "share=0.25", "--weighing-option", "power=2", "--aggregation-option", "most=0.01"),
     *("--program-option", "members=2", "--training-option", "shrink=0.5"),
+    *("--outgoing-option", "shortened.share=0.75"),
 ]
 
 

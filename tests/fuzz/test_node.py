@@ -251,7 +251,7 @@ NO_DATA = dataclasses.replace(SETTINGS, batch_size=0)
         (
             Train(START, "end", dataclasses.replace(SETTINGS, algorithm="finetune", options={"steps": "9" * 30})),
             FailureCode.BAD_ORDER,
-            "a whole number from 1",
+            "a whole number of at least 1",
         ),
     ],
 )

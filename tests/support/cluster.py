@@ -45,7 +45,11 @@ async def play(
     others: Sequence[tuple[NodeSettings, Host]] = (),
     on_event: Callable[[Line], None] = lambda _: None,
 ) -> Finished:
-    """Plays a run with these nodes, which dial the address that the top server bound; `others` live as they like."""
+    """Plays a run with these nodes, which dial the address that the top server bound; `others` live as they like.
+
+    The first round waits for all of these nodes, however slowly one of them starts.
+    """
+    config = dataclasses.replace(config, min_nodes=max(config.min_nodes, len(nodes)))
     directory = prepare(config)
     events: list[Line] = []
     rows: list[dict[str, Any]] = []

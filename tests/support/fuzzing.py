@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -84,10 +83,14 @@ def _field(field: Any, words: Sequence[str], depth: int) -> st.SearchStrategy[An
     return st.lists(one, max_size=3) if field.is_repeated else one
 
 
+def _later(field: Any, words: Sequence[str], depth: int) -> st.SearchStrategy[Any]:
+    return st.deferred(lambda: _field(field, words, depth))
+
+
 def protos(kind: type[M], words: Sequence[str] = (), depth: int = 3) -> st.SearchStrategy[M]:
     """Any messages of a kind, some of them with submessages down to a depth; strings are often one of `words`."""
     fields = [field for field in kind.DESCRIPTOR.fields if depth or field.message_type is None]
-    optional = {field.name: st.deferred(partial(_field, field, words, depth)) for field in fields}
+    optional = {field.name: _later(field, words, depth) for field in fields}
     return st.fixed_dictionaries({}, optional=optional).map(lambda chosen: kind(**chosen))
 
 

@@ -41,7 +41,7 @@ def steps(**settings: Any) -> tuple[OutgoingStep, ...]:
         ({"scheme": "hcct-p"}, ["head"]),
         ({"scheme": "hcct", "wire_dtype": "bfloat16"}, ["rounding"]),
         ({"scheme": "hcct-p", "wire_dtype": "bfloat16"}, ["head", "rounding"]),
-        ({"scheme": "hcct-p", "grouping_option": {"similarity_of": "all"}}, ["head"]),
+        ({"scheme": "hcct-p", "profile_option": {"similarity_of": "all"}}, ["head"]),
     ],
 )
 def test_the_scheme_and_the_dtype_on_the_wire_need_steps(settings: dict[str, Any], names: list[str]) -> None:
@@ -73,12 +73,12 @@ def test_the_users_steps_come_in_their_order_after_the_head_and_before_rounding(
         ({"outgoing": ("clip", "clip")}, "--outgoing clip is given twice", "give it once"),
         (
             {"outgoing": ("clip",), "outgoing_option": {"clip.nrom": "1"}},
-            "outgoing step clip has no option 'nrom'",
+            "outgoing clip has no option 'nrom'",
             "did you mean 'norm'?",
         ),
         (
             {"outgoing": ("clip",), "outgoing_option": {"clip.norm": "-1"}},
-            "outgoing step clip: option norm is '-1'",
+            "outgoing clip: option norm is '-1'",
             "give a number above 0",
         ),
         (
@@ -92,7 +92,7 @@ def test_the_users_steps_come_in_their_order_after_the_head_and_before_rounding(
             "write --outgoing STEP too",
         ),
         (
-            {"scheme": "hcct-p", "grouping_option": {"similarity_of": "all"}, "outgoing": ("noise",)},
+            {"scheme": "hcct-p", "profile_option": {"similarity_of": "all"}, "outgoing": ("noise",)},
             "clients would reveal updates of their heads, which --outgoing noise does not see",
             "similarity_of=all",
         ),
@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused_before_the_run(settings: dict[str, Any], what
 
 @pytest.mark.usefixtures("_installed")
 def test_a_scheme_whose_heads_travel_may_reveal_all_that_the_steps_have_seen() -> None:
-    assert len(steps(scheme="hcct", grouping_option={"similarity_of": "all"}, outgoing=("noise",))) == 1
+    assert len(steps(scheme="hcct", profile_option={"similarity_of": "all"}, outgoing=("noise",))) == 1
 
 
 def test_the_list_survives_the_way_through_a_file_and_is_refused_where_it_is_none(tmp_path: Path) -> None:
@@ -131,4 +131,4 @@ def test_the_flags_name_the_steps_of_installed_packages() -> None:
     assert "clip" in shown
     assert "--outgoing clip is given twice" in told("--outgoing", "clip", "--outgoing", "clip")
     wrong = told("--outgoing", "clip", "--outgoing-option", "clip.norm=-1")
-    assert "outgoing step clip: option norm is '-1'" in wrong
+    assert "outgoing clip: option norm is '-1'" in wrong

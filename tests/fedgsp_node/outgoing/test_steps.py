@@ -141,7 +141,7 @@ async def test_a_start_without_head_needs_the_step_that_takes_heads_away() -> No
         (
             step("clip", norm="0"),
             FailureCode.BAD_ORDER,
-            "outgoing step clip: option norm is '0'; give a number above 0",
+            "outgoing clip: option norm is '0'; give a number above 0",
         ),
         (step("clip", nrom="1"), FailureCode.BAD_ORDER, "outgoing clip has no option 'nrom'"),
         (step("lost"), FailureCode.BAD_ORDER, "cannot be loaded from tests.support.outgoing_steps:nowhere"),

@@ -18,7 +18,7 @@ class RunStarted(Event):
 
     run: str = told("id of the run")
     directory: str = told("where relative paths in the settings begin")
-    round: int = told("0")
+    round: int = told("the last finished round; 0 if there is none")
     clients: int = told("number of clients that are there")
     nodes: int = told("number of nodes that are there")
     rounds: int = told("number of rounds that will be played")
@@ -27,7 +27,7 @@ class RunStarted(Event):
 
 
 class RunResumed(RunStarted):
-    """`--resume` continues a run: in place of `run_started`; `round` is the last finished round."""
+    """`--resume` continues a run: comes in place of `run_started`."""
 
 
 class StateDamaged(Event):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedgsp.aggregations import Aggregation
+from fedgsp.outgoing import Step
 from fedgsp.parts import Part
 from fedgsp.programs import Program
 from fedgsp.settings.fields import setting
@@ -62,6 +63,13 @@ class SignedOptions:
     shrink: float = setting(1.0, "factor on the step size from one epoch to the next", above=0, most=1)
 
 
+@dataclass(frozen=True, slots=True)
+class ShortenedOptions:
+    """Options of outgoing step `shortened`."""
+
+    share: float = setting(0.5, "share of an update that leaves the node", above=0, most=1)
+
+
 BY_SIZE = Grouping(
     help="clients with alike numbers of samples",
     code="outside_parts.grouping:by_size",
@@ -101,3 +109,9 @@ SIGNED_SGD = Training(
     help="SGD with a shrinking step size", code="outside_parts.training:SIGNED_SGD", options=SignedOptions
 )
 FAILING_SGD = Training(help="raises an exception", code="outside_parts.training:FAILING_SGD")
+SHORTENED = Step(
+    help="only a share of each update leaves the node",
+    code="outside_parts.outgoing:shorten",
+    options=ShortenedOptions,
+    needs_start=True,
+)
