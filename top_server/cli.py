@@ -16,9 +16,8 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.grouping_service import GroupingServiceSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import RunConfig, may_change
 from top_server.choosing import NAMES
-from top_server.resume.find import may_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

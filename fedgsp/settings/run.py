@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgsp.errors import ConfigError
-from fedgsp.settings.fields import setting
+from fedgsp.settings.fields import described, setting
 from fedgsp.settings.peers import PeerSettings
 
 #: How the address of a grouping service begins: grpc://host:port.
@@ -238,3 +238,8 @@ class RunConfig(PeerSettings):
                 f"--local-nodes {self.local_nodes} is more than --clients {self.clients}",
                 "give every node at least one client",
             )
+
+
+def may_change() -> set[str]:
+    """The settings that may have another value when a run is resumed; none of them affects results."""
+    return {name for name, one in described(RunConfig).items() if one.metadata.get("may_change")}

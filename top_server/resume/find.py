@@ -16,9 +16,8 @@ from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import flag
-from fedgsp.settings.fields import described
 from fedgsp.settings.files import dump
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import RunConfig, may_change
 from top_server.groups.moved import Moved
 from top_server.groups.run import first_attempt
 from top_server.groups.task import Interrupted, Trace
@@ -84,11 +83,6 @@ def work_there(resumed: Resumed) -> None:
         raise ConfigError(
             what, "its settings may have paths that begin there: restore it, or make an empty one"
         ) from None
-
-
-def may_change() -> set[str]:
-    """The settings that may have another value when a run is resumed; none of them affects results."""
-    return {name for name, one in described(RunConfig).items() if one.metadata.get("may_change")}
 
 
 def check_settings(resumed: Resumed, settings: RunConfig) -> None:
