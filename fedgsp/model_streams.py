@@ -37,9 +37,11 @@ SendReceipt = Callable[[bool], Awaitable[None]]
 
 
 async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = None) -> AsyncIterator[bytes]:
-    """The messages of a model. With `receipt` the receiver is on this machine, and is offered a window.
+    """The messages that carry a model to one receiver: a header, then the weights in chunks.
 
-    Raises WeightsError if the receiver does not confirm that it reads the window.
+    `receipt` is given if the receiver is on this machine. A large model is then offered through a window (shared
+    memory), and its chunks say only which part of the window to read. Raises WeightsError if the receiver does not
+    confirm that it reads the window.
     """
     encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
     window = windows.lend() if receipt is not None and ref.size >= windows.LEAST_BYTES else None

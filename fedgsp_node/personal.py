@@ -89,7 +89,11 @@ class PersonalState:
         return _read(path) if path is not None and path.exists() else None
 
     def label(self, client: int, purpose: str) -> str | None:
-        """The label on disk, or None; raises DataError if the file is damaged. Reads no tensor."""
+        """The text that was stored beside the tensors of a client (usually the round), or None if there is no file.
+
+        `purpose` says what the tensors are, for example the client's head. No tensor is read. Raises DataError if the
+        file is damaged.
+        """
         path = self._path(client, purpose)
         if path is None or not path.exists():
             return None

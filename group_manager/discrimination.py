@@ -22,7 +22,11 @@ from fedgsp.weights import Weights
 
 
 class Networks(abc.ABC):
-    """The clients' networks, and how well they distinguish clients so far. Only `advance` changes them."""
+    """The discriminators of all clients: networks that learn to tell the samples of two clients apart.
+
+    A subclass has one network for each pair of clients, or one network for all. The object also keeps how accurate
+    each network has become. Only `advance`, which takes in the results of one exchange, changes the object.
+    """
 
     #: Whether all clients hold the same network.
     shared: ClassVar[bool]
@@ -86,7 +90,10 @@ class Networks(abc.ABC):
         """The distance of a pair, in -1..1; UNKNOWN if both have never judged its network."""
 
     def matrix(self) -> NDArray[np.float64]:
-        """All distances, shape (N, N): symmetric, UNKNOWN where there is no pair, 0 on the diagonal."""
+        """The distances between the data of N clients, shape (N, N), rows in the order of `clients`.
+
+        The matrix is symmetric, with 0 on the diagonal. A pair that was not compared has UNKNOWN, which is 1.
+        """
         row = {client: row for row, client in enumerate(self.clients)}
         found = np.full((len(row), len(row)), UNKNOWN)
         np.fill_diagonal(found, 0.0)

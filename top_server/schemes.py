@@ -52,7 +52,10 @@ class Scheme:
 
     @property
     def continues(self) -> bool:
-        """Whether groups go on from those of the round before, so that clients that are away keep their place."""
+        """Whether each round begins with the groups of the round before.
+
+        If so, a client whose node is not connected stays a member of its group, and trains there when it is back.
+        """
         return self.regroup == "arrivals" or GROUPINGS[self.grouping].continues
 
     @property

@@ -15,7 +15,7 @@ Names = Mapping[str, Iterable[str]]
 
 
 def flag(name: str) -> str:
-    """The flag of a setting."""
+    """The command line flag of a setting: `sampling_rate` gives `--sampling-rate`."""
     return f"--{name.replace('_', '-')}"
 
 

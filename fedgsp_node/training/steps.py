@@ -75,7 +75,10 @@ class Descent:
 
     @contextlib.contextmanager
     def at(self, elsewhere: list[torch.Tensor]) -> Iterator[None]:
-        """Inside the context, the module uses and changes the tensors `elsewhere` instead of its own."""
+        """Inside the context, the trainable parameters are the tensors `elsewhere`, in the order of `parameters`.
+
+        Steps change these tensors. Buffers stay. At the end of the context the module has its own tensors again.
+        """
         own = self._homes
         self._move_to(elsewhere)
         try:

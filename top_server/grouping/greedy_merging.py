@@ -1,7 +1,8 @@
 """Bottom-up merging of clients by the largest gain in utility, from inner products of their updates (HCCT, alg. 2).
 
-The utility of a group C is U(C) = sum over i in C of -alpha_i / D_C + cos(g_i, ghat_C), where D_C is the number of
-samples and ghat_C the mean update weighted by samples. The paper's beta cancels in every benefit
+Client i has D_i samples, the update g_i of its model, and alpha_i, which says how much it prefers more data to similar
+data. The utility of a group C is U(C) = sum over i in C of -alpha_i / D_C + cos(g_i, ghat_C), where D_C is the number
+of samples and ghat_C the mean update weighted by samples. The paper's beta cancels in every benefit
 U(A + B) - U(A) - U(B). With S_C = sum of g_i / ||g_i|| and h_C = sum of D_i g_i the cosines add up to
 <S_C, h_C> / ||h_C||, and for a merged group both products follow from those of its parts:
 
@@ -9,7 +10,8 @@ U(A + B) - U(A) - U(B). With S_C = sum of g_i / ||g_i|| and h_C = sum of D_i g_i
     <S_AB, h_AB> = <S_A, h_A> + <S_B, h_B> + <S_A, h_B> + <S_B, h_A>
 
 So two symmetric matrices over groups are all there is to keep; a merge adds up two of their rows and columns. The
-paper's algorithm merges before it tests its stop rule; here, as in its text, no benefit above 0 means no merge.
+paper's pseudo-code merges two groups before it tests whether they gain. The paper's text tests first, and so does this
+file: two groups are merged only if their benefit is above 0.
 """
 
 from __future__ import annotations

@@ -108,10 +108,17 @@ class Merging(abc.ABC):
 
     @abc.abstractmethod
     def fold(self, round_number: int, group: GroupModel) -> Changes:
-        """Takes in what a group trained."""
+        """Takes in the model that a group trained, and returns the slots that change at once.
+
+        A merge that needs the models of all groups adds this one to a running sum and returns no change; `finish`
+        then returns the changes.
+        """
 
     def finish(self, round_number: int) -> Changes:
-        """The last changes of a round, after at least one `fold`."""
+        """The changes of slots when all groups of a round were folded; for example, the mean of what they trained.
+
+        It is called once in a round, after at least one `fold`.
+        """
         return {}
 
     def lose(self, clients: Iterable[int], slots: Mapping[str, Held]) -> Mapping[int, str]:

@@ -45,7 +45,10 @@ _BETTER, _NOT_BETTER = "#2f9e44", "#e8590c"
 
 
 def draw(run_dir: Path, out: Path) -> None:
-    """Writes one picture of the run in `run_dir`; raises UserError without a finished round or without matplotlib."""
+    """Writes a picture of the run in `run_dir` to the file `out`: accuracy, loss, and who trained with whom.
+
+    Raises UserError if the run has no finished round, or if matplotlib is not installed.
+    """
     directory = RunDirectory(run_dir)
     rows = read_lines(directory.history)
     if any(not {"round", "accuracy", "loss"} <= row.keys() for row in rows):

@@ -71,7 +71,7 @@ class Profile(abc.ABC, Generic[Options]):
         """Writes large data into files of this folder. Runs in a thread while no round is played."""
 
     def load(self, folder: Path) -> None:
-        """Reads these files. Runs in a thread before the first round."""
+        """Reads the files that `write` left here. Runs in a thread, before the first round of a resumed run."""
 
     def close(self) -> None:
         """Gives back memory and disk: the run is over."""

@@ -1,4 +1,7 @@
-"""The options of the profiles, without what the profiles themselves import."""
+"""The options of the profiles: what clients reveal before they are grouped.
+
+The options stand apart from the code of the profiles, so that `--help` can list them without importing that code.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         self.updates = self._fresh(length)
 
     def save(self) -> dict[str, Any]:
-        """The state of the updates; the updates themselves go to files."""
+        """What is known about the updates (rounds, length, clients). `write` puts the updates into files."""
         updates = self.updates
         return {
             "met": sorted(self._met),

@@ -32,7 +32,7 @@ class Event:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields by name, without those that this event lacks."""
+        """Name -> value of the fields. Fields that were not given (value ABSENT) are left out; None stays."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not ABSENT}
 

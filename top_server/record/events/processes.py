@@ -38,7 +38,7 @@ class NodeRefused(Event):
 
 
 class NodeLeft(Event):
-    """The stream of a node ended."""
+    """The connection of a node ended: the node was dismissed, or it was stopped, or it cannot be reached any more."""
 
     node: str
     reason: str = told("`dismissed` when the run is over")
