@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from fedgsp_node.outgoing.base import Outgoing
@@ -14,6 +16,7 @@ def shorten(outgoing: Outgoing, options: ShortenedOptions) -> Weights:
     assert outgoing.start is not None
     result = outgoing.model.to_change()
     for spec in trainable(result.tensors):
-        start = outgoing.start.arrays[spec.name]
-        result.arrays[spec.name][...] = start + options.share * (result.arrays[spec.name] - start)
+        start = outgoing.start.arrays[spec.name].astype(np.float64)
+        after = result.arrays[spec.name].astype(np.float64)
+        result.arrays[spec.name][...] = start + options.share * (after - start)
     return result
