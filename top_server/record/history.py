@@ -33,8 +33,8 @@ def plain(value: Any) -> Any:
 
 
 def to_line(value: Mapping[str, Any]) -> str:
-    """One line of JSON, with its end."""
-    return json.dumps(plain(value), allow_nan=False) + "\n"
+    """One line of JSON, with its end, for what `plain` made; ValueError for NaN or infinity."""
+    return json.dumps(value, allow_nan=False) + "\n"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

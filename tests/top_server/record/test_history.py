@@ -36,7 +36,7 @@ NESTED = st.recursive(
 
 @given(NESTED)
 def test_any_value_becomes_one_line_of_strict_json(value: Any) -> None:
-    line = to_line({"value": value})
+    line = to_line(plain({"value": value}))
     assert line.count("\n") == 1
     assert line.isascii()
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
