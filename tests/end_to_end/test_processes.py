@@ -155,7 +155,7 @@ async def test_a_killed_node_is_left_out_and_the_run_goes_on(tmp_path: Path) -> 
     flags = ["--rounds", "4", "--local-nodes", "3", "--clients", "6"]
     async with top_server(tmp_path, *QUICK, *flags) as run:
         await run.event("round_finished", DEADLINE_S)
-        children = psutil.Process(run.pid).children()
+        children = psutil.Process(run.pid).children(recursive=True)
         next(child for child in children if "node-1" in child.cmdline()).kill()
         await finished(run)
         assert (await run.event("node_left"))["node"] == "node-1"
@@ -166,7 +166,7 @@ async def test_a_run_whose_own_nodes_have_all_died_ends_at_once(tmp_path: Path) 
     flags = ["--rounds", "1000", "--local-nodes", "2", "--clients", "6", "--join-timeout", "600"]
     async with top_server(tmp_path, *QUICK, *flags) as run:
         await run.event("round_finished", DEADLINE_S)
-        for child in psutil.Process(run.pid).children():
+        for child in psutil.Process(run.pid).children(recursive=True):
             if "fedgsp_node" in child.cmdline():
                 child.kill()
         assert await run.ended(DEADLINE_S) == 6
