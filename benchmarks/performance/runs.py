@@ -151,7 +151,7 @@ class Run:
                     found.idle = found.peak = memory.resident(pid)
 
     def _meet(self, process: psutil.Process) -> None:
-        words = process.cmdline()
+        words = " ".join(process.cmdline()).split()  # of a forked process, one word has them all
         module = next((word for word in words if word in KINDS), None)
         if module is not None:
             name = words[words.index("--name") + 1] if "--name" in words else "top server"
