@@ -23,7 +23,7 @@ MARK = "FEDGSP_STARTED_BY_TEST"
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
-# Tests start some hundred processes. If the environment forbids bytecode files, each of them compiles the whole project.
+# Tests start hundreds of processes. Where the environment forbids bytecode files, each compiles the whole project.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
