@@ -11,10 +11,10 @@ import pytest
 
 from fedgsp import windows
 from fedgsp.model_service import upload
-from fedgsp_node import attachment
-from fedgsp_node.tasks import load_task
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
+from fedgsp_node import attachment
+from fedgsp_node.tasks import load_task
 from tests.support import cluster
 from tests.support.cluster import play
 from tests.support.managers_here import managers_here
