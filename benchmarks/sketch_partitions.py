@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import TrainingSettings
 from fedgsp.seeds import derive
 from fedgsp.updates import LENGTH_BYTES, trainable_size

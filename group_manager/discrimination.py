@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.discriminators import LARGEST, UNKNOWN
 from fedgsp.messages import Discriminated, Discrimination
 from fedgsp.weights import Weights

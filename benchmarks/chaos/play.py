@@ -15,9 +15,9 @@ from benchmarks.chaos.plan import Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
 from fedgsp.errors import DataError
 from fedgsp.lifecycle import tail
-from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
-from top_server.record.checkpoint import load
+from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from top_server.record.history import read_lines
+from top_server.record.model_files import load
 
 DEADLINE_S = 120.0
 #: A fault that lasts as long must be noticed within this time.

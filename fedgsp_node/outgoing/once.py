@@ -27,7 +27,7 @@ from fedgsp_node.order_error import OrderError
 from fedgsp_node.outgoing.secret import node_secret
 from fedgsp_node.outgoing.steps import Published
 from fedgsp_node.own_models import check_kept
-from fedgsp_node.personal import PUBLISHED, PersonalState
+from fedgsp_node.personal_state import PUBLISHED, PersonalState
 
 #: What a published result is reported with, and again when it is handed out again.
 FIGURES = ("samples", "loss", "seconds", "steps", "keeps", "afresh")

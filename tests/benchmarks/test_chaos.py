@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.chaos import leftovers, oracle
 from benchmarks.chaos.plan import Plan
-from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
+from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.reference import assert_same_bits
-from top_server.record import checkpoint
+from top_server.record import model_files
 
 ARRAYS = {"weight": np.zeros(3, np.float32)}
-ORIGIN = checkpoint.Origin("run", "ditto", 1, 0)
+ORIGIN = model_files.Origin("run", "ditto", 1, 0)
 
 
 #: Many clients, so that each has little data; three of them train.
@@ -33,7 +33,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     """The record of a run, and what a node keeps; both finished."""
     run_dir, state = tmp_path / "run", tmp_path / "state-n0"
     run_dir.mkdir()
-    checkpoint.save(run_dir / "final.safetensors", ARRAYS, ORIGIN)
+    model_files.save(run_dir / "final.safetensors", ARRAYS, ORIGIN)
     PersonalState(state).put_in(0, PERSONAL_MODEL, ARRAYS, 1)
     return run_dir, state
 

@@ -15,7 +15,7 @@ from fedgsp_node.worker import Worker
 from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 
 EIGHT = range(8)
 FAULTY = "tests.support.faulty_task:FaultyDigits"

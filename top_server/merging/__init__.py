@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import Median, TrimOptions
 from top_server.merging.base import MergeSettings, Merging

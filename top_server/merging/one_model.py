@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
-from fedgsp.aggregation import Average
+from fedgsp.averages import Average
 from fedgsp.robust import TrimmedMean
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import Results
 from fedgsp.seeds import stream
 from fedgsp.settings.fields import setting

@@ -13,7 +13,7 @@ from fedgsp.messages import Failure, Member, Trained
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from group_manager.group import Group
-from group_manager.lengths import Lengths
+from group_manager.norm_limit import Lengths
 
 
 class Norms(Lengths):

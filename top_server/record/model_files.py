@@ -1,4 +1,4 @@
-"""Models on disk: safetensors, written aside and renamed, so that a file that bears its name is whole."""
+"""Files of models: safetensors. A file is written under another name and renamed, so it is never half a file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Origin:
     clients: tuple[int, ...] = ()
 
 
-class Checkpoints:
+class ModelFiles:
     """The models of one run. Its calls block until the disk has the bytes: make them from a thread."""
 
     def __init__(self, directory: Path, keep: str) -> None:

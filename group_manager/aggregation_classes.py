@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import robust
-from fedgsp.aggregation import Average, Mean, check_weight
 from fedgsp.aggregations import AGGREGATIONS
+from fedgsp.averages import Average, Mean, check_weight
 from fedgsp.messages import TensorSpec
 from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights

@@ -14,7 +14,7 @@ from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
-from group_manager.aggregations import Aggregation, make
+from group_manager.aggregation_classes import Aggregation, make
 from top_server.choosing import NAMES
 from top_server.schemes import SCHEMES
 
