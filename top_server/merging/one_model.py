@@ -49,7 +49,7 @@ class OneModel(Merging):
         return {GLOBAL: Made(self.model_id(round_number, GLOBAL), merged)}
 
     def of(self, client: int, slots: Mapping[str, Held]) -> Held:
-        """The global model, whoever asks: all clients use the same one."""
+        """The global model, for every client."""
         return slots[GLOBAL]
 
 

@@ -1,4 +1,7 @@
-"""Clusters that overlap: every client starts from the mean of a few, and counts in all of them (FLSC, section 4)."""
+"""Clusters that overlap: a client starts from the mean of a few clusters' models, and its result counts in each.
+
+This is the merge of FLSC (section 4).
+"""
 
 from __future__ import annotations
 
