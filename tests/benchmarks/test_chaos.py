@@ -57,12 +57,12 @@ def test_what_a_killed_node_was_writing_is_told(
     with pytest.raises(KilledError):
         PersonalState(places[1]).put_in(1, PERSONAL_MODEL, ARRAYS, 1)
     (left,) = found(tmp_path)
-    assert left.startswith("a file: state-n0/")
+    assert left.startswith("unfinished file: state-n0/")
 
 
 def test_what_a_killed_top_server_was_writing_is_told(places: tuple[Path, Path], tmp_path: Path) -> None:
     (places[0] / ".writing").mkdir()
-    assert found(tmp_path) == ["a file: run/.writing"]
+    assert found(tmp_path) == ["unfinished file: run/.writing"]
 
 
 def test_the_oracle_knows_what_those_keep_who_took_part_in_every_round() -> None:
