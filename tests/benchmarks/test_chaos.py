@@ -65,7 +65,7 @@ def test_what_a_killed_top_server_was_writing_is_told(places: tuple[Path, Path],
     assert found(tmp_path) == ["unfinished file: run/.writing"]
 
 
-def test_the_oracle_knows_what_those_keep_who_took_part_in_every_round() -> None:
+def test_the_oracle_has_personal_models_of_clients_that_trained_in_every_round() -> None:
     calm = {number: oracle.Told(TEAM) for number in (1, 2)}
     model, kept = oracle.final_models(PLAN, calm)
     assert list(kept) == [0, 1, 2]

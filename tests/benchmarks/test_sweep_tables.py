@@ -63,7 +63,9 @@ def test_a_partial_last_round_is_in_no_mean_and_named_below_the_errors(
     assert lines[-5:] == NAMED
 
 
-def test_and_below_the_gains(runs: dict[str, list[Path]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partial_last_round_is_named_below_the_gains(
+    runs: dict[str, list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
     sweep_tables.gains(runs)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[:4] for line in lines[HEAD:-5]] == [

@@ -153,7 +153,7 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["state.json", "model-0.safetensors", "update-1.npy"])
 @pytest.mark.parametrize("damage", [cut, Path.unlink])
-async def test_a_damaged_state_is_named_and_the_one_before_is_gone_on_from(
+async def test_a_damaged_state_is_named_and_the_state_before_is_used(
     tmp_path: Path, file: str, damage: Callable[[Path], None]
 ) -> None:
     async with staged(tmp_path, "none", "updates") as before:
