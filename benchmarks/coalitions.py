@@ -143,7 +143,7 @@ def main() -> None:
     for of in [(20, 100, 10.0), (20, 1000, 1.0), (20, 1000, 10.0), (200, 1000, 1.0), (200, 1000, 10.0)]:
         print(row(kinds(*of), flags.times, flags.patience), flush=True)
 
-    print(f"\nthe published structure, of {SOLVES} solves with 100 restarts, and of {SOLVES} with 1")
+    print(f"\nhow often the published coalitions are found in {SOLVES} solves: with 100 restarts, with 1 restart")
     missed = False
     for name in SHIFTS:
         case = shift(name)

@@ -97,7 +97,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.standard_normal((count, arguments.features)).astype(np.float32))
     samples = Samples(x, torch.from_numpy(rng.integers(0, arguments.labels, count)), arguments.labels)
-    print(f"{'networks':>8} {'what':>22} {'at once':>10} {'one by one':>10} {'ratio':>6}")
+    print(f"{'networks':>8} {'seconds for':>22} {'together':>10} {'one by one':>10} {'ratio':>6}")
     for shared in (False, True):
         others = tuple(range(0 if shared else 1, arguments.others + 1))
         settings = DiscriminatorSettings(TRAINING, 1, arguments.batch_size, 0.01, seed=0, shared=shared)

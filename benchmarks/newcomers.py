@@ -82,10 +82,10 @@ def compare(arguments: argparse.Namespace) -> None:
             1 - np.mean(list(json.loads((directory / "summary.json").read_text())["best"]["per_client"].values()))
         )
         print(
-            f"{new} new every {arguments.every} rounds: {len(told[-1]['accuracy_per_client'])} clients at the end; "
-            f"error of the first ten {first[-1]:.2f}, of all {everyone[-1]:.2f}, best round of each {best:.2f}"
+            f"{new} new every {arguments.every} rounds, {len(told[-1]['accuracy_per_client'])} clients at the end; "
+            f"test error in %: first ten {first[-1]:.2f}, all {everyone[-1]:.2f}, best round of each {best:.2f}"
         )
-        (line,) = axes.plot([row["round"] for row in told], everyone, label=f"{new} new, all")
+        (line,) = axes.plot([row["round"] for row in told], everyone, label=f"{new} new, mean of all")
         axes.plot([row["round"] for row in told], first, "--", color=line.get_color(), label=f"{new} new, first ten")
     axes.set(xlabel="round", ylabel="mean test error, %")
     axes.grid(alpha=0.3)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import TrainingSettings
 from fedgsp.seeds import derive
 from fedgsp.updates import LENGTH_BYTES, trainable_size
@@ -75,7 +75,10 @@ def main() -> None:
             )
     parameters = trainable_size(models[hosted[0]].tensors)
     print(f"{arguments.experiment.stem}: {len(hosted)} clients, {parameters:,} parameters, alpha {alpha:g}")
-    print("| signs | bytes, of exact | equal partitions | share of the benefit: mean | least |\n|" + "---|" * 5)
+    print(
+        "| signs | bytes (of the whole update) | equal partitions | share of the benefit: mean | least |\n|"
+        + "---|" * 5
+    )
     for size in SIZES:
         share, moved = np.array(shares[size]), f"{size + LENGTH_BYTES:,} of {4 * parameters:,}"
         print(f"| {8 * size:,} | {moved} | {equal[size]} of {rounds} | {share.mean():.4f} | {share.min():.4f} |")

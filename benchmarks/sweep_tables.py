@@ -33,11 +33,11 @@ def whole(summary: dict[str, Any]) -> bool:
 def tell_partial(runs: dict[str, list[Path]]) -> None:
     found = {path: told for paths in runs.values() for path, told in summaries(paths).items() if not whole(told)}
     if found:
-        print("\nNot in the figures of the last round:\n")
+        print("\nLeft out above, because their last round did not evaluate all clients:\n")
     for directory, told in found.items():
         there, all_of_them = (len(told[part]["per_client"]) for part in ("last", "best"))
         of = f"round {told['last']['round']} of {told['rounds']}"
-        print(f"- {directory.name}: last evaluated in {of}, over {there} of {all_of_them} clients")
+        print(f"- {directory.name}: last evaluation in {of}, with {there} of {all_of_them} clients")
 
 
 def table(runs: dict[str, list[Path]]) -> None:

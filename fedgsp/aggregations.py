@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import TrimOptions
 
-_HERE = "group_manager.aggregations"
+_HERE = "group_manager.aggregation_classes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation(Part):
-    """The declaration of an aggregation; its `code` is a subclass of `group_manager.aggregations.Aggregation`."""
+    """The declaration of an aggregation.
+
+    Its `code` is a subclass of `group_manager.aggregation_classes.Aggregation`.
+    """
 
     #: Whether a scheme may name it whose groups relay. Such groups have one model, so that it has no effect there.
     beside_relay: bool = False

@@ -79,7 +79,7 @@ async def start_server(
 
 
 async def _addresses_of(host: str) -> list[str]:
-    """All addresses of a host to listen at. gRPC alone would be content with one address of a name."""
+    """All addresses of a host to listen at. gRPC alone would listen at only one of them."""
     if host == "*":
         return ["[::]"]
     if host == "localhost":  # the addresses that gRPC dials, whatever the resolver says
@@ -172,7 +172,7 @@ def describe(error: grpc.aio.AioRpcError | Any) -> str:
 
 
 async def first_message(speaking: AsyncIterator[T]) -> T | None:
-    """The first message of a caller; None if none comes in time."""
+    """The first message of a caller; None if the stream ends, or HELLO_TIMEOUT_S pass, before a message comes."""
     try:
         return await asyncio.wait_for(anext(aiter(speaking), None), HELLO_TIMEOUT_S)
     except TimeoutError:

@@ -142,7 +142,11 @@ class Template:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()  # nothing is in it that has to be saved
-            await self._listening
+            try:
+                await asyncio.shield(self._listening)
+            except asyncio.CancelledError:
+                await self._listening  # a killed process ends at once
+                raise
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         rest = b""

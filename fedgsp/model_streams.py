@@ -171,7 +171,7 @@ class _Source:
         self.digest: bytes | None = None
 
     async def open(self, name: str) -> None:
-        """Opens the window that was offered; if that cannot be, the bytes will travel."""
+        """Opens the offered window. If that fails, the bytes come in the messages instead."""
         try:
             self._window = windows.opened(name)
         except OSError as error:

@@ -52,12 +52,12 @@ class Part:
         return f"{self.kind} {self.name}" + (f" of package {self.package}" if self.package else "")
 
     def read(self, given: Mapping[str, str]) -> Any:
-        """Its options from texts; raises ConfigError for an unknown name or a wrong value."""
+        """The options of the part, read from texts; raises ConfigError for an unknown name or a wrong value."""
         with self.guard():
             return read_options(self.options, f"{self.kind} {self.name}", given)
 
     def load(self) -> Any:
-        """Its code; raises ConfigError if that cannot be imported."""
+        """The code of the part; raises ConfigError if it cannot be imported."""
         return load(f"{self.kind} {self.name}", self.code, self.package) if isinstance(self.code, str) else self.code
 
     @contextlib.contextmanager

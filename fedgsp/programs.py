@@ -17,7 +17,7 @@ class Program(Part):
     Its `code` is a coroutine function of a `group_manager.group.Group`, which has the request, the program's options,
     and everything that a program may do; it returns the `GroupResult`, or a `Failure` with the reason. It runs in the
     event loop of its manager, so that long work belongs into a thread, and one call never shares a group with another.
-    The same members must give the same bits, whoever finishes first: what is random comes from
+    The same members must give the same bits in whichever order they finish. Random numbers come from
     `fedgsp.seeds.stream(request.training.seed, NAME, request.round, request.group)`. If the manager is lost, another
     manager runs the program again from the beginning, with a higher `request.attempt`; a program must therefore put
     the attempt into the ids of the models that it lets members make.

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.aggregation import check_alike
+from fedgsp.averages import check_alike
 from fedgsp.messages import TensorSpec
 from fedgsp.settings.fields import setting
 from fedgsp.spill import spilling_room, walk

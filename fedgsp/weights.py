@@ -144,7 +144,7 @@ class Weights:
         return ModelRef(model_id, self.buffer.nbytes, self.digest)
 
     def part(self, tensors: tuple[TensorSpec, ...]) -> Weights:
-        """Those of the tensors that are named, copied unless they are all."""
+        """The weights of the named tensors only; a copy, unless all tensors are named."""
         if tensors == self.tensors:
             return self
         part = Weights.of(self.arrays, tensors)

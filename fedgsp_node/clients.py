@@ -17,10 +17,10 @@ from fedgsp.task import ClientData, Split, Task
 from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.flops import training_flop
+from fedgsp_node.hosted_data import HostedData
 from fedgsp_node.model_check import check_model
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.parts import Parts
-from fedgsp_node.personal import HEAD, PERSONAL_MODEL, PersonalState
+from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import rehearse
 from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
@@ -65,7 +65,7 @@ class Clients:
                 f"client {strangers[0]} does not exist: the task has {task.num_clients} clients",
                 f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
             )
-        self._parts = Parts(task, dict.fromkeys(chosen))
+        self._data = HostedData(task, dict.fromkeys(chosen))
         torch.manual_seed(_MODULE_SEED)
         self._module = guarded(lambda: task.model(), "model()")
         if not isinstance(self._module, torch.nn.Module):
@@ -75,13 +75,13 @@ class Clients:
         self._unsaved = unsaved(self._module)
         self.tensors = tensor_specs(self._module, tuple(task.head))
         self.shared = without_head(self.tensors)
-        some = self._parts.of(chosen[0]).train.x[:1]
+        some = self._data.of(chosen[0]).train.x[:1]
         self.training_flop = guarded(lambda: training_flop(self._module, as_tensor(some)), "model()")
         unbind(self._module)
 
     def rehearse(self) -> None:
         """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round."""
-        data = self._parts.of(next(iter(self._parts.sizes)))
+        data = self._data.of(next(iter(self._data.sizes)))
         weights = self.initial_weights(0)
         with bound(self._module, weights):
             rehearse(self._module, self.task, data.train, data.test)
@@ -89,7 +89,7 @@ class Clients:
     @property
     def hosted(self) -> tuple[HostedClient, ...]:
         """All hosted clients with their numbers of samples."""
-        return tuple(self._parts.sizes.values())
+        return tuple(self._data.sizes.values())
 
     def train_samples(self, client: int) -> int:
         """Number of training samples of a client."""
@@ -238,12 +238,12 @@ class Clients:
 
     def _of(self, client: int) -> ClientData:
         self._hosted(client)
-        return self.call(lambda: self._parts.of(client))
+        return self.call(lambda: self._data.of(client))
 
     def _hosted(self, client: int) -> HostedClient:
-        if client not in self._parts.sizes:
+        if client not in self._data.sizes:
             raise OrderError(Failure(FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"))
-        return self._parts.sizes[client]
+        return self._data.sizes[client]
 
     def _within(self, weights: Weights, call: Callable[[], T]) -> T:
         """Runs code of the task while the module has these weights."""

@@ -9,7 +9,7 @@ from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal import HEAD, MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
+from fedgsp_node.personal_state import HEAD, MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
 
 
 def check_kept(arrays: Arrays, specs: Iterable[TensorSpec], client: int) -> None:

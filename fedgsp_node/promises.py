@@ -1,4 +1,4 @@
-"""Models that a node has promised to make: they come, or those that wait for them learn why not."""
+"""Models that a node has promised to make. If one will not come, the orders that wait for it get the reason."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from fedgsp.words import counted
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
-from fedgsp_node.personal import PersonalState
+from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.training_log import TrainingLog

@@ -20,7 +20,11 @@ REST_AFTER_S = 2.0
 
 
 class Slot:
-    """Runs calls in the order of arrival. Invariant: at most one call runs, and its caller waits for its end."""
+    """The training slot: its thread runs one call at a time, in the order of arrival.
+
+    A cancelled caller stops its call and waits for its end, at most STOP_TIMEOUT_S. Even after that time, no second
+    call begins before the first one has ended.
+    """
 
     def __init__(self) -> None:
         self._free = asyncio.Lock()

@@ -19,7 +19,10 @@ _TORCH = Path(torch.__file__).parent  # for errors in torch, the line of the tas
 
 
 def guarded(call: Callable[[], T], what: str) -> T:
-    """Calls the function `what` of a task. Raises TaskError if it fails, and every UserError that the task raises."""
+    """Calls the function of a task that is named `what`.
+
+    A UserError of the task is raised unchanged. Every other exception becomes a TaskError.
+    """
     try:
         return call()
     except UserError:
@@ -29,7 +32,7 @@ def guarded(call: Callable[[], T], what: str) -> T:
 
 
 def where(error: BaseException) -> str:
-    """The text of an error, with file and line in the user's code unless it is a UserError."""
+    """The text of an error. Unless it is a UserError, the text has the file and line in the user's code."""
     if isinstance(error, UserError):
         return _as_text(str(error))
     frames = traceback.extract_tb(error.__traceback__)

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from fedgsp.messages import Failure, FailureCode, Member, RunGroupRequest
-from group_manager.lengths import Lengths
-from group_manager.order import client_order
+from group_manager.norm_limit import Lengths
+from group_manager.relay_order import client_order
 
 #: A member is skipped when its node has lost so many of its results in a round: it must not stop the others.
 MOST_LOSSES = 3

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.discriminators import LARGEST, UNKNOWN
 from fedgsp.messages import Discriminated, Discrimination
 from fedgsp.weights import Weights
@@ -120,15 +120,15 @@ class PairedNetworks(Networks):
         return len(self._left)
 
     def others(self, client: int) -> tuple[int, ...]:
-        """In the order of its stack."""
+        """The other clients of its pairs, in the order of the networks in its stack."""
         return tuple(other for other in self.clients if (client, other) in self._left or (other, client) in self._left)
 
     def start(self, client: int) -> Weights | None:
-        """Its stack of averaged networks."""
+        """The client's stack of networks, averaged after the last exchange."""
         return self._starts.get(client)
 
     def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
-        """As in the base class. The pairs of a failed client count no more: they did not learn to the end."""
+        """As in the base class. Pairs with a failed client are dropped, because they were not trained to the end."""
         places = {client: {other: at for at, other in enumerate(self.others(client))} for client in self.clients}
         gone = {pair for pair in self._left if failed.intersection(pair)}
         for pair in gone:
@@ -142,7 +142,7 @@ class PairedNetworks(Networks):
         }
 
     def distance(self, one: int, other: int) -> float:
-        """The best of all judgements."""
+        """The largest distance in all judgements of the pair."""
         return self._best.get((one, other), UNKNOWN)
 
     def _average(self, trained: Mapping[int, Weights], places: Mapping[int, Mapping[int, int]]) -> None:
@@ -184,21 +184,21 @@ class SharedNetwork(Networks):
 
     @property
     def left(self) -> int:
-        """All pairs of clients that are there, or none."""
+        """The number of pairs of the remaining clients; 0 once the network no longer improves."""
         if self._without_gain >= self._patience:
             return 0
         return sum(self._there.issuperset(pair) for pair in self.pairs)
 
     def others(self, client: int) -> tuple[int, ...]:
-        """All clients, also those that left: the outputs keep their places."""
+        """All clients, also those that failed, because each output of the network belongs to a fixed client."""
         return self.clients if client in self._there and self.left else ()
 
     def start(self, client: int) -> Weights | None:
-        """The same network for all."""
+        """The shared network."""
         return self._start
 
     def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
-        """The plain mean, since all clients train on equally many samples. The judgement with the best sum counts."""
+        """As in the base class. The mean is plain, because all clients train on equally many samples."""
         self._there -= failed
         if judged:
             # Compared over the clients that are there, so that a client that fails is no gain.
@@ -213,7 +213,7 @@ class SharedNetwork(Networks):
             self._start = mean.result()
 
     def distance(self, one: int, other: int) -> float:
-        """At the best judgement."""
+        """The distance according to the best judgement: the one with the largest sum over all clients."""
         return self._read(self._judged, one, other) if self._there.issuperset((one, other)) else UNKNOWN
 
     def _total(self, judged: Mapping[int, Discriminated]) -> float:

@@ -17,7 +17,10 @@ from group_manager.reports import Reports
 
 
 class Group:
-    """One group's run: its request, orders to nodes, weights at this manager, and reports to the top server."""
+    """Everything that a program needs to run one group.
+
+    The group has its request, its orders to nodes, the weights at this manager, and its reports to the top server.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,9 @@ class Group:
         return Failure(reason.code, f"no member trained; the last reason: {reason.detail}")
 
     def close(self, result_id: str) -> None:
-        """Cancels open orders; all forget the group's models, but for its result and the reserved ones, kept here."""
+        """Cancels open orders. The nodes and this manager then forget the group's models.
+
+        This manager keeps the result, and the models that the top server has yet to fetch (RESERVED in the ledger).
+        """
         self.orders.close()
         self.models.close(result_id)

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Collection
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.channels import Channels
 from fedgsp.encoding import rounded
 from fedgsp.messages import Failure, FailureCode, ModelRef, Part, PartLost, RunGroupRequest, TensorSpec, Trained

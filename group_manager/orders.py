@@ -92,7 +92,10 @@ class Orders:
                     self._ledger.promise(model_id, ticket)
 
     def send_up(self, node: str, model_id: str, older: bool) -> Ticket:
-        """Lets a node upload a model to this manager; `older`: than the group, so that the node has it or lost it."""
+        """Orders a node to upload a model to this manager.
+
+        `older`: the model is older than the group. If the node does not have it, it is lost and will not come later.
+        """
         return self._submit(node, Order(self._next("send-up"), 0, SendUp(model_id, older, machine())))
 
     def forget(self, models: Iterable[tuple[str, str]]) -> None:

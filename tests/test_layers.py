@@ -39,7 +39,7 @@ PURE = (
     "top_server/nodes/admission.py",
     "top_server/progress.py",
     "top_server/teams.py",
-    *(f"group_manager/{name}.py" for name in ("chain", "ledger", "lengths", "order", "requests")),
+    *(f"group_manager/{name}.py" for name in ("chain", "ledger", "norm_limit", "relay_order", "requests")),
 )
 #: Package -> what importing all of it must not load.
 NEVER_LOADED = {

@@ -1,4 +1,4 @@
-"""From settings to choices: the scheme's row with what the settings replace, and each option to whom it is for."""
+"""Makes the choices of a run: the row of its scheme, with the parts and options that the settings replace."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from top_server.outgoing import check_outgoing
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
 
-#: The tables of the parts that a scheme consists of. Where several choices do not fit, the first kind here is named.
+#: The tables of the parts that a scheme consists of. If several choices do not fit, the error names the first kind.
 TABLES: Mapping[str, Parts[Any]] = {
     "merge": MERGES,
     "grouping": GROUPINGS,
@@ -42,7 +42,7 @@ _REPLACED = (*TABLES, "growth", "after_arrivals")
 
 
 def choose(config: RunConfig) -> Scheme:
-    """The scheme's row with the choices that the settings replace; raises ConfigError for what does not fit."""
+    """The row of the scheme with the choices that settings replace; raises ConfigError if choices do not fit."""
     row = SCHEMES[config.scheme]
     chosen = {name: value for name in _REPLACED if (value := getattr(config, name)) is not None}
     if chosen.get("grouping", "").startswith(GROUPING_SERVICE):
@@ -63,7 +63,7 @@ def parts_of(scheme: Scheme) -> dict[str, Part]:
 
 
 def _options(config: RunConfig, row: Scheme, scheme: Scheme) -> dict[str, dict[str, str]]:
-    """The options of each kind: those of the row unless its part was replaced, and over them those of the settings."""
+    """The options of each kind of part: those of the row, if its part is not replaced, and over them the settings'."""
     found = {}
     for kind in TABLES:
         stays = getattr(scheme, kind) == getattr(row, kind) and not (kind == "grouping" and scheme.service)
@@ -74,7 +74,7 @@ def _options(config: RunConfig, row: Scheme, scheme: Scheme) -> dict[str, dict[s
 
 
 def _check_needs(config: RunConfig, scheme: Scheme) -> None:
-    """Refuses choices that do not fit the others."""
+    """Raises ConfigError if a choice needs another choice that the scheme does not have."""
     for column, value, other, needed in _needs(scheme):
         if getattr(scheme, other) in needed:
             continue
@@ -94,7 +94,7 @@ def _check_needs(config: RunConfig, scheme: Scheme) -> None:
 
 
 def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """What each choice of a scheme needs: its kind and name, the kind of the other choice, and the names that fit."""
+    """Every need of a choice: its kind and name, the kind of the choice that it needs, and the names that fit."""
     for kind, part in parts_of(scheme).items():
         for other, needed in part.needs.items():
             yield kind, part.name, other, needed
@@ -103,7 +103,10 @@ def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
 
 
 def _check_growth(config: RunConfig, scheme: Scheme) -> None:
-    """Settings that say nothing where everybody trains in every round are mistakes; so is a rate that vanishes."""
+    """Raises ConfigError for settings without any effect, and for a learning rate that becomes 0 during the run.
+
+    If all clients train in every round, settings of growth and sampling have no effect.
+    """
     counted = GROUPINGS[scheme.grouping].counted or bool(scheme.service)  # which may make as many as it likes
     read = {"alpha": counted and scheme.growth != "constant", "beta": counted, "growth": counted}
     if scheme.sampling == "none":
@@ -120,7 +123,7 @@ def _check_growth(config: RunConfig, scheme: Scheme) -> None:
 
 
 def _check_aggregation(config: RunConfig, scheme: Scheme) -> None:
-    """Refuses those that would change nothing, or would keep nobody's model from doing harm, though asked for."""
+    """Raises ConfigError for an aggregation that has no effect in this scheme, or cannot protect its models."""
     if scheme.aggregation == "mean":
         return
     if scheme.grouping == "singletons":
@@ -137,7 +140,10 @@ def _check_aggregation(config: RunConfig, scheme: Scheme) -> None:
 
 
 def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
-    """Groups can only rest whose models nobody else changes, and that are the same in the next round."""
+    """Raises ConfigError if groups may rest (`--after-arrivals joined`) and the scheme does not allow it.
+
+    A group can rest only if it stays the same in the next round, and no other group changes its model.
+    """
     rows = {name: row for name, row in SCHEMES.built_in.items() if row.regroup == "arrivals" and row.merge == "none"}
     choices = {(row.regroup, row.merge, row.grouping) for row in rows.values()}
     if scheme.after_arrivals == "joined" and (scheme.regroup, scheme.merge, scheme.grouping) not in choices:
@@ -148,7 +154,7 @@ def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
 
 
 def _check_options(config: RunConfig, scheme: Scheme) -> None:
-    """Refuses options before anybody waits for nodes."""
+    """Raises ConfigError for options that cannot be used, before the top server waits for nodes."""
     parts = parts_of(scheme)
     known = {kind: {one.name for one in described(part.options).values()} for kind, part in parts.items()}
     read = {}
@@ -170,7 +176,7 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
 
 
 def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
-    """A scheme that keeps heads with the clients needs a model that has one, and something beside it."""
+    """Raises ConfigError if heads stay with the clients, and the model has no head or consists only of its head."""
     heads = sum(spec.head for spec in tensors)
     keeps = scheme.without_head or TRAININGS[scheme.training].keeps_head
     if keeps and not 0 < heads < len(tensors):
@@ -179,7 +185,7 @@ def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
 
 
 def absent(scheme: Scheme, clients: Collection[int]) -> list[int]:
-    """Clients that options of the grouping name and that are not present: misspelt, or they come late."""
+    """The clients in the grouping's options that are not present: they were misspelt, or they join later."""
     given = scheme.given("grouping")
     named = {
         int(client)

@@ -20,17 +20,17 @@ class Evidence:
     #: The clients that can be grouped, in ascending order.
     clients: tuple[int, ...]
     histograms: NDArray[np.int64] | None = None
-    #: A row per client: one figure of it, or one of it with each of several models.
+    #: Name -> array with a row per client: one figure of the client, or one figure for each of several models.
     figures: Matrices = field(default_factory=dict)
-    #: A row and a column per client.
+    #: Name -> matrix with a row and a column per client.
     pairwise: Matrices = field(default_factory=dict)
     #: Clients that joined after the first round.
     newcomers: tuple[int, ...] = ()
     #: The view of their updates that clients are asked to reveal in this round.
     reveal: Reveal | None = None
-    #: Whether the nodes retain what each client trains.
+    #: Whether nodes retain the model that each client trains.
     retain: bool = False
-    #: Clients that have no such model, or whose model is lost or out of reach.
+    #: Clients whose retained model does not exist, is lost, or cannot be reached.
     without_model: tuple[int, ...] = ()
 
     @property
@@ -39,7 +39,7 @@ class Evidence:
         return {**self.figures, **self.pairwise}
 
     def of(self, clients: Sequence[int]) -> Evidence:
-        """The part about some of the clients."""
+        """The evidence about some of the clients."""
         place = {client: row for row, client in enumerate(self.clients)}
         rows = np.array([place[client] for client in clients], np.int64)
         wanted = set(clients)

@@ -1,4 +1,4 @@
-"""What changes in a run from round to round, beside the models; it saves and restores itself."""
+"""What changes in a run from round to round, apart from the models. `Progress` saves and restores itself."""
 # ruff: noqa: RUF009 (`_saved` makes a dataclass field)
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from top_server.models import Held
 
 
 def _saved(factory: Callable[[], Any], write: Callable[[Any], Any], read: Callable[[Any], Any]) -> Any:
-    """A field of `Progress`: how it begins, its value as JSON, and its value from JSON."""
+    """A field of `Progress`: its value before round 1, and functions that convert a value to JSON and back."""
     return dataclasses.field(default_factory=factory, metadata={"write": write, "read": read})
 
 

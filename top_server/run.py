@@ -1,4 +1,4 @@
-"""The frozen context of a run: its settings and the parts of this process that serve it."""
+"""The frozen context of a run: its settings, and the objects of the top server that all rounds use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ Assign = Callable[[GroupingRequest], Awaitable[Plan]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Constant facts of a run, and the parts of this process; what changes is in `Progress` and in the parts."""
+    """The constant facts of a run, and the objects of the top server that all rounds use.
+
+    No field is ever replaced. What changes from round to round is in `Progress`, and inside some of the objects (such
+    as `membership` and `models`).
+    """
 
     run_id: str
     config: RunConfig
@@ -51,7 +55,7 @@ class RunContext:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of one model on its way."""
+        """Number of bytes that one model takes when it is sent."""
         return wire_bytes(self.tensors, self.config.wire_dtype == BFLOAT16)
 
     def handed_on(self, weights: Weights) -> Weights:

@@ -106,13 +106,13 @@ _BUILT_IN = {
     "hcct": _all("updates", "hcct", "none"),
     "hcct-e": _all("updates", "hcct", "none", options={"profile": {"similarity": "layer"}}),
     "hcct-p": _all("updates", "hcct", "none", without_head=True, options={"profile": {"similarity_of": "shared"}}),
-    # what it is compared with (section 4): nobody together, everybody together,
+    # Comparisons of HCCT (section 4): every client alone; all clients together;
     "independent": _all("none", "singletons", "none"),
     "global": _all("none", "single", "weighted-mean"),
-    # those together who gain by it: as in its paper, and as HCCT's authors ran it,
+    # clients that gain by the global model count more: as in MaxFL's paper, and as HCCT's authors implemented it;
     "maxfl": _all("prior-losses", "single", "weighted-mean", weighing="maxfl"),
     "maxfl-hcct": _all("prior-distances", "maxfl-hcct", "none"),
-    # those who are served badly count more,
+    # clients with a low accuracy count more;
     "fedfa": _all("training-accuracy", "single", "weighted-mean", weighing="fedfa"),
     # clusters that clients choose by loss, one each or several
     "ifca": _all("losses", "ifca", "clusters"),

@@ -49,7 +49,7 @@ from top_server.nodes.membership import RETURN_TIMEOUT_S, Membership
 from top_server.nodes.servicer import MembershipServicer
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
-from top_server.record.checkpoint import Checkpoints
+from top_server.record import checkpoints
 from top_server.record.directory import RunDirectory, make_state, prepare, unusable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
@@ -64,10 +64,10 @@ from top_server.record.events.run import (
 )
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
+from top_server.record.model_files import ModelFiles
 from top_server.record.summary import summarise
 from top_server.resume import state
 from top_server.resume.find import Resumed
-from top_server.resume.saving import save
 from top_server.run import Assign, RunContext
 from top_server.schemes import SCHEMES, Scheme
 
@@ -199,7 +199,7 @@ async def _play(
                 head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
             )
         )
-        checkpoints = Checkpoints(directory.models, config.keep_models)
+        model_files = ModelFiles(directory.models, config.keep_models)
         check_head(scheme, membership.tensors)
         if resumed and resumed.saved:
             await state.restore(context, progress, merging, profile, resumed.saved)
@@ -211,7 +211,7 @@ async def _play(
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(context, progress, merging, profile, number, interrupted)
             interrupted = None
-            files = await save(context, progress, merging, checkpoints, number)
+            files = await checkpoints.save(context, progress, merging, model_files, number)
             if number < config.rounds:
                 await state.save(context, progress, merging, profile, directory, number, files)
     finally:

@@ -87,7 +87,7 @@ def report(records: Sequence[Record]) -> Table:
     seconds = [record.seconds for record in records]
     missed = sum(len(record.plan.faults) - len(record.hits) for record in records)
     table.caption = f"{good} of {len(records)} runs good; {statistics.median(seconds):.1f} s each in the median"
-    table.caption += f"; {missed} faults came after the end" if missed else ""
+    table.caption += f"; {missed} faults came after the end of their runs" if missed else ""
     return table
 
 

@@ -33,16 +33,16 @@ def find(folder: Path, run_dir: Path, mark: str) -> list[str]:
     deadline = time.monotonic() + GRACE_S
     while (processes := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    found = [f"a process: {_described(process)}" for process in processes]
+    found = [f"process runs: {_described(process)}" for process in processes]
     ours = {process.pid for process in processes}
     with contextlib.suppress(psutil.AccessDenied):
         listening = [socket for socket in psutil.net_connections("tcp") if socket.status == psutil.CONN_LISTEN]
-        found += [f"a port: {socket.laddr.port} of {socket.pid}" for socket in listening if socket.pid in ours]
+        found += [f"port {socket.laddr.port} open in {socket.pid}" for socket in listening if socket.pid in ours]
     # The state of clients and the record of the run should remain; temporary files should not.
     kept = (run_dir, *folder.glob("state-*"))
     unfinished = {path for place in kept for pattern in UNFINISHED for path in place.rglob(pattern)}
     unfinished |= set((folder / "tmp").glob("*"))
-    return found + [f"a file: {path.relative_to(folder)}" for path in sorted(unfinished)]
+    return found + [f"unfinished file: {path.relative_to(folder)}" for path in sorted(unfinished)]
 
 
 def _described(process: psutil.Process) -> str:

@@ -97,7 +97,7 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
 def untold(told: Mapping[int, Told]) -> list[str]:
     """Clients that were not skipped, but have no event for their hop."""
     return [
-        f"round {number}: client {client} was neither skipped nor told to have trained"
+        f"round {number}: client {client} was not skipped, but has no event for its training"
         for number, this in told.items()
         for group, members in enumerate(this.taking_part)
         for client in members
@@ -128,7 +128,7 @@ def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
                 if plan.scheme == "fedgsp":
                     expected = [list(group) for group in reference.sampled_groups(number)]
                 if teams != expected and (calm or plan.scheme.startswith("naive")):
-                    wrong.append(f"round {number} has groups {teams} and not {expected}")
+                    wrong.append(f"round {number} has groups {teams}, expected {expected}")
     return wrong
 
 

@@ -15,9 +15,9 @@ from benchmarks.chaos.plan import Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
 from fedgsp.children import tail
 from fedgsp.errors import DataError
-from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
-from top_server.record.checkpoint import load
+from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from top_server.record.history import read_lines
+from top_server.record.model_files import load
 
 DEADLINE_S = 120.0
 #: A fault that lasts as long must be noticed within this time.
@@ -71,7 +71,7 @@ async def play(plan: Plan, folder: Path, tag: str = "") -> Record:
             if code:
                 record.wrong.append(f"the top server ended with {code}: {tail(this.log('top server'), 2)}")
         except TimeoutError:
-            record.wrong.append(f"not over after {DEADLINE_S:.0f} s; last events: {this.events.look()[-3:]}")
+            record.wrong.append(f"not finished in {DEADLINE_S:.0f} s; last events: {this.events.look()[-3:]}")
         finally:
             for task in striking:
                 task.cancel()
@@ -135,10 +135,10 @@ def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
             record.skipped += 1
             if event["client"] not in struck and reachable:
                 what = f"round {event['round']}: client {event['client']}"
-                wrong.append(f"{what} of no struck node was skipped: {event['reason']}")
+                wrong.append(f"{what} was skipped, although its node had no fault: {event['reason']}")
     for number, group in ((number, group) for number, this_round in told.items() for group in this_round.failed):
         if left := [client for client in told[number].teams[group] if (group, client) not in told[number].skipped]:
-            wrong.append(f"round {number}: group {group} failed, though nothing kept clients {left} from training")
+            wrong.append(f"round {number}: group {group} failed, although clients {left} could have trained")
     model, personal = oracle.final_models(plan, told)
     found = load(this.run_dir / "models" / "final.safetensors")[0]
     wrong += _differing("the model", found, model)

@@ -46,7 +46,7 @@ def _case(name: str, one: Record | None, other: Record | None) -> Compared:
     if one is None or other is None:
         return Compared(name, 0, 0, (f"only in {'B' if one is None else 'A'}",))
     if one["case"] != other["case"]:
-        return Compared(name, 0, 0, ("A and B were played with unlike settings",))
+        return Compared(name, 0, 0, ("A and B have different settings",))
     failed = [
         f"{side} failed: {record['failed']}" for side, record in (("A", one), ("B", other)) if "failed" in record
     ]

@@ -71,8 +71,8 @@ def simulation(processes: Processes, home: Path, clients: int = 368) -> tuple[li
         begun = len(hops_of(stamps))
         if taken > WARM_UP and taken / max(begun, 1) * clients > SECONDS:
             raise LimitError(
-                f"stopped after {taken:.0f} s with {begun} of {clients} clients begun: "
-                f"about {taken / max(begun, 1) * clients:.0f} s at that pace, over the limit of {SECONDS:.0f} s"
+                f"stopped after {taken:.0f} s, when {begun} of {clients} clients had begun: "
+                f"all would take about {taken / max(begun, 1) * clients:.0f} s, the limit is {SECONDS:.0f} s"
             )
         return len(rounds_of(stamps)) == 1
 

@@ -28,7 +28,7 @@ LONG = ("churn",)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "measures", nargs="*", metavar="MEASURE", help=f"of {', '.join(MEASURES)}; all but {', '.join(LONG)} if none"
+        "measures", nargs="*", metavar="MEASURE", help=f"{', '.join(MEASURES)} (default: all but {', '.join(LONG)})"
     )
     parser.add_argument("--repeats", type=int, help="number of samples per quantity; each measure has a default")
     parser.add_argument("--out", type=Path, help="also write the rows to this file, one JSON object per line")

@@ -157,7 +157,7 @@ def _history(run: Run) -> list[dict[str, Any]]:
 def _wait(run: Run, until: Callable[[], bool]) -> None:
     while not until():
         if time.monotonic() > run.begin + TIMEOUT_S:
-            raise RunFailedError(f"not over after {TIMEOUT_S:.0f} s; {run.last_words()}")
+            raise RunFailedError(f"the run did not finish in {TIMEOUT_S:.0f} s; {run.last_words()}")
         if run.process.poll():
             raise RunFailedError(f"exit code {run.process.returncode}; {run.last_words()}")
         run.know()
@@ -189,11 +189,17 @@ def rows(sizes: Sizes, scheme: str, found: Found) -> list[Row]:
         Row(f"round under churn, {name}", "s", seconds, 1.5, "calm rounds", calm),
         Row(f"clients skipped in a round under churn, {name}", "clients", skipped, 0.1 * sizes.sampled),
         Row(f"clients that join in a second of churn, {name}", "clients", (found.joins,), 0.8 * wanted, at_least=True),
-        Row(f"clients that join in a second at first, {name}", "clients", (found.first_joins,), wanted, at_least=True),
+        Row(
+            f"clients that join in a second before round 1, {name}",
+            "clients",
+            (found.first_joins,),
+            wanted,
+            at_least=True,
+        ),
         Row(f"rounds finished, {name}", "rounds", (float(len(found.history)),), found.rounds, at_least=True),
-        Row(f"top server at most, RSS, {name}", "MiB", (found.peak / MIB,), 512),
-        Row(f"top server above idle per client, {name}", "KiB", (per_client,), 32),
-        Row(f"processes of {len(bad)} that did not end well, {name}", "processes", (sum(bad),), 0),
+        Row(f"largest RSS of the top server, {name}", "MiB", (found.peak / MIB,), 512),
+        Row(f"RSS of the top server above idle, per client, {name}", "KiB", (per_client,), 32),
+        Row(f"processes with an exit code other than 0, of {len(bad)}, {name}", "processes", (sum(bad),), 0),
     ]
 
 

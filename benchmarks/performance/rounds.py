@@ -39,7 +39,7 @@ def few_clients(repeats: int) -> list[Row]:
     small = play([*ONE_GROUP, *idle_task(NODES, SMALL)], 4 * repeats + 2, TIMEOUT_S)
     return [
         Row("FedAvg round, 4 clients, 26 MB", "s", timed.steady, 0.25, case="fedavg-round"),
-        Row("peak of it, all processes", "MiB", (watched.peak_pss / MIB,), 1126, case="fedavg-round"),
+        Row("peak memory of the round, all processes", "MiB", (watched.peak_pss / MIB,), 1126, case="fedavg-round"),
         Row(
             "hop of a relay round, 4 clients, 26 MB",
             "s",
@@ -64,7 +64,14 @@ def many_clients(repeats: int) -> list[Row]:
         note = f"{note}; {groups} groups in its rounds" if note else ""
         rows += [
             Row(what, "s", timed.steady, 8, note=note, case=case),
-            Row(f"peak of it, all processes ({name})", "MiB", (watched.peak_pss / MIB,), 2560, note=note, case=case),
+            Row(
+                f"peak memory of the round, all processes ({name})",
+                "MiB",
+                (watched.peak_pss / MIB,),
+                2560,
+                note=note,
+                case=case,
+            ),
         ]
     return rows
 

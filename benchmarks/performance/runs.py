@@ -77,7 +77,7 @@ def play(flags: Sequence[str], rounds: int, timeout_s: float, nodes: int = 4, wa
     with started([*flags, "--local-nodes", str(nodes)]) as run:
         while run.process.poll() is None:
             if time.monotonic() > run.begin + timeout_s:
-                raise RunFailedError(f"not over after {timeout_s:.0f} s; {run.last_words()}")
+                raise RunFailedError(f"the run did not finish in {timeout_s:.0f} s; {run.last_words()}")
             if watch:
                 run.sample()
             run.know()

@@ -51,7 +51,7 @@ def setting(
 
 
 class OptionError(ValueError):
-    """An option has a text that is no value of it."""
+    """The text of an option does not stand for one of its possible values."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"option {name} is {text!r}")
@@ -61,7 +61,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is known of one setting or option."""
+    """The description of one setting or option."""
 
     #: As people write it.
     name: str
@@ -83,7 +83,7 @@ class Described:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Its name, and that for single clients if it has one."""
+        """How people write it: its name, and the form for single clients if it has one."""
         return (self.name, f"{self.name}.ID") if hasattr(self.type, "parse_all") else (self.name,)
 
     @property

@@ -1,4 +1,4 @@
-"""Settings in a TOML file: `load` and `dump` are inverse."""
+"""Settings as TOML: `load` reads a file, and `dump` makes a text that `load` reads as equal settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parse(kind: type[T], text: str, path: Path) -> T:
 
 
 def dump(settings: Any) -> str:
-    """The settings as TOML, without those that are None."""
+    """The settings as the text of a TOML file. Settings that are None are left out."""
     values = {name: getattr(settings, name) for name in described(type(settings))}
     return tomli_w.dumps(
         {name: str(value) if isinstance(value, Path) else value for name, value in values.items() if value is not None}

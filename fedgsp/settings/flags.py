@@ -1,4 +1,4 @@
-"""Settings as flags of a typer command, and back."""
+"""Settings as flags of a typer command, and the way back from flags to settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def _parameter(one: Described, names: tuple[str, ...]) -> inspect.Parameter:
 
 
 def given(context: typer.Context, kind: type[Any]) -> dict[str, Any]:
-    """The settings that a person wrote on the command line, without defaults. Raises ConfigError."""
+    """The settings that were given as flags, without defaults.
+
+    Raises ConfigError if an option is not written as `key=value`, or if a key is given twice.
+    """
     found: dict[str, Any] = {}
     for name, one in described(kind).items():
         source = context.get_parameter_source(name)
@@ -64,12 +67,12 @@ def given(context: typer.Context, kind: type[Any]) -> dict[str, Any]:
 
 
 def settled(kind: type[T], file: Path | None, flags: Mapping[str, Any], names: Names) -> T:
-    """The settings of a file, if there is one, with the flags over them; checked. Raises ConfigError."""
+    """The settings of the file, if there is one; flags take precedence. Raises ConfigError for wrong values."""
     return combine(load(kind, file) if file else kind(), flags, names)
 
 
 def combine(base: T, flags: Mapping[str, Any], names: Names) -> T:
-    """Settings with flags over them, checked; options are merged one by one. Raises ConfigError."""
+    """The settings `base`, replaced by those given as flags; options are replaced one by one. Raises ConfigError."""
     changes = dict(flags)
     for name, one in described(type(base)).items():
         owner = one.metadata.get("options_of")

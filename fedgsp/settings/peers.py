@@ -1,4 +1,4 @@
-"""Settings that every program has: how it deals with the processes that it talks to."""
+"""Settings that every program has: TLS, and how it connects to other processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSettings(TlsSettings):
-    """The settings that a process has in common with its peers, and hands to the processes that it starts."""
+    """Settings of connections, which every program has. A process passes them on to the processes that it starts."""
 
     lost_after: float = setting(
         LOST_AFTER_S,

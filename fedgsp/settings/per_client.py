@@ -1,4 +1,4 @@
-"""An option that single clients may have another value of, such as `alpha=1` and `alpha.3=10`."""
+"""Options with a value for all clients and other values for single clients: `alpha=1`, `alpha.3=10` for client 3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedgsp.settings.fields import Described, OptionError
 
 
 class PerClient(NamedTuple):
-    """A number for every client; clients named in `own` have another one than the `common` number."""
+    """A number for every client: the number in `own` if the client is named there, else `common`."""
 
     common: float
     own: Mapping[int, float] = {}

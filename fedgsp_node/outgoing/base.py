@@ -1,4 +1,4 @@
-"""What an outgoing step is given, and what it returns."""
+"""The protocol of outgoing steps: the function `Take`, and its input `Outgoing`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedgsp.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A trained model on its way out of its node."""
+    """The input of an outgoing step: a trained model before it leaves its node, and what the step may use."""
 
     client: int
     round: int
@@ -30,7 +30,7 @@ class Outgoing:
 
 
 class Take(Protocol):
-    """The protocol of an outgoing step: a pure function from a model to the model that goes on.
+    """The protocol of an outgoing step: a pure function from a model to the model that is passed on.
 
     A node calls it in a thread, once for each training, unless the training failed. It calls the steps of one training
     one after the other, but trainings of different clients may be in steps at the same time. The same argument must
@@ -44,4 +44,4 @@ class Take(Protocol):
     """
 
     def __call__(self, outgoing: Outgoing, options: Any) -> Weights:
-        """The model as it goes on; `options` is an object of the class that the step's declaration names."""
+        """The model that is passed on; `options` is an object of the class that the step's declaration names."""

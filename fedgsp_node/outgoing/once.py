@@ -3,10 +3,10 @@
 This holds for trainings with a step that is not repeatable, such as noise from the node's secret. The mean of two
 draws for one update would hide less of it than one draw does.
 
-A training is one of the client's training of a round, its trial of a round, and its training aside in a round. The
-model that it starts from does not identify it: after a failure, a relay may reach the client with another model, and
-the update would still be nearly the same. The settings, the steps and the revealed view must be those of the first
-order; otherwise the order is refused.
+A training is identified by the client, the round and the kind of training: the usual one, a trial, or a training aside
+(see `Train` in protos/). The start model does not identify it: after a failure, a relay may reach the client with
+another model, and the update would still be nearly the same. The settings, the steps and the revealed view must be
+those of the first order; otherwise the order is refused.
 
 Results are kept in the state directory, until the client's next training of the same kind. A node without a state
 directory refuses such trainings: after a restart, it could not know whether it has published a result before.
@@ -27,9 +27,9 @@ from fedgsp_node.order_error import OrderError
 from fedgsp_node.outgoing.secret import node_secret
 from fedgsp_node.outgoing.steps import Published
 from fedgsp_node.own_models import check_kept
-from fedgsp_node.personal import PUBLISHED, PersonalState
+from fedgsp_node.personal_state import PUBLISHED, PersonalState
 
-#: What a published result is reported with, and again when it is handed out again.
+#: Fields of the report on a published result. They are kept, for the case that the result is handed out again.
 FIGURES = ("samples", "loss", "seconds", "steps", "keeps", "afresh")
 _MODEL, _UPDATE = "model.", "update"
 _NO_DIRECTORY = (

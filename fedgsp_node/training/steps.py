@@ -157,7 +157,10 @@ def descent(work: LocalWork) -> Iterator[Descent]:
 
 
 def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches (x, y) of `epochs` epochs, each in a new random order. A short last batch may be dropped (section 0)."""
+    """Batches (x, y) of `epochs` epochs, each in a new random order, drawn from `work.rng` (seeded in `clients.py`).
+
+    A short last batch may be dropped (section 0).
+    """
     size = work.settings.batch_size
     count = len(work.x) - _left_over(work, size)
     for _ in range(epochs):

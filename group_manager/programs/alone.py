@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedgsp.messages import Failure, GroupResult, Results
 from group_manager.group import Group
-from group_manager.norms import judged
 from group_manager.programs.window import train_all
+from group_manager.update_norms import judged
 
 
 async def run(group: Group) -> GroupResult | Failure:

@@ -139,7 +139,7 @@ class _Exchange:
 
 
 def _home(group: Group) -> str:
-    """How the ids of all networks of this round begin."""
+    """The prefix of the ids of all networks of this round."""
     request = group.request
     return f"{request.run_id}/{request.round}/{request.group}/discriminators"
 

@@ -9,10 +9,10 @@ from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
 from fedgsp.weights import Weights
-from group_manager.aggregations import Aggregation, make
+from group_manager.aggregation_classes import Aggregation, make
 from group_manager.group import Group
-from group_manager.norms import MemberResult, judged
 from group_manager.programs.window import train_all
+from group_manager.update_norms import MemberResult, judged
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from group_manager import starts
 from group_manager.chain import Chain, Decision, Hop
 from group_manager.group import Group
 from group_manager.members import Ticket
-from group_manager.norms import Norms
+from group_manager.update_norms import Norms
 
 #: Failures of a reader that may mean that the holder of its start is gone.
 HOLDER_GONE = (FailureCode.UNREACHABLE, FailureCode.CUT_SHORT, FailureCode.STALLED)

@@ -10,7 +10,7 @@ from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Traine
 from group_manager import starts
 from group_manager.group import Group
 from group_manager.members import Ticket
-from group_manager.norms import MemberResult
+from group_manager.update_norms import MemberResult
 
 #: Orders per node that are in training, or whose results wait; bounds memory for any number of members.
 AHEAD_PER_NODE = 4

@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.chaos import leftovers, oracle
 from benchmarks.chaos.plan import Plan
-from fedgsp_node.personal import PERSONAL_MODEL, PersonalState
+from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.reference import assert_same_bits
-from top_server.record import checkpoint
+from top_server.record import model_files
 
 ARRAYS = {"weight": np.zeros(3, np.float32)}
-ORIGIN = checkpoint.Origin("run", "ditto", 1, 0)
+ORIGIN = model_files.Origin("run", "ditto", 1, 0)
 
 
 #: Many clients, so that each has little data; three of them train.
@@ -33,7 +33,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     """The record of a run, and what a node keeps; both finished."""
     run_dir, state = tmp_path / "run", tmp_path / "state-n0"
     run_dir.mkdir()
-    checkpoint.save(run_dir / "final.safetensors", ARRAYS, ORIGIN)
+    model_files.save(run_dir / "final.safetensors", ARRAYS, ORIGIN)
     PersonalState(state).put_in(0, PERSONAL_MODEL, ARRAYS, 1)
     return run_dir, state
 
@@ -57,15 +57,15 @@ def test_what_a_killed_node_was_writing_is_told(
     with pytest.raises(KilledError):
         PersonalState(places[1]).put_in(1, PERSONAL_MODEL, ARRAYS, 1)
     (left,) = found(tmp_path)
-    assert left.startswith("a file: state-n0/")
+    assert left.startswith("unfinished file: state-n0/")
 
 
 def test_what_a_killed_top_server_was_writing_is_told(places: tuple[Path, Path], tmp_path: Path) -> None:
     (places[0] / ".writing").mkdir()
-    assert found(tmp_path) == ["a file: run/.writing"]
+    assert found(tmp_path) == ["unfinished file: run/.writing"]
 
 
-def test_the_oracle_knows_what_those_keep_who_took_part_in_every_round() -> None:
+def test_the_oracle_has_personal_models_of_clients_that_trained_in_every_round() -> None:
     calm = {number: oracle.Told(TEAM) for number in (1, 2)}
     model, kept = oracle.final_models(PLAN, calm)
     assert list(kept) == [0, 1, 2]

@@ -105,7 +105,7 @@ def test_every_kind_of_difference_is_found() -> None:
     assert differences(one, {**one, "cases": {}}) == ("only in A",)
     unlike = copy.deepcopy(one)
     unlike["cases"]["one"]["case"]["rounds"] = "3"
-    assert differences(one, unlike) == ("A and B were played with unlike settings",)
+    assert differences(one, unlike) == ("A and B have different settings",)
     failed = {**one, "cases": {"one": {"case": {}, "failed": "exit code 3", "seconds": 1.0}}}
     assert differences(failed, failed) == ("A failed: exit code 3", "B failed: exit code 3")
     assert "exit code 3" in markdown(failed, failed, compare(failed, failed))

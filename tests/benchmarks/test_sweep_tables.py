@@ -43,10 +43,10 @@ def runs(tmp_path: Path) -> dict[str, list[Path]]:
 
 NAMED = [
     "",
-    "Not in the figures of the last round:",
+    "Left out above, because their last round did not evaluate all clients:",
     "",
-    "- some-1: last evaluated in round 9 of 9, over 1 of 2 clients",
-    "- none-0: last evaluated in round 9 of 9, over 2 of 3 clients",
+    "- some-1: last evaluation in round 9 of 9, with 1 of 2 clients",
+    "- none-0: last evaluation in round 9 of 9, with 2 of 3 clients",
 ]
 
 
@@ -63,7 +63,9 @@ def test_a_partial_last_round_is_in_no_mean_and_named_below_the_errors(
     assert lines[-5:] == NAMED
 
 
-def test_and_below_the_gains(runs: dict[str, list[Path]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partial_last_round_is_named_below_the_gains(
+    runs: dict[str, list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
     sweep_tables.gains(runs)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[:4] for line in lines[HEAD:-5]] == [
@@ -86,4 +88,4 @@ def test_an_earlier_round_is_not_taken_for_the_last(tmp_path: Path, capsys: pyte
     sweep_tables.table({"some": [ended(tmp_path / "some-0", [0.75, 0.5], [0.75, 0.5], evaluated=8)]})
     lines = capsys.readouterr().out.splitlines()
     assert lines[HEAD].split(" | ")[:4] == ["| some", "1", "37.50", "-"]
-    assert lines[-1] == "- some-0: last evaluated in round 8 of 9, over 2 of 2 clients"
+    assert lines[-1] == "- some-0: last evaluation in round 8 of 9, with 2 of 2 clients"

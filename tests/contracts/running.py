@@ -26,7 +26,7 @@ from fedgsp_node.tasks import load_task
 from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training.base import Algorithm
 from fedgsp_node.training.control import Control, StoppedError
-from group_manager.aggregations import Aggregation, make
+from group_manager.aggregation_classes import Aggregation, make
 from tests.contracts.declarations import check_declaration
 from tests.support.local_work import CrossEntropy, local_work, mlp, samples, settings
 from tests.support.scene import hosted, scene

@@ -25,7 +25,7 @@ from top_server.choosing import NAMES, choose
 from top_server.grouping import GROUPINGS
 from top_server.merging import MERGES
 from top_server.profiles import PROFILES
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 from top_server.schemes import SCHEMES
 
 FIVE = range(5)

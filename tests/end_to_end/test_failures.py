@@ -21,8 +21,8 @@ from tests.support import cluster
 from tests.support.cluster import play
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
-from top_server.record.checkpoint import load
 from top_server.record.journal import Line
+from top_server.record.model_files import load
 
 EIGHT = range(8)
 FAULTY = "tests.support.faulty_task:FaultyDigits"

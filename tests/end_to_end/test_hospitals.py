@@ -18,7 +18,7 @@ from fedgsp.settings.node import NodeSettings
 from tests.support.cluster import Finished, play, settings
 from tests.support.reference import assert_same_bits
 from tests.support.user_modules import started_in
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

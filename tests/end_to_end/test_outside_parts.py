@@ -13,7 +13,7 @@ import pytest
 from tests.support.installed import install
 from tests.support.processes import Process, node, top_server
 from tests.support.reference import assert_same_bits
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

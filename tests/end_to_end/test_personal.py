@@ -11,7 +11,7 @@ from tests.support.coming_and_going import RESTARTED, play_with_a_restart
 from tests.support.gated_task import ALPHA, gated_settings, host, oracle
 from tests.support.managers_here import managers_here
 from tests.support.reference_groups import assert_equals, assert_final_models
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 
 
 @pytest.fixture(autouse=True)

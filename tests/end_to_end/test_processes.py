@@ -19,7 +19,7 @@ from fedgsp.settings.node import NodeSettings
 from fedgsp_node import server as node_server
 from tests.support.processes import Process, assert_gone, node, running, top_server
 from tests.support.reference import assert_same_bits
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

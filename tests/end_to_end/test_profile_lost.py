@@ -19,8 +19,8 @@ from tests.support.coming_and_going import away_between
 from tests.support.gated_task import gated_settings, host
 from tests.support.managers_here import managers_here
 from tests.support.reference import assert_same_bits
-from top_server.record.checkpoint import load
 from top_server.record.journal import Line
+from top_server.record.model_files import load
 
 #: Scheme -> its options, and the round and the work in which all are lost.
 CASES: dict[str, tuple[dict[str, str], int, type[Work]]] = {

@@ -16,7 +16,7 @@ from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
 from tests.support.ports import free_ports, range_of
 from tests.support.processes import assert_gone, node, running, top_server
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 
 CLIENTS, ROUNDS = 6, 3
 #: Too many to be measured in the suite's time.

@@ -42,7 +42,7 @@ def _managers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_what_is_no_update_is_said_and_its_client_alone_next_time(
+async def test_a_client_whose_update_is_unusable_is_reported_and_is_alone_in_the_next_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Client 2, which would be with 3 and 4, is the first to show something: the others' are right all the same."""

@@ -181,6 +181,19 @@ async def test_a_template_that_cannot_import_is_told_with_its_last_lines() -> No
     assert "No module named 'no'" in caught.value.remedy
 
 
+async def test_a_template_whose_end_is_cancelled_has_ended_all_the_same() -> None:
+    own = Template(["numpy"])
+    await own.start()
+    (process,) = [each for each in psutil.Process().children() if "numpy" in each.cmdline()]
+    closing = asyncio.create_task(own.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not process.is_running()
+    await own.close()  # once more, without harm
+
+
 @shared
 async def test_a_child_that_nobody_waits_for_any_more_is_killed(template: Template) -> None:
     before = set(psutil.Process().children(recursive=True))

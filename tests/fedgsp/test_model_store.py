@@ -57,7 +57,7 @@ async def test_another_model_under_the_same_id_is_refused() -> None:
     assert await store.get("m") is first
 
 
-async def test_a_failed_promise_is_told_to_those_who_wait_and_to_those_who_ask_late() -> None:
+async def test_a_failed_promise_raises_for_callers_that_wait_and_for_later_callers() -> None:
     store = ModelStore()
     (task,) = await waiting(store, "m")
     store.fail("m", LOST)
@@ -104,7 +104,7 @@ async def test_who_gives_up_waiting_disturbs_no_one() -> None:
     assert await second is weights
 
 
-async def test_who_gives_up_at_the_moment_of_the_failure_disturbs_no_one() -> None:
+async def test_a_waiter_that_is_cancelled_when_the_model_fails_does_not_disturb_the_others() -> None:
     store = ModelStore()
     first, second = await waiting(store, "m", 2)
     first.cancel()

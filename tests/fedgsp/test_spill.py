@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgsp import spill
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.model_service import fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room, walk

@@ -12,7 +12,7 @@ from fedgsp.messages import FailureCode
 from fedgsp.model_store import ModelStore
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
-from fedgsp_node.personal import PersonalState
+from fedgsp_node.personal_state import PersonalState
 from tests.support.weights import TENSORS, some_weights
 
 

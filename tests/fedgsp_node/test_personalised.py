@@ -18,7 +18,7 @@ from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal import PERSONAL_MODEL
+from fedgsp_node.personal_state import PERSONAL_MODEL
 from fedgsp_node.torch_weights import bind
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs

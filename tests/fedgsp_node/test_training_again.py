@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import OutgoingStep, Start, Train, TrainingSettings
-from fedgsp_node.personal import HEAD, PERSONAL_MODEL
+from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL
 from tests.support.trainings import KEEPING
 from tests.support.working import HERE, Node, node
 

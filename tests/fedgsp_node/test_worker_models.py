@@ -28,7 +28,7 @@ from fedgsp.messages import (
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.clients import Clients
-from fedgsp_node.personal import HEAD
+from fedgsp_node.personal_state import HEAD
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from tests.support.blobs_task import Blobs

@@ -55,7 +55,7 @@ from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
-from fedgsp_node.personal import PersonalState
+from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.server import _Node
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker

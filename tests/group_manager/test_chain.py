@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fedgsp.messages import Failure, FailureCode, FinishedHop, ModelRef
 from group_manager.chain import MOST_LOSSES, Chain, HopState
-from group_manager.lengths import Lengths
+from group_manager.norm_limit import Lengths
 from tests.support.real_manager import request
 from tests.support.scene import hosted
 

@@ -160,7 +160,7 @@ def test_what_is_no_stack_of_everybodys_networks_does_not_fit(bad: str) -> None:
 @pytest.mark.parametrize(
     "bad", ["too many rows", "too few rows", "another dtype", "whole numbers", "rows that differ"]
 )
-def test_what_can_be_nobodys_stack_does_not_fit_though_it_is_the_first(bad: str) -> None:
+def test_a_stack_with_impossible_weights_does_not_fit_even_in_the_first_exchange(bad: str) -> None:
     assert not paired().fits(0, BAD[bad])
 
 

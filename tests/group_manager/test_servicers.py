@@ -293,7 +293,7 @@ async def test_an_upload_that_nobody_asked_for_is_refused() -> None:
         assert len(m.play.store) == 0
 
 
-async def test_a_model_that_goes_by_way_of_the_manager_is_told_of_before_its_reader_has_trained() -> None:
+async def test_a_model_that_is_read_from_the_manager_is_reported_before_its_reader_has_trained() -> None:
     async with manager(Faults().hold_for_good(2)) as m:
         await m.play.attach(TWO_NODES)
         call = m.run_group(m.play.request(TWO_NODES, "relay"))

@@ -15,9 +15,9 @@ from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 from fedgsp_node import server as node_server
 from top_server import server
-from top_server.record.checkpoint import load
 from top_server.record.directory import RunDirectory, prepare
 from top_server.record.journal import Journal, Line
+from top_server.record.model_files import load
 from top_server.schemes import SCHEMES
 
 

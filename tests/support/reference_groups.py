@@ -17,7 +17,7 @@ from tests.support.cluster import Finished
 from tests.support.reference import Reference, State, assert_same_bits, stream, stream_seed, weighted_mean
 from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.merging.weighing import WEIGHINGS
-from top_server.record.checkpoint import load
+from top_server.record.model_files import load
 
 #: Samples evaluated at a time; it decides the order in which losses are added up.
 EVALUATED_TOGETHER = 256

@@ -61,14 +61,14 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEMES.built_in, "by-taste", row)
 
 
-def test_it_is_chosen_by_its_scheme_or_in_place_of_another_grouping_of_its_evidence() -> None:
+def test_a_grouping_is_chosen_by_its_scheme_and_can_be_replaced() -> None:
     config = RunConfig(scheme="by-taste", grouping_option={"apart": "2"})
     check(config, NAMES)
     assert choose(config) == replace(SCHEMES["by-taste"], options={"grouping": {"apart": "2"}})
     assert choose(RunConfig(scheme="by-taste", grouping="random")).continues is False
 
 
-def test_its_options_and_what_it_needs_are_checked_before_anybody_is_there() -> None:
+def test_wrong_options_and_a_missing_profile_are_refused_when_parts_are_chosen() -> None:
     with pytest.raises(ConfigError, match="grouping by-taste: option apart is 'much'"):
         choose(RunConfig(scheme="by-taste", grouping_option={"apart": "much"}))
     with pytest.raises(ConfigError, match="grouping by-taste needs profile tastes, and scheme hcct has ") as caught:
@@ -76,7 +76,7 @@ def test_its_options_and_what_it_needs_are_checked_before_anybody_is_there() -> 
     assert caught.value.remedy == "use scheme by-taste"
 
 
-async def test_it_is_asked_about_the_clients_of_a_round_and_those_away_keep_their_place() -> None:
+async def test_a_grouping_is_asked_about_present_clients_and_absent_clients_keep_their_groups() -> None:
     asked: list[GroupingRequest] = []
 
     async def answer(request: GroupingRequest) -> Plan:

@@ -183,7 +183,7 @@ def test_options_of_a_grouping_service_are_for_the_service_to_judge() -> None:
     assert choose(config).given("grouping") == {"colour": "red"}
 
 
-def test_what_a_row_tells_its_own_grouping_is_not_told_to_another() -> None:
+def test_options_of_a_scheme_are_not_given_to_a_grouping_that_replaces_its_own() -> None:
     for replaced, told in [(None, {"mode": "all"}), ("icg", {}), ("grpc://127.0.0.1:9", {})]:
         config = RunConfig(scheme="naive-gsp", grouping=replaced)
         assert choose(config).given("grouping") == told

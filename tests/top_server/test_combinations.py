@@ -104,7 +104,7 @@ def test_the_growths_alpha_is_not_taken_for_that_of_hcct() -> None:
 
 
 @pytest.mark.parametrize("grouping", ["random", "grpc://127.0.0.1:9"])
-def test_who_makes_as_many_groups_as_are_wanted_may_be_told_how_many(grouping: str) -> None:
+def test_a_counted_grouping_accepts_settings_of_the_number_of_groups(grouping: str) -> None:
     config = RunConfig(scheme="global", grouping=grouping, beta=2)
     chosen = choose(config)
     assert (chosen.grouping, chosen.service) == (("random", "") if grouping == "random" else ("single", "127.0.0.1:9"))
@@ -117,7 +117,9 @@ def test_who_makes_as_many_groups_as_are_wanted_may_be_told_how_many(grouping: s
 
 @pytest.mark.parametrize("name", ["beta", "growth"])
 @pytest.mark.parametrize("grouping", [None, "singletons", "fixed"])
-def test_who_makes_other_groups_is_not_told_how_many(grouping: str | None, name: str) -> None:
+def test_a_grouping_that_is_not_counted_refuses_settings_of_the_number_of_groups(
+    grouping: str | None, name: str
+) -> None:
     given: dict[str, Any] = {name: {"beta": 2, "growth": "log"}[name]}
     with pytest.raises(ConfigError, match=f"--{name} says nothing in scheme global, which grows no groups"):
         choose(RunConfig(scheme="global", grouping=grouping, **given))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 

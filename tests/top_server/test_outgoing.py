@@ -110,7 +110,7 @@ def test_a_scheme_whose_heads_travel_may_reveal_all_that_the_steps_have_seen() -
     assert len(steps(scheme="hcct", profile_option={"similarity_of": "all"}, outgoing=("noise",))) == 1
 
 
-def test_the_list_survives_the_way_through_a_file_and_is_refused_where_it_is_none(tmp_path: Path) -> None:
+def test_the_list_of_steps_is_written_to_a_file_and_read_back_and_other_values_are_refused(tmp_path: Path) -> None:
     config = RunConfig(outgoing=("b", "a"), outgoing_option={"a.x": "1"})
     assert parse(RunConfig, dump(config), tmp_path) == config
     for wrong in ('outgoing = "clip"', "outgoing = [1]"):

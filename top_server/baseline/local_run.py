@@ -1,4 +1,4 @@
-"""The local run: a run of scheme `independent` with the same settings, played once and used again."""
+"""The local run: a run of scheme `independent` with the same settings. Its result can be used by several runs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ SAME = (
     "outgoing",
     "outgoing_option",
 )
-#: Settings by which nobody might be alone, or train in another way than the scheme says; they are left to it.
+#: Settings that would replace choices of scheme `independent`; the local run has the choices of the scheme.
 LEFT_TO_SCHEME = ("grouping", "program", "training", "training_option", "aggregation", "merge")
 
-#: Follows the id of the run for which one is made.
+#: Appended to the id of the run for which a local run is made.
 MARK = ".alone"
 _ANOTHER = "give another directory: a local run is made where there is none"
 
@@ -56,9 +56,9 @@ def settings(config: RunConfig) -> RunConfig:
 
 
 def recorded(config: RunConfig) -> dict[int, float] | None:
-    """Accuracy of each client at the end of the local run that is there; None if it is still to be made.
+    """Accuracy of each client at the end of an earlier local run; None if the directory has none yet.
 
-    Raises ConfigError for a directory that holds another run, or one that did not end.
+    Raises ConfigError for a directory with a run of other settings, or with a run that did not finish.
     """
     assert config.local_run is not None
     directory = RunDirectory(config.local_run)
@@ -90,9 +90,9 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
 
 
 def _cut_off(directory: RunDirectory) -> bool:
-    """Whether a top server ended while it made a local run here: nobody can resume that.
+    """Whether a top server ended while it made a local run here. Such a run cannot be resumed.
 
-    Raises ConfigError if one still makes it.
+    Raises ConfigError if another top server is still making it.
     """
     try:
         events = read_lines(directory.events)
@@ -124,7 +124,7 @@ def set_aside(config: RunConfig) -> None:
 
 
 def _value(config: RunConfig, name: str) -> Any:
-    """A setting, or what the scheme has in its place; schemes are compared before, so this one is there."""
+    """The value of a setting, or the scheme's choice if the setting is not given. The scheme must exist."""
     value = getattr(config, name)
     return getattr(SCHEMES[config.scheme], name) if value is None else value
 
@@ -148,7 +148,7 @@ def tell_left_out(
 
 
 def check(config: RunConfig) -> None:
-    """Refuses a --local-run that cannot be used before anybody waits for nodes."""
+    """Raises ConfigError if --local-run cannot be used. It is called before the top server waits for nodes."""
     if config.local_run is None:
         return
     if config.run_dir is not None and Path(config.run_dir).resolve() == Path(config.local_run).resolve():

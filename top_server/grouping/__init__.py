@@ -1,4 +1,7 @@
-"""Groupings: who trains with whom. Pure: evidence in, plan out; adding one is a file and a row here."""
+"""Groupings: rules that decide which clients train together. Each is a pure function from evidence to a plan.
+
+A new grouping is a file with its function, and a row in the table below.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _BUILT_IN = {
         needs={"profile": ("distances",)},
         continues=True,
     ),
-    # Without these merges the models that clients choose among are never trained.
+    # `needs`: with another merge, the models among which clients choose would never be trained.
     "fesem": Grouping(
         help="clients whose own models are nearest to the same cluster's model",
         code=fesem,

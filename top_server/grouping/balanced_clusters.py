@@ -1,8 +1,9 @@
-"""K-means into clusters of equal size, each assignment step a minimum-cost flow (FedGSP, ICG).
+"""K-means into clusters of equal size. Each assignment step is a minimum-cost flow (FedGSP, ICG).
 
-Equal sizes make the flow exact in integers: 0.5 * ||V_k - C_l||^2 = 0.5 * ||V_k||^2 - V_k . C_l + 0.5 * ||C_l||^2,
-where the first and last terms add the same to every assignment. What is left, times the cluster size, is the
-integer -(V_k . S_l) with S_l the sum of the members of l. Beyond `MOST_EXACT_ARCS` arcs the step is by prices.
+Because all clusters have the same size, the flow is exact in integers. The cost of client k in cluster l is
+0.5 * ||V_k - C_l||^2 = 0.5 * ||V_k||^2 - V_k . C_l + 0.5 * ||C_l||^2. The first and the last term add the same amount
+to every assignment, so they are left out. The middle term, times the cluster size, is the integer -(V_k . S_l), where
+S_l is the sum of the members of l. With more than `MOST_EXACT_ARCS` arcs, `priced_clusters` makes the step instead.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from top_server.grouping.priced_clusters import nearest_priced
 
 Ints = NDArray[np.int64]
 
-#: Clients times clusters up to which each step is exact: about 25 ms a step.
+#: Largest number of clients times clusters for which each step is exact; a step then takes up to about 25 ms.
 MOST_EXACT_ARCS = 100_000
-#: The solver multiplies costs by the number of nodes and adds a few of them up, in 64 bits.
+#: The solver multiplies costs by the number of nodes and adds several of the products, in 64 bits.
 _LARGEST_SCALED_COST = 2**60
 _LARGEST_EXACT_DOUBLE = 2**53
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
-    """`labels` (N,) in 0 .. L-1, and per assignment step the objective sum_k 0.5 * ||V_k - C_l(k)||^2."""
+    """`labels` (N,) in 0 .. L-1, and the objective sum_k 0.5 * ||V_k - C_l(k)||^2 after each assignment step."""
 
     labels: Ints
     objectives: tuple[float, ...]
 
 
 def balanced_clusters(rows: Ints, starts: Ints, iterations: int, exact: bool | None = None) -> Clusters:
-    """Split `rows` (N, F), counts, into L clusters of N / L; the first centroids are the rows numbered `starts` (L,).
+    """Divides the integer count vectors `rows` (N, F) into L clusters of N / L rows each.
 
-    Stops when an assignment repeats or after `iterations`. Each step is `exact`, or by prices and then seldom more
-    than 0.1 % above the least objective; by default N * L decides. ConfigError when counts are too large for the
-    64-bit costs of exact steps.
+    The first centroids are the rows numbered `starts` (L,). The iteration stops when an assignment repeats, or after
+    `iterations` steps. With `exact`, each step is a minimum-cost flow; without, it uses prices, and its objective is
+    seldom more than 0.1 % above the least one. By default N * L decides. Raises ConfigError if counts are too large
+    for the 64-bit costs of exact steps.
     """
     size, rest = divmod(len(rows), len(starts))
     if rest:
@@ -49,7 +51,7 @@ def balanced_clusters(rows: Ints, starts: Ints, iterations: int, exact: bool | N
         raise ValueError("at least one iteration is needed")
     if exact is None:
         exact = len(rows) * len(starts) <= MOST_EXACT_ARCS
-    # The steps by prices share out the work themselves: threads below theirs would only wait for one another.
+    # The steps by prices use threads of their own: threads of BLAS inside them would only wait for one another.
     with nullcontext() if exact else threadpool_limits(1):
         return _clusters(rows, starts, iterations, size, exact)
 
@@ -65,7 +67,8 @@ def _clusters(rows: Ints, starts: Ints, iterations: int, size: int, exact: bool)
             labels = nearest_balanced(rows, sums, size)
         else:
             assignment = nearest_priced(rows, sums, size, summed, premiums)
-            # Single clients are too unlike the means that follow them to hand on what they ask.
+            # First centroids are single clients, and later ones are means: the prices of the former do not fit the
+            # latter.
             labels, premiums = assignment.labels, assignment.premiums if summed == size else premiums
         objectives.append(0.5 * float(((rows - centroids[labels]) ** 2).sum()))
         if np.array_equal(labels, previous):
@@ -76,7 +79,7 @@ def _clusters(rows: Ints, starts: Ints, iterations: int, size: int, exact: bool)
 
 
 def nearest_balanced(rows: Ints, sums: Ints, size: int) -> Ints:
-    """Labels (N,) with exactly `size` rows per cluster that maximise the sum of V_k . S_l(k); `sums` is (L, F)."""
+    """Labels (N,) that maximise the sum of V_k . S_l(k), with exactly `size` rows per cluster; `sums` is (L, F)."""
     clients, clusters = len(rows), len(sums)
     if clusters == 1:
         return np.zeros(clients, dtype=np.int64)
@@ -96,14 +99,14 @@ def nearest_balanced(rows: Ints, sums: Ints, size: int) -> Ints:
 
 
 def _costs(rows: Ints, sums: Ints) -> Ints:
-    """-(V_k . S_l), shifted per client so that the cheapest cluster costs 0; shape (N, L)."""
+    """The costs -(V_k . S_l), plus a constant for each client so that its cheapest cluster costs 0; shape (N, L)."""
     largest = int(rows.sum(axis=1).max()) * int(sums.max())  # bounds every V_k . S_l
     if largest * (len(rows) + len(sums) + 1) > _LARGEST_SCALED_COST:
         raise ConfigError(
             "class counts are too large for exact balanced clusters in 64 bits",
             "group by proportions instead: option normalise=true",
         )
-    # The product of doubles is exact below 2**53 and far quicker, for numpy multiplies integers without BLAS.
+    # A product of float64 is exact below 2**53, and much faster than one of integers, for which numpy has no BLAS.
     kind = np.float64 if largest <= _LARGEST_EXACT_DOUBLE else np.int64
     dots = (rows.astype(kind) @ sums.T.astype(kind)).astype(np.int64)
     costs: Ints = dots.max(axis=1, keepdims=True) - dots

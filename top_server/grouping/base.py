@@ -19,20 +19,21 @@ def _nobody(_: Any) -> Collection[int]:
 class Grouping(Part):
     """The declaration of a grouping; its `code` is a pure function of a `GroupingRequest` and its options to a `Plan`.
 
-    It is called once in a round in which clients are grouped, in a thread: it may take its time, and several runs may
-    call it at once. The same request must give the same plan, bit for bit, in every process: what is random comes from
-    `fedgsp.seeds.stream(request.seed, NAME, request.round)`. It keeps nothing between rounds: what it needs of the
-    round before is in the request (`settled`, `newcomers`), also after `--resume`. It raises ConfigError if evidence
-    that it needs is missing or cannot be used; every client of the request must be in one group, or idle.
+    The function is called once in each round in which clients are grouped. It runs in a thread, so that it may take
+    long, and several runs may call it at the same time. The same request must give the same plan, bit for bit, in
+    every process; random numbers come from `fedgsp.seeds.stream(request.seed, NAME, request.round)`. The function
+    keeps nothing between rounds: what it needs of the round before is in the request (`settled`, `newcomers`), also
+    after `--resume`. It raises ConfigError if evidence that it needs is missing or cannot be used. Every client of the
+    request must be in exactly one group, or idle.
     """
 
-    #: Whether it makes as many groups as the request asks for.
+    #: Whether the grouping makes as many groups as the request asks for.
     counted: bool = False
-    #: Whether it continues the groups of the round before.
+    #: Whether the grouping continues the groups of the round before.
     continues: bool = False
-    #: Whether it gives the same clients the same groups.
+    #: Whether the grouping gives the same clients the same groups in every round.
     static: bool = False
-    #: The clients that its options name, beside those of options for single clients such as alpha.3.
+    #: Clients in the values of the options. Clients in names of options, such as alpha.3, are found without it.
     names: Callable[[Any], Collection[int]] = _nobody
 
     def __call__(self, request: GroupingRequest) -> Plan:

@@ -1,4 +1,7 @@
-"""IFCA and FeSEM: several models; each client trains the one that fits it best, with those who chose the same."""
+"""IFCA and FeSEM: there are several models. Each client chooses the one with the smallest cost and trains it.
+
+The clients that choose the same model are a group.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ Ints = NDArray[np.int64]
 
 
 def cheapest_model(name: str, request: GroupingRequest, options: NoOptions) -> Plan:
-    """Groups by chosen model, in the order of the models, from matrix `costs` (N, k): each client's with each model.
+    """A group for each chosen model, in the order of the models.
 
-    Costs are training losses (IFCA) or squared distances to the client's own model (FeSEM). A model that nobody chose
-    has no group; a client whose costs are all unknown idles. ConfigError without costs.
+    Matrix `costs` (N, models) has the cost of each model for each client: its training loss (IFCA), or its squared
+    distance from the client's own model (FeSEM). A model that no client chose has no group. A client whose costs are
+    all unknown (NaN) is idle. Raises ConfigError if the matrix is missing.
     """
     costs = request.matrices.get("costs")
     if costs is None or not costs.shape[1]:
@@ -38,12 +42,15 @@ fesem = partial(cheapest_model, "fesem")
 
 
 def choices(costs: NDArray[np.floating]) -> Ints:
-    """The model of smallest cost per client, of equal ones the first; `costs` (N, k), NaN being worst. Shape (N,)."""
+    """Index of the cheapest model of each client, shape (N,), from `costs` (N, models); the first one in a tie.
+
+    An unknown cost (NaN) counts as larger than every other cost.
+    """
     return soft_choices(costs, 1)[:, 0]
 
 
 def soft_choices(losses: NDArray[np.floating], count: int) -> Ints:
-    """The `count` models of smallest loss per client (FLSC), ascending; of equal ones the first. Shape (N, count)."""
+    """The `count` cheapest models of each client (FLSC), ascending, shape (N, count); the first ones in a tie."""
     if not 1 <= count <= losses.shape[1]:
         raise ValueError(f"{count} of {losses.shape[1]} models cannot be chosen")
     order = np.argsort(np.where(np.isnan(losses), np.inf, losses), axis=1, kind="stable")

@@ -1,11 +1,13 @@
-"""Coalitions of clients whose error bounds add up to least (FedCollab, Bao et al. 2023).
+"""Divides clients into coalitions so that the sum of their error bounds is small (FedCollab, Bao et al. 2023).
 
-With m_c samples in coalition c, weight C and distances D the objective is, summed over coalitions,
+Coalition c has m_c samples, C is the weight and D_ij the distance of two clients. The objective is the sum over all
+coalitions of
 
     |c| C / sqrt(m_c) + (1 / m_c) * sum over i, j in c of m_j D_ij
 
-which is the paper's sum over clients, because sum_j alpha_ij^2 / beta_j = 1 / beta_c. Moving a client touches two
-coalitions, and what each of them gains or loses is one number: P_kj = m_j D_kj + m_k D_jk summed over its members j.
+This equals the paper's sum over clients, because sum_j alpha_ij^2 / beta_j = 1 / beta_c. If client k moves, only two
+coalitions change. For each of them the change follows from one number: the sum of P_kj = m_j D_kj + m_k D_jk over its
+members j.
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _Number = float | NDArray[np.integer] | Floats
 
-#: Up to so many clients all partitions are considered (3^N / 2 steps): moves mostly find the best one, but not always.
+#: With at most so many clients, all partitions are compared (3^N / 2 steps). Descents usually find the best one too.
 MOST_FOR_EXHAUSTIVE = 10
 _MOST_PASSES = 100
-#: Restarts take 8 N^2 bytes each; so many numbers are kept at once (256 MiB).
+#: A restart takes 8 N^2 bytes. So many numbers are kept at the same time (256 MiB); further restarts come later.
 _MOST_NUMBERS = 2**25
-#: Of the objective of nobody together, from which all descents start: less is no improvement.
+#: A smaller improvement counts as none: a share of the objective of the start, in which every client is alone.
 _ROUNDING = 1e-12
 
 
 def objective(
     distances: NDArray[np.floating], sizes: NDArray[np.number], weight: float, groups: Iterable[Sequence[int]]
 ) -> float:
-    """The objective summed over these groups of row numbers, each of at least one sample.
+    """The objective, summed over `groups` of row numbers. Every group must have at least one sample.
 
-    `distances` (N, N), of which values below 0 and the diagonal count as 0; `sizes` (N,) samples.
+    In `distances` (N, N), the diagonal and values below 0 count as 0. `sizes` (N,) are numbers of samples.
     """
     total = 0.0
     for group in groups:
@@ -53,8 +55,9 @@ def solve(
     restarts: int,
     rng: np.random.Generator,
 ) -> list[list[int]]:
-    """The best partition found: groups of row numbers, each ascending, ordered by their smallest; the best there is
-    for up to MOST_FOR_EXHAUSTIVE clients. Arguments as in `descents`.
+    """The best partition found, as groups of row numbers. With up to MOST_FOR_EXHAUSTIVE clients no other is better.
+
+    The rows of a group are ascending, and the groups are ordered by their smallest rows. Arguments as in `descents`.
     """
     if len(sizes) <= MOST_FOR_EXHAUSTIVE:
         return _best_of_all(*_checked(distances, sizes), weight)
@@ -70,13 +73,14 @@ def descents(
     rng: np.random.Generator,
     merging: bool = True,
 ) -> Ints:
-    """Where each restart ends, shape (restarts, N): clients of one coalition have the same label.
+    """The partition in which each restart ends, shape (restarts, N): clients of one coalition have the same label.
 
-    Everybody starts alone. A pass moves one client after another, in random order, to the coalition (or to none)
-    where the objective is smallest. When no move improves it the best merge of two coalitions is made, if one
-    improves it, and clients move again; `merging=False` leaves that out, which is the authors' algorithm.
+    At first every client is alone. A pass goes through all clients in random order, and moves each to the coalition
+    where the objective is smallest, which may be a new one. When no move improves the objective, the two coalitions
+    whose merge improves it most are merged, and clients move again. With `merging=False` nothing is merged, as in the
+    authors' algorithm. A restart ends when neither moves nor merges improve the objective.
 
-    `distances` (N, N) as in `objective`, finite; `sizes` (N,) above 0; ValueError otherwise.
+    `distances` (N, N) as in `objective`, finite; `sizes` (N,) above 0. Raises ValueError otherwise.
     """
     pulls, size = _checked(distances, sizes)
     at_once = max(1, _MOST_NUMBERS // max(1, pulls.size))
@@ -90,7 +94,7 @@ def descents(
 
 
 def members(labels: Ints) -> list[list[int]]:
-    """The groups of equal labels: row numbers ascending, ordered by their smallest."""
+    """The rows that have the same label, as groups: rows ascending, groups ordered by their smallest rows."""
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels.tolist()):
         groups.setdefault(label, []).append(row)
@@ -104,7 +108,10 @@ def place(
     groups: Sequence[Sequence[int]],
     newcomer: int,
 ) -> int | None:
-    """The index of the group that the newcomer (a row number) joins for the smallest objective; None for none."""
+    """The index of the group that the newcomer should join, for the smallest objective; None if it should be alone.
+
+    The newcomer is a row number.
+    """
     alone = objective(distances, sizes, weight, [[newcomer]])
     changes = [
         objective(distances, sizes, weight, [[*group, newcomer]]) - objective(distances, sizes, weight, [group])
@@ -116,12 +123,13 @@ def place(
 
 
 class _Descents:
-    """Several partitions at once, a leading axis of all arrays; a label is the number of a place for a coalition.
+    """Several partitions that are improved at the same time; the first axis of every array is the partition.
 
-    Invariants, over the members j of coalition c in partition r: count[r, c] of them, mass[r, c] = sum of m_j,
-    inside[r, c] = sum of P over their pairs, pull[r, k, c] = sum of P_kj for every client k, cost[r, c] = its part of
-    the objective; all exactly 0 where nobody is. During a pass all coalitions of its partitions, and
-    an empty place, are among the first `width`.
+    A partition has places, numbered from 0; a place holds a coalition or is empty, and the label of a client is the
+    number of its place. For the coalition c of partition r, with members j: count[r, c] is their number, mass[r, c]
+    the sum of m_j, inside[r, c] the sum of P over pairs of members, pull[r, k, c] the sum of P_kj for every client k,
+    and cost[r, c] the coalition's part of the objective. All of them are exactly 0 for an empty place. During a pass,
+    all coalitions of the partitions of that pass, and one empty place, are among the first `width` places.
     """
 
     def __init__(self, pulls: Floats, sizes: Floats, weight: float, restarts: int) -> None:
@@ -134,7 +142,8 @@ class _Descents:
         self.pull: Floats = np.tile(pulls, (restarts, 1, 1))
         self.cost = _cost(self.count, self.mass, self.inside, weight)
         self.width = len(sizes)
-        # Running sums keep a rounding error of what once was in them, the more so where only a small client is left.
+        # A running sum keeps the rounding errors of clients that have left; they matter if only a small client
+        # remains.
         error = 8 * np.finfo(np.float64).eps * pulls.sum() / sizes.min(initial=np.inf)
         self.least = _ROUNDING * float(_cost(1, sizes, 0, weight).sum()) + float(error)
 
@@ -145,7 +154,7 @@ class _Descents:
             rows = np.array([row for row in rows.tolist() if merging and self._merge(row)], np.int64)
 
     def _settle(self, rows: Ints, rng: np.random.Generator) -> None:
-        """Passes over all clients of these partitions, until one has changed nothing."""
+        """Repeats passes over all clients of the partitions `rows`, until a pass changes nothing."""
         for _ in range(_MOST_PASSES):
             self._narrow(rows)
             orders = rng.permuted(np.tile(np.arange(len(self.sizes)), (len(rows), 1)), axis=1)
@@ -157,7 +166,7 @@ class _Descents:
                 break
 
     def _move(self, rows: Ints, clients: Ints) -> NDArray[np.bool_]:
-        """Moves one client of each of these partitions to where it is best; whether it was not already there."""
+        """Moves one client of each partition of `rows` to its best coalition; for each, whether the client moved."""
         each = np.arange(len(rows))
         own = self.labels[rows, clients]
         size = self.sizes[clients]
@@ -165,7 +174,7 @@ class _Descents:
         count, mass, inside, cost = (
             numbers[rows, : self.width] for numbers in (self.count, self.mass, self.inside, self.cost)
         )
-        # What each coalition, empty ones too, adds to the objective by having the client.
+        # How much the client adds to the objective in each coalition, and in the empty place.
         adds = _cost(count + 1, mass + size[:, None], inside + pull, self.weight) - cost
         shared = count[each, own] > 1
         here = each[shared], own[shared]
@@ -182,7 +191,7 @@ class _Descents:
         return moved
 
     def _narrow(self, rows: Ints) -> None:
-        """Sets the width for these partitions; where that halves it, coalitions move to the first places."""
+        """Sets `width` for the partitions `rows`; coalitions move to the first places if that halves the width."""
         self.width = 0
         if self.labels[rows].max() > 2 * np.count_nonzero(self.count[rows], axis=1).max():
             for row in rows:
@@ -197,7 +206,7 @@ class _Descents:
         self.width = min(max(self.width, label + 2), len(self.sizes))
 
     def _shift(self, rows: Ints, clients: Ints, labels: Ints, sign: int) -> None:
-        """Adds a client to a coalition of each of these partitions, or with sign -1 takes it out."""
+        """Adds a client to a coalition in each partition of `rows` (`sign` = 1), or removes it (`sign` = -1)."""
         self.inside[rows, labels] += sign * self.pull[rows, clients, labels]
         self.count[rows, labels] += sign
         self.mass[rows, labels] += sign * self.sizes[clients]
@@ -215,7 +224,7 @@ class _Descents:
         self.pull[rows, :, labels] = 0
 
     def _merge(self, row: int) -> bool:
-        """Makes the best merge of two coalitions of this partition; whether one improves the objective."""
+        """Merges the two coalitions for which this helps most; False if no merge improves the objective."""
         used = np.flatnonzero(self.count[row])
         order = np.argsort(self.labels[row], kind="stable")
         starts = np.searchsorted(self.labels[row, order], used)
@@ -240,7 +249,10 @@ class _Descents:
 
 
 def _best_of_all(pulls: Floats, sizes: Floats, weight: float) -> list[list[int]]:
-    """The best partition of every set of clients, written as bits, from those of smaller ones."""
+    """The best partition of all clients. It is built from the best partitions of all smaller sets of clients.
+
+    A set of clients is an integer, in which bit i stands for client i.
+    """
     everybody = 2 ** len(sizes) - 1
     among = (np.arange(1, everybody + 1)[:, None] >> np.arange(len(sizes)) & 1).astype(np.float64)
     inside = ((among @ pulls) * among).sum(axis=1) / 2
@@ -266,7 +278,7 @@ def _best_of_all(pulls: Floats, sizes: Floats, weight: float) -> list[list[int]]
 
 
 def _checked(distances: NDArray[np.floating], sizes: NDArray[np.number]) -> tuple[Floats, Floats]:
-    """P, shape (N, N), and the sizes."""
+    """The matrix P (N, N) and the sizes as float64; ValueError for distances or sizes that cannot be used."""
     if distances.shape != (len(sizes), len(sizes)) or not np.isfinite(distances).all():
         raise ValueError(f"distances of shape {distances.shape} for {len(sizes)} clients, or not all finite")
     if not (sizes > 0).all():

@@ -1,8 +1,8 @@
 """Class probability distance (FedGSP): squared MMD with a Gaussian kernel between two class distributions.
 
-The paper leaves open what a sample is. Reading A: a class drawn from the distribution, embedded one-hot, so
-CPD = (1 - exp(-1/sigma^2)) * ||p - q||^2. Reading B: the distribution itself is one point, so
-CPD = 2 - 2 * exp(-||p - q||^2 / (2 sigma^2)). Both grow with ||p - q||, so they order pairs alike.
+The paper leaves open what a sample of the MMD is. Reading A: a sample is a class, drawn from the distribution and
+encoded one-hot. Then CPD = (1 - exp(-1/sigma^2)) * ||p - q||^2. Reading B: the distribution itself is the only sample.
+Then CPD = 2 - 2 * exp(-||p - q||^2 / (2 sigma^2)). Both grow with ||p - q||, so both put pairs into the same order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def cpd_pairs(histograms: NDArray[np.number], reading: str = "A", sigma: float =
         raise ValueError(f"reading {reading!r} is not one of {READINGS}")
     totals = histograms.sum(axis=1, keepdims=True, dtype=np.float64)
     probabilities = histograms / np.where(totals > 0, totals, 1)
-    # Row by row: memory stays small, and equal histograms differ by exactly 0, which a Gram matrix would not give.
+    # Row by row, to save memory. Equal histograms have exactly distance 0, which products of histograms would not
+    # give.
     squares = np.concatenate(
         [((probabilities[i + 1 :] - p) ** 2).sum(axis=1) for i, p in enumerate(probabilities)], dtype=np.float64
     )
@@ -38,5 +39,5 @@ def cpd_pairs(histograms: NDArray[np.number], reading: str = "A", sigma: float =
 
 
 def cpd_median(group_histograms: NDArray[np.number]) -> float:
-    """Median distance (reading A, sigma 1) over all pairs of groups; 0.0 for one group, which differs from none."""
+    """The median of the distances (reading A, sigma 1) of all pairs of groups; 0.0 if there is only one group."""
     return float(np.median(cpd_pairs(group_histograms))) if len(group_histograms) > 1 else 0.0

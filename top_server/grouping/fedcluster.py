@@ -1,4 +1,4 @@
-"""FedCluster: clusters that split in two once they have converged while their members still pull apart (CFL).
+"""FedCluster (also called CFL): a cluster is split in two if it has converged and its members still disagree.
 
 Sattler, Müller and Samek: Clustered Federated Learning, 2019.
 """
@@ -28,13 +28,15 @@ class FedClusterOptions:
 
 
 def fedcluster(request: GroupingRequest, options: FedClusterOptions) -> Plan:
-    """The groups of the round before, each split in two where it should be, from matrix `gram`: the inner products of
-    the clients' updates g = (w_start - w_after) / lr in that round. Lengths are those of the steps w_start - w_after.
+    """The groups of the round before; a group is split into two halves if the conditions below hold.
 
-    A group of 3 or more splits if the length of its mean update is below `eps1` and that of its longest
-    above `eps2`, from the round after `min_round` on, and if its halves are further apart than `gamma_max`
-    (0: not asked). Clients without an update (a row of NaN) count in none of these and go with the larger half;
-    clients without a group join the largest. ConfigError without a usable matrix after `min_round`.
+    Matrix `gram` has the inner products of the clients' updates g = (w_start - w_after) / lr in that round. The
+    lengths below are those of the differences w_start - w_after.
+
+    A group of 3 or more clients is split in rounds after `min_round` if the mean of its differences is shorter than
+    `eps1`, the longest of them is longer than `eps2`, and its halves are further apart than `gamma_max` (0 drops this
+    condition). Clients without an update (a row of NaN) are left out of these conditions and join the larger half.
+    Clients without a group join the largest group. Raises ConfigError if there is no usable matrix after `min_round`.
     """
     groups = _before(request)
     if request.round - 1 > options.min_round:
@@ -45,21 +47,21 @@ def fedcluster(request: GroupingRequest, options: FedClusterOptions) -> Plan:
 
 
 def norms(gram: Floats) -> tuple[float, float]:
-    """The length of the mean update, unweighted, and that of the longest; `gram` (n, n) of one group."""
+    """The length of the plain mean of a group's updates, and the largest length of one; `gram` (n, n) of the group."""
     return math.sqrt(max(float(gram.mean()), 0.0)), math.sqrt(float(np.diagonal(gram).max()))
 
 
 def split(gram: Floats) -> tuple[Flags, float]:
-    """Two halves by complete linkage on 1 - cosine, and the largest cosine between them.
+    """Two halves by complete linkage on the distance 1 - cosine, and the largest cosine between the halves.
 
-    `gram` (n, n), n at least 2; the first answer (n,) is true for the half that has row 0.
+    `gram` is (n, n) with n at least 2. The halves are an array (n,) of bools: True for the half with row 0.
     """
-    # Loading it takes half a second, which other groupings need not wait for.
+    # Imported here because the import takes half a second, which only this grouping needs.
     from scipy.cluster.hierarchy import cut_tree, linkage
 
     scale = reciprocals(np.sqrt(np.diagonal(gram)))
     cosines = gram * np.outer(scale, scale)
-    # Cut by the order of merges: a cut by height finds no two clusters where the last merges are equally high.
+    # The last merge is undone. A cut at a height would not give two clusters if the last merges have equal heights.
     label = cut_tree(linkage(1 - cosines[np.triu_indices(len(gram), 1)], "complete"), n_clusters=2)[:, 0]
     first: Flags = label == label[0]
     return first, float(cosines[np.ix_(first, ~first)].max())
@@ -73,7 +75,7 @@ def _before(request: GroupingRequest) -> list[list[int]]:
 
 
 def _halves(group: list[int], gram: Matrix, known: Flags, limits: tuple[float, float, float]) -> list[list[int]]:
-    """The group, or its two halves."""
+    """The two halves of a group that is split; else the group itself."""
     eps1, eps2, gamma_max = limits
     rows = np.array([row for row in group if known[row]])
     if len(rows) < _FEWEST_TO_SPLIT:

@@ -1,4 +1,4 @@
-"""FedCollab: coalitions chosen before training from how far apart clients' data are, and frozen from then on."""
+"""FedCollab: coalitions that are formed before training, from distances between the clients' data, and then stay."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ class FedCollabOptions:
 
 
 def fedcollab(request: GroupingRequest, options: FedCollabOptions) -> Plan:
-    """Groups of smallest summed error bound, from matrix `distances` (N, N): 0 alike to 1 apart, NaN not known, so 1.
+    """The groups with the smallest sum of error bounds.
 
-    A client without samples is alone. Groups of the round before stay, and clients in none of them join one of them,
-    or stay alone, one by one. ConfigError without a usable matrix where one is needed.
+    Matrix `distances` (N, N) goes from 0 (equal data) to 1 (data that can be told apart); NaN, which is unknown,
+    counts as 1. A client without samples is alone. The groups of the round before stay; clients that are in none of
+    them join a group or stay alone, one client after the other. Raises ConfigError if there is no usable matrix and
+    one is needed.
     """
     settled = {client for group in request.settled for client in group}
     groups = request.settled_rows
@@ -58,7 +60,7 @@ def fedcollab(request: GroupingRequest, options: FedCollabOptions) -> Plan:
 
 
 def _join(groups: list[list[int]], request: GroupingRequest, distances: Floats, sizes: Floats, weight: float) -> None:
-    """Puts clients that have samples but no group into one, ascending; arrays have a row per client with samples."""
+    """Puts clients without a group into groups, in ascending order; arrays have a row for each client with samples."""
     place_of = {int(row): index for index, row in enumerate(np.flatnonzero(request.sizes > 0))}
     grouped = {row for group in groups for row in group}
     for row in sorted(place_of.keys() - grouped, key=lambda row: request.clients[row]):
@@ -83,6 +85,6 @@ def _distances(request: GroupingRequest) -> Floats:
 
 
 def _mean(distances: Floats) -> float:
-    """Over pairs of two clients, values below 0 counting as 0."""
+    """The mean distance of all pairs of different clients; values below 0 count as 0."""
     pairs = distances[~np.eye(len(distances), dtype=np.bool_)]
     return float(np.maximum(pairs, 0).mean()) if len(pairs) else 0.0

@@ -1,4 +1,4 @@
-"""Groups that are known beforehand."""
+"""Groups that the user lists in an option."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KnownGroups(tuple[tuple[int, ...], ...]):
 
     @classmethod
     def parse(cls, text: str) -> KnownGroups:
-        """The groups that a text such as 0,1/2 names; raises ConfigError."""
+        """Reads groups from a text such as 0,1/2 (clients 0 and 1 together, client 2 alone); raises ConfigError."""
         groups = cls(tuple(_ids(part)) for part in text.split("/")) if text else cls()
         named = [client for group in groups for client in group]
         if twice := {client for client in named if named.count(client) > 1}:
@@ -38,7 +38,7 @@ class FixedOptions:
 
 
 def fixed(request: GroupingRequest, options: FixedOptions) -> Plan:
-    """The groups of option `groups`; clients that it does not name are alone, and absent clients are left out."""
+    """The groups of option `groups`. A client that the option does not name is alone; absent clients are left out."""
     present, named = set(request.clients), options.groups.clients
     found = [tuple(sorted(present & set(group))) for group in options.groups]
     found += [(client,) for client in request.clients if client not in named]

@@ -1,17 +1,19 @@
-"""Bottom-up merging of clients by the largest gain in utility, from inner products of their updates (HCCT, alg. 2).
+"""Merges groups bottom-up by the largest gain in utility, from inner products of the clients' updates (HCCT, alg. 2).
 
 Client i has D_i samples, the update g_i of its model, and alpha_i, which says how much it prefers more data to similar
 data. The utility of a group C is U(C) = sum over i in C of -alpha_i / D_C + cos(g_i, ghat_C), where D_C is the number
-of samples and ghat_C the mean update weighted by samples. The paper's beta cancels in every benefit
-U(A + B) - U(A) - U(B). With S_C = sum of g_i / ||g_i|| and h_C = sum of D_i g_i the cosines add up to
-<S_C, h_C> / ||h_C||, and for a merged group both products follow from those of its parts:
+of samples of the group and ghat_C the mean of its updates, weighted by samples. The benefit of merging A and B is
+U(A + B) - U(A) - U(B); the paper's beta cancels in it.
+
+Let S_C = sum of g_i / ||g_i|| and h_C = sum of D_i g_i. The cosines of a group add up to <S_C, h_C> / ||h_C||. Both
+products of a merged group follow from the products of its parts:
 
     ||h_AB||^2   = ||h_A||^2  + ||h_B||^2  + 2 <h_A, h_B>
     <S_AB, h_AB> = <S_A, h_A> + <S_B, h_B> + <S_A, h_B> + <S_B, h_A>
 
-So two symmetric matrices over groups are all there is to keep; a merge adds up two of their rows and columns. The
-paper's pseudo-code merges two groups before it tests whether they gain. The paper's text tests first, and so does this
-file: two groups are merged only if their benefit is above 0.
+So it is enough to keep two symmetric matrices with a row and a column per group; a merge adds two rows and two columns
+of each. The paper's pseudo-code merges two groups before it tests whether they gain. The paper's text tests first, and
+so does this file: two groups are merged only if their benefit is above 0.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _Number = np.float64 | Floats
 
-#: Benefits are differences of sums of cosines; one this many times the rounding error of a number is none.
+#: A benefit is a difference of sums of cosines. Below this many times the rounding error of a number it counts as 0.
 _ROUNDING_ERRORS = 16
-#: Two matrices take 16 N^2 bytes up to here, 8 N^2 above, where a cosine is then known to about 6 digits.
+#: With up to so many clients the two matrices are float64 (16 N^2 bytes), with more float32 (8 N^2 bytes).
 _MOST_IN_DOUBLES = 4096
-#: Columns of dead groups are dropped when they are half of all; in small matrices that gains nothing.
+#: The columns of merged groups are dropped when they are half of all columns; in small matrices that saves nothing.
 _FEWEST_TO_COMPACT = 128
 _STALE = -1
 
@@ -42,11 +44,12 @@ _STALE = -1
 def partition(
     gram: NDArray[np.floating], sizes: NDArray[np.integer], alphas: Floats, groups: int | None = None
 ) -> list[list[int]]:
-    """Groups of row numbers, each ascending, ordered by their smallest; near O(N^2) time.
+    """Groups of row numbers: rows ascending, groups ordered by their smallest rows. Takes nearly O(N^2) time.
 
     `gram` (N, N) holds <g_i, g_j>, finite and symmetric; `sizes` (N,) samples, at least 1; `alphas` (N,). Merging ends
-    when no benefit is above 0; or, with `groups`, when that many are left, even at a loss. Of equal benefits
-    the pair comes first whose smallest members are smaller. `gram` is read once and not kept.
+    when no benefit is above 0. With `groups`, it ends when so many groups are left, even if the last merges lose
+    utility. In a tie, the pair of groups with the smaller smallest members is merged. `gram` is read once and not
+    kept.
     """
     if not len(gram):
         return []
@@ -62,10 +65,10 @@ def partition(
 def utility(
     gram: NDArray[np.floating], sizes: NDArray[np.integer], alphas: Floats, members: Sequence[int] | Ints
 ) -> float:
-    """U of the group of these row numbers, summed over its members, without beta."""
+    """The utility U of the group of these row numbers, without the paper's beta."""
     rows = np.asarray(members)
     size = sizes[rows].astype(np.float64)
-    # A row at a time, so that a large group needs no copy of its part of the matrix.
+    # One row after the other, so that a large group needs no copy of its part of the matrix.
     along = np.array([gram[row, rows] @ size for row in rows])  # <g_i, h_C>
     inverse = reciprocals(np.sqrt(gram[rows, rows], dtype=np.float64))
     return float(_utility(alphas[rows].sum(), size.sum(), along @ inverse, along @ size))
@@ -78,7 +81,7 @@ def place(
     groups: Sequence[Sequence[int]],
     newcomer: int,
 ) -> int | None:
-    """The index of the group that gains most by the newcomer (a row number), or None if none gains (eq. 15, 16)."""
+    """The index of the group that gains most by the newcomer, a row number; None if no group gains (eq. 15, 16)."""
     alone = utility(gram, sizes, alphas, [newcomer])
     benefits = [
         utility(gram, sizes, alphas, [*group, newcomer]) - utility(gram, sizes, alphas, group) - alone
@@ -90,17 +93,19 @@ def place(
 
 
 class _Merging:
-    """The groups so far, each at the place of its smallest member, and the best partner of each at a later place.
+    """The groups so far. Each stands at the place of its smallest member, and has a best partner at a later place.
 
-    Invariant: `bound[r]` is the largest benefit of r with any j > r, reached by `partner[r]`, the smallest such j; or,
-    where the partner is stale because that group has changed, nothing reaches more than `bound[r]`. So only a stale
-    row whose bound is the largest of all is ever computed anew. A dead group has utility inf, hence benefit -inf.
+    Invariant: `bound[r]` is the largest benefit of merging r with any j > r, and `partner[r]` is the smallest j that
+    reaches it. If the partner has changed since, the row is stale, and `bound[r]` is only an upper bound. So only a
+    stale row with the largest bound of all must be computed again. A dead group, which was merged into another one,
+    has utility inf and therefore benefit -inf.
     """
 
     def __init__(self, gram: NDArray[np.floating], sizes: NDArray[np.integer], alphas: Floats) -> None:
         count = len(gram)
         dtype: np.dtype[np.floating] = np.dtype(np.float64 if count <= _MOST_IN_DOUBLES else np.float32)
-        # Sizes relative to the largest keep products small; alpha / D stays what it is when alpha shrinks alike.
+        # Sizes are divided by the largest, to keep products small; alphas are divided alike, so alpha / D does not
+        # change.
         largest = float(sizes.max())
         self.size: Floats = sizes / largest
         self.alpha: Floats = alphas / largest
@@ -125,7 +130,7 @@ class _Merging:
             self._find_partner(row)
 
     def best(self) -> tuple[float, int, int]:
-        """The largest benefit and the places of its two groups; at least two groups must be left."""
+        """The largest benefit, and the places of the two groups that have it; at least two groups must be left."""
         while True:
             row = int(self.bound.argmax())
             if self.partner[row] != _STALE:
@@ -133,7 +138,7 @@ class _Merging:
             self._find_partner(row)
 
     def merge(self, first: int, second: int) -> None:
-        """Puts the group at `second` into the one at `first`, which comes before it."""
+        """Merges the group at place `second` into the group at place `first`, which is smaller."""
         self.within_h[first] += self.within_h[second] + 2 * float(self.between_h[first, second])
         self.within_sh[first] += self.within_sh[second] + float(self.between_sh[first, second])
         for between in (self.between_h, self.between_sh):
@@ -156,7 +161,7 @@ class _Merging:
         benefits = self._benefits(first, 0)
         self.partner[(self.partner == first) | (self.partner == second)] = _STALE
         bound, partner = self.bound[:first], self.partner[:first]
-        # A stale row has no partner to prefer: an equal benefit leaves it stale.
+        # A stale row has no valid partner: if the benefit only equals its bound, the row stays stale.
         better = (benefits[:first] > bound) | ((benefits[:first] == bound) & (first <= partner))
         partner[better] = first
         bound[better] = benefits[:first][better]
@@ -173,7 +178,7 @@ class _Merging:
             self.bound[row] = -np.inf
 
     def _benefits(self, row: int, start: int) -> Floats:
-        """Of merging the group at `row` with each from place `start` on; bitwise the same from either side."""
+        """Benefits of merging the group at `row` with each from place `start` on; order does not change bits."""
         others = slice(start, None)
         merged = _utility(
             self.alpha[row] + self.alpha[others],
@@ -185,7 +190,7 @@ class _Merging:
         return benefits
 
     def _compact(self) -> None:
-        """Drops the dead groups; the others keep their order."""
+        """Drops the dead groups. The others keep their order."""
         alive = np.isfinite(self.utility)
         kept = np.flatnonzero(alive)
         places = np.cumsum(alive) - 1

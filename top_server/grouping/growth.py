@@ -1,6 +1,7 @@
 """How many groups a round has (FedGSP, eqs. of the growth functions).
 
-`alpha` > 0 is the speed and `beta` >= 1 both the count of round 1 and the step; rounds count from 1.
+`alpha` > 0 is the speed of growth. `beta` >= 1 is the number of groups in round 1, and the step by which the number
+grows. Rounds count from 1.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fedgsp.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Lifts a product such as 0.1 * 10 that floating point left just below an integer.
+#: Added to a product such as 0.1 * 10, which rounding may have left just below an integer.
 _EPSILON = 1e-9
 _LARGEST_EXPONENT = 700.0  # e**709 is the last finite double
 
@@ -46,7 +47,7 @@ GROWTHS: dict[str, Callable[[int, float], float]] = {
 
 
 def group_count(name: str, round_number: int, alpha: float, beta: int, clients: int) -> int:
-    """The number of groups of a round, beta * floor(growth), within 1 .. clients; ConfigError on bad settings."""
+    """The number of groups of a round: beta * floor(growth), limited to 1 .. clients; ConfigError for bad settings."""
     check_growth(name, alpha, beta)
     if round_number < 1 or clients < 1:
         raise ValueError(f"round {round_number} and {clients} clients: both count from 1")
@@ -55,7 +56,7 @@ def group_count(name: str, round_number: int, alpha: float, beta: int, clients: 
 
 
 def check_growth(name: str, alpha: float, beta: int) -> None:
-    """Refuse an unknown growth, alpha <= 0 or beta < 1 with ConfigError."""
+    """Raises ConfigError for an unknown growth, alpha <= 0 or beta < 1."""
     if name not in GROWTHS:
         raise ConfigError(f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
     if not (math.isfinite(alpha) and alpha > 0):

@@ -1,4 +1,4 @@
-"""HCCT: groups of clients that gain by each other's samples more than they lose by each other's difference."""
+"""HCCT: clients are grouped if they gain more by one another's samples than they lose by different data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from top_server.grouping.greedy_merging import partition, place
 from top_server.grouping.pairwise import products
 from top_server.grouping.request import GroupingRequest, Plan
 
-#: The first round, of which no update is known yet: everybody alone (the paper) or all together (its release).
+#: Groups of the first round, in which no update is known: every client alone (paper) or all together (authors' code).
 FIRST_EPOCHS = ("singletons", "all")
 
 
@@ -30,10 +30,11 @@ class HcctOptions:
 
 
 def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
-    """Groups of greatest utility by greedy merging, from matrix `gram`: the inner products <g_i, g_j> of all updates.
+    """Groups with a large sum of utilities, by greedy merging, from matrix `gram` of all updates: <g_i, g_j>.
 
-    A client without samples or without an update (a row of NaN) is alone and counts for no forced
-    number; newcomers join the others' groups one by one. ConfigError without a usable matrix after the first round.
+    A client without samples or without an update (a row of NaN) is alone, and is not counted in option `groups`.
+    Newcomers join the groups of the other clients one by one, or stay alone. Raises ConfigError if there is no usable
+    matrix after the first round.
     """
     alphas = options.alpha.of(request.clients)
     if request.round == 1 and "gram" not in request.matrices:
@@ -60,6 +61,6 @@ def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
 
 
 def ungrouped(request: GroupingRequest, first_epoch: str) -> Plan:
-    """Who trains with whom while nothing is known of anybody: as one of FIRST_EPOCHS says."""
+    """The groups while no update is known: all clients in one group, or every client alone (see FIRST_EPOCHS)."""
     groups = (request.clients,) if first_epoch == "all" else tuple((client,) for client in request.clients)
     return Plan(groups, idle=())

@@ -1,6 +1,6 @@
-"""Inter-cluster grouping (FedGSP): cluster clients that look alike, then take one of each cluster into every group.
+"""Inter-cluster grouping (FedGSP): forms clusters of similar clients, then deals one client of each into every group.
 
-Groups so differ little from one another, while each holds clients of all kinds.
+So the groups are similar to one another, and each group has clients of all kinds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-#: Total of a normalised histogram: finer than any sampling noise, and products stay far below 64 bits.
+#: The sum of a normalised histogram. It is finer than any sampling noise, and products fit easily into 64 bits.
 _NORMALISED_TOTAL = 2**16
 
 
@@ -40,7 +40,7 @@ class IcgOptions:
 
 
 def icg(request: GroupingRequest, options: IcgOptions) -> Plan:
-    """Groups whose class histograms look alike; ConfigError without histograms."""
+    """Groups with similar class histograms; raises ConfigError if there are no histograms."""
     if request.histograms is None:
         raise ConfigError("grouping icg needs class histograms", "let clients reveal them, or use grouping random")
     histograms = normalised(request.histograms) if options.normalise else request.histograms.astype(np.int64)
@@ -61,14 +61,14 @@ def icg(request: GroupingRequest, options: IcgOptions) -> Plan:
 
 
 def normalised(histograms: Ints) -> Ints:
-    """Histograms scaled to one common total, in integers; a client without samples keeps zeros."""
+    """The histograms as integers with the same sum, nearly; a client without samples has only zeros."""
     totals = np.maximum(histograms.sum(axis=1, keepdims=True), 1)
     scaled: Ints = np.rint(histograms * (_NORMALISED_TOTAL / totals)).astype(np.int64)
     return scaled
 
 
 def _refined(clusters: Ints, histograms: Ints, extra: list[list[int]], rng: np.random.Generator) -> Ints:
-    # Loaded only here, for it takes a while.
+    # Imported here because the import takes long.
     from top_server.grouping.refining import dealt
 
     held = np.stack([histograms[clients].sum(axis=0) for clients in extra])
@@ -78,7 +78,7 @@ def _refined(clusters: Ints, histograms: Ints, extra: list[list[int]], rng: np.r
 def _labels(rows: Ints, shape: Shape, options: IcgOptions, rng: np.random.Generator) -> Ints:
     if shape.groups == 1:
         return np.arange(len(rows))  # one member per cluster: any clustering gives the same group
-    # Loaded only here: most processes that know the groupings never solve a flow.
+    # Imported here because most processes that import the groupings never solve a flow.
     from top_server.grouping.balanced_clusters import balanced_clusters
 
     starts = STARTS[options.start](rows, shape.members, rng)
@@ -86,7 +86,7 @@ def _labels(rows: Ints, shape: Shape, options: IcgOptions, rng: np.random.Genera
 
 
 def _uniform(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Row numbers drawn uniformly, of different histograms as far as there are any: equal centroids never part."""
+    """Random row numbers, of different histograms as far as possible: equal centroids would stay equal."""
     order = rng.permutation(len(rows))
     firsts = np.sort(np.unique(rows[order], axis=0, return_index=True)[1])
     repeats = np.setdiff1d(np.arange(len(rows)), firsts)
@@ -95,7 +95,7 @@ def _uniform(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
 
 
 def _k_means_plus_plus(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Row numbers each drawn with a chance proportional to the squared distance to the nearest one before it."""
+    """Random row numbers: each chance is proportional to the squared distance from the nearest row drawn before."""
     points = rows.astype(np.float64)
     starts = [int(rng.integers(len(rows)))]
     nearest = ((points - points[starts[0]]) ** 2).sum(axis=1)

@@ -1,4 +1,4 @@
-"""One-shot clustering: k-means of what the clients' models have become by training alone."""
+"""One-shot clustering: k-means of the models that the clients have trained alone."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class KMeansOptions:
 
 
 def kmeans(request: GroupingRequest, options: KMeansOptions) -> Plan:
-    """Clusters of alike models, from matrix `gram`: the inner products of the weights after training alone.
+    """Clusters of similar models, from matrix `gram`: the inner products of the weights after training alone.
 
-    Groups of the round before stay. A client without a group joins the group with the nearest centre, or, without
-    weights (a row of NaN), the smallest group. ConfigError without a usable matrix where there are no groups yet.
+    The groups of the round before stay. A client without a group joins the group with the nearest centre, or the
+    smallest group if its weights are unknown (a row of NaN). Raises ConfigError if there are no groups yet and the
+    matrix cannot be used.
     """
     count = len(request.clients)
     groups = request.settled_rows
@@ -51,15 +52,15 @@ def kmeans(request: GroupingRequest, options: KMeansOptions) -> Plan:
 
 
 def clustered(gram: Floats, clusters: int, restarts: int, seed: int) -> Ints:
-    """The cluster of each client by k-means, shape (n,); `gram` (n, n) holds the inner products of what to cluster."""
-    # Loading it takes more than a second, which other groupings need not wait for.
+    """The cluster of each client by k-means, shape (n,), from the inner products `gram` (n, n) of their vectors."""
+    # Imported here because the import takes more than a second, which only this grouping needs.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     state = int(seeds.stream(seed, "kmeans").integers(2**31))
     means = KMeans(n_clusters=min(clusters, len(gram)), n_init=restarts, random_state=state)
-    # At these sizes waiting for one another takes threads longer than the work.
+    # One thread: for data of this size, threads spend more time waiting for one another than computing.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different models than clusters are no mistake
         labels: Ints = means.fit_predict(embedded(gram)).astype(np.int64)
@@ -67,8 +68,8 @@ def clustered(gram: Floats, clusters: int, restarts: int, seed: int) -> Ints:
 
 
 def embedded(gram: Floats) -> Floats:
-    """Points (n, n) as far apart as the vectors whose inner products are `gram`, which is all that k-means sees."""
-    # Around their mean, lest what all have in common (the initial weights) drown the differences.
+    """Points (n, n) with the distances of the vectors whose inner products are `gram`: k-means needs no more."""
+    # The mean is subtracted, because the common part (the initial weights) would hide the differences by rounding.
     centred = gram - gram.mean(axis=0)
     centred -= centred.mean(axis=1, keepdims=True)
     values, vectors = np.linalg.eigh((centred + centred.T) / 2)
@@ -77,7 +78,7 @@ def embedded(gram: Floats) -> Floats:
 
 
 def _join(groups: list[list[int]], gram: Matrix, known: Flags, order: list[int]) -> None:
-    """Puts those without a group into one, in this order; centres are those of the groups as given."""
+    """Puts each row of `order` that has no group into one; centres of groups do not change while rows join."""
     grouped = {row for group in groups for row in group}
     centres = [[row for row in group if known[row]] for group in groups]
     for row in order:
@@ -87,7 +88,7 @@ def _join(groups: list[list[int]], gram: Matrix, known: Flags, order: list[int])
         chosen = min(groups, key=len)
         for group, centre in zip(groups, centres, strict=True):
             if known[row] and centre:
-                # Less the newcomer's own square, which all distances have in common.
+                # The squared distance without the newcomer's own square, which is the same for all groups.
                 distance = gram[np.ix_(centre, centre)].mean() - 2 * gram[row, centre].mean()
                 if distance < nearest:
                     nearest, chosen = distance, group

@@ -1,4 +1,4 @@
-"""Clients that come after the groups were formed, or are away when they are formed anew."""
+"""Adds clients to a plan: clients that joined after the groups were formed, and clients whose nodes are away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from top_server.grouping import Plan
 
 
 def with_absent(plan: Plan, before: Plan) -> Plan:
-    """The plan, and those whom only the one before names: each with most of its former group, or with its rest."""
+    """The plan with the clients that only the earlier plan `before` names, because their nodes are away.
+
+    Each of them goes where most members of its former group are now. If none of these is in a group any more, the
+    absent clients of that former group are a group again.
+    """
     groups = [list(group) for group in plan.groups]
     here = {client for group in groups for client in group} | set(plan.idle)
     for former in before.groups:
@@ -24,7 +28,10 @@ def with_absent(plan: Plan, before: Plan) -> Plan:
 
 
 def with_latecomers(plan: Plan, clients: Iterable[int]) -> tuple[Plan, dict[int, int]]:
-    """The plan with those it does not name, each in the smallest group, of equals the first; and who went where."""
+    """The plan with those of `clients` that it does not name, and client -> index of the group that it was put into.
+
+    Each client goes into the smallest group; in a tie, into the first one.
+    """
     groups = [list(group) for group in plan.groups]
     named = {client for group in groups for client in group} | set(plan.idle)
     placed = {}

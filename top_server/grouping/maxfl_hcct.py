@@ -1,6 +1,7 @@
-"""MaxFL as HCCT's release implements it: those whom the global model still serves train it, the others train alone.
+"""MaxFL as HCCT's published code implements it: one group of the clients that gain by the global model.
 
-It compares a loss with a squared distance, which have different units; the weights of MaxFL proper are in `weighing`.
+All other clients train alone. The condition compares a loss with a squared distance, which have different units. The
+weights of MaxFL as its own paper defines it are in `top_server/merging/weighing.py`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ class MaxflHcctOptions:
 
 
 def maxfl_hcct(request: GroupingRequest, options: MaxflHcctOptions) -> Plan:
-    """One group of the clients with `train_loss` < `prior_distance`; everybody else alone.
+    """One group of the clients with `train_loss` < `prior_distance`; every other client is alone.
 
-    Both matrices are (N, 1): the loss of the global model on the client's training data, and ||w_prior - w_global||^2
-    of the model that the client trained alone beforehand; where one is NaN the client is alone.
-    ConfigError without evidence after the first round.
+    Both matrices are (N, 1). `train_loss` is the loss of the global model on the client's training data.
+    `prior_distance` is ||w_prior - w_global||^2, where w_prior is the model that the client trained alone before the
+    first round. A client with NaN in one of them is alone. Raises ConfigError if they are missing after the first
+    round.
     """
     if request.round == 1:
         return ungrouped(request, options.first_epoch)

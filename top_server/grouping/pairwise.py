@@ -1,4 +1,4 @@
-"""Matrices of a request with a row and a column per client, checked."""
+"""Reads and checks the matrices of a request that have a row and a column per client."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Floats = NDArray[np.float64]
 Matrix = NDArray[np.floating]
 Flags = NDArray[np.bool_]
 
-#: A shorter update, or mean of a group, has no direction: its cosines are 0.
+#: A vector (an update, or the mean of a group) that is shorter counts as 0: its cosines are 0.
 SHORTEST = 1e-12
 
 
 def square(request: GroupingRequest, grouping: str, name: str, what: str) -> Matrix:
-    """The matrix of this name, shape (N, N); ConfigError that says `what` it is if it is missing or misshapen."""
+    """The matrix `name`, shape (N, N); raises ConfigError, which says `what` it is, if it is missing or misshapen."""
     if name not in request.matrices:
         raise ConfigError(
             f"grouping {grouping} needs {what} (matrix {name})",
@@ -33,13 +33,14 @@ def square(request: GroupingRequest, grouping: str, name: str, what: str) -> Mat
 
 
 def products(request: GroupingRequest, grouping: str, what: str) -> tuple[Matrix, Flags]:
-    """Matrix `gram`, the inner products of the clients' `what`, and of which clients it knows anything.
+    """Matrix `gram`, the inner products of the clients' `what` ("updates", say), and which clients have reported any.
 
-    A client that reported nothing has NaN in its whole row and column. ConfigError for what are no inner products.
+    A client that reported nothing has NaN in its whole row and column. Raises ConfigError if the entries cannot be
+    inner products.
     """
     gram = square(request, grouping, "gram", f"the inner products of the clients' {what}")
     known: Flags = np.isfinite(np.diagonal(gram))
-    # A row at a time: no second matrix.
+    # One row after the other, so that no second matrix is needed.
     if (
         not all(np.isfinite(gram[row, known]).all() for row in np.flatnonzero(known))
         or (np.diagonal(gram)[known] < 0).any()
@@ -52,5 +53,8 @@ def products(request: GroupingRequest, grouping: str, what: str) -> tuple[Matrix
 
 
 def reciprocals(lengths: Floats) -> Floats:
-    """What inner products are multiplied by, for both their sides, to become cosines."""
+    """1 / length of each vector. An inner product times the reciprocals of both vectors is their cosine.
+
+    A vector shorter than SHORTEST has reciprocal 0.
+    """
     return np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths >= SHORTEST)

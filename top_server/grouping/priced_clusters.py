@@ -1,9 +1,11 @@
-"""Clusters of equal size by prices, where the flow over every arc from a client to a cluster takes too long.
+"""Clusters of equal size by prices, for so many clients and clusters that an exact minimum-cost flow takes too long.
 
-Every cluster has a price, and a client's gain from cluster l is V_k . S_l - price_l. If all clients take their best
-gain and each cluster then has `size` of them, the prices solve the dual of the flow and the assignment is optimal.
-The prices are found on a short list of clusters per client; the few clients too many somewhere then move on. Under
-any prices no assignment has more than the sum of the best gains: what ours has less bounds how far it is from exact.
+Every cluster l has a price, and a client k gains V_k . S_l - price_l from it. If every client is in the cluster from
+which it gains most, and every cluster then has `size` clients, the prices solve the dual problem of the flow, and the
+assignment is optimal. The prices are found on a short list of clusters for each client. A cluster may then still have
+a few clients too many, which are moved. For any prices, no assignment is worth more than the sum of the clients' best
+gains, plus `size` times the sum of the prices. The difference from this bound tells how far a result may be from the
+optimum.
 """
 
 from __future__ import annotations
@@ -17,40 +19,40 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Objective above the exact one that is good enough, as a share of the objective.
+#: How far the objective may be above the optimum, as a share of the objective.
 TOLERANCE = 0.001
-#: Lists made in one assignment at most; more than 3 are seldom needed.
+#: Most times that the lists are made in one assignment; more than 3 are seldom needed.
 _MOST_LISTS = 5
-#: Clusters on a client's list.
+#: Number of clusters on a client's list.
 _LISTED = 12
 _MOST_PASSES = 30
-#: Share of the clients that the prices may leave to be moved.
+#: Share of the clients that may be in a full cluster when the prices are accepted; these clients are then moved.
 _MISPLACED = 0.002
 _GROWTH, _SHRINKING = 1.3, 0.5
-#: Gains computed at a time, 2 MiB, to stay in a core's cache, and threads that do so.
+#: Number of gains computed at a time (2 MiB, to fit into a core's cache), and number of threads that compute them.
 _CHUNK, _THREADS = 2**18, 2
-#: Equal gains are parted at random by less than this, else equal clients would all want the same cluster.
+#: Random numbers below this are added to gains, because clients with equal gains would all choose the same cluster.
 _JITTER = 2.0**-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """`labels` (N,), what each cluster asks above its own half squared norm, and a bound on the excess objective."""
+    """`labels` (N,), and `premiums` (L,): (price - half the squared norm) of each cluster, divided by `summed`."""
 
     labels: Ints
     premiums: Floats
-    #: At most this much, as a share of the objective, above the least possible.
+    #: The objective is above the optimum by at most this share of the objective.
     excess: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lists:
-    """Each client's best clusters under `prices`: `clusters` and their V_k . S_l, both (listed, N)."""
+    """The best clusters of each client under `prices`: `clusters`, and their products V_k . S_l, both (listed, N)."""
 
     clusters: NDArray[np.int32]
     dots: Floats
     prices: Floats
-    #: Whether every cluster is listed.
+    #: Whether every list has all clusters.
     complete: bool
 
     def gains(self, prices: Floats) -> Floats:
@@ -58,9 +60,10 @@ class _Lists:
 
 
 def nearest_priced(rows: Ints, sums: Ints, size: int, summed: int, premiums: Floats) -> Assignment:
-    """Labels with exactly `size` of the `rows` (N, F) per cluster, near those that are nearest to the centroids.
+    """Puts exactly `size` of the `rows` (N, F) into each cluster, so that rows are near the centroids.
 
-    Centroids are `sums` (L, F) / `summed`; `premiums` (L,), best those of the iteration before, are a first guess.
+    The centroids are `sums` (L, F) / `summed`. `premiums` (L,) are a first guess; those of the iteration before are
+    best.
     """
     points, centres = rows.astype(np.float64), sums.astype(np.float64)
     own = 0.5 * (centres**2).sum(axis=1) / summed
@@ -102,7 +105,7 @@ def _lists(points: Floats, centres: Floats, prices: Floats, jitter: Floats) -> _
 
 
 def _chosen(lists: _Lists, prices: Floats) -> tuple[NDArray[np.int32], Floats]:
-    """The best cluster on each list, and its gain."""
+    """For each client, the cluster on its list from which it gains most, and this gain."""
     gains = lists.gains(prices)
     best, chosen = gains[0].copy(), lists.clusters[0].copy()
     for gain, clusters in zip(gains[1:], lists.clusters[1:], strict=True):
@@ -113,15 +116,16 @@ def _chosen(lists: _Lists, prices: Floats) -> tuple[NDArray[np.int32], Floats]:
 
 
 def _settled(lists: _Lists, size: int) -> Floats:
-    """Prices under which clusters have about `size` clients: each rises while too many come and falls while too few.
+    """Prices under which each cluster is chosen by about `size` clients.
 
-    Steps grow while they keep their direction and shrink when it turns. No price leaves the lists' reach: the cluster
-    of a much lower price would belong on lists where it is missing.
+    The price of a cluster rises while too many clients choose it, and falls while too few do. Its step grows while the
+    direction stays the same, and shrinks when the direction turns. Prices change only so far that the lists stay
+    valid: a cluster with a much lower price would belong on further lists.
     """
     prices, count = lists.prices, len(lists.prices)
     ordered = np.sort(lists.gains(prices), axis=0)
     reach = float(np.median(ordered[-1] - ordered[0]))
-    # Medians, not means: their value does not depend on the order in which a machine adds.
+    # Medians and not means, because a median does not depend on the order in which a machine adds numbers.
     steps = np.full(count, 0.5 * float(np.median(ordered[-1] - ordered[-2])))
     directions, best, least = np.zeros(count), prices, np.inf
     for _ in range(_MOST_PASSES):
@@ -140,18 +144,18 @@ def _settled(lists: _Lists, size: int) -> Floats:
 
 
 def _best_possible(lists: _Lists, prices: Floats) -> Floats:
-    """No cluster, listed or not, gives a client more; shape (N,)."""
+    """An upper bound of each client's gain from any cluster, listed or not; shape (N,)."""
     best = _chosen(lists, prices)[1] + _JITTER
     if lists.complete:
         return best
-    # What is not listed was no better than the last on the list, and its price fell by no more than the largest fall.
+    # A cluster that is not listed was no better than the last one listed, and its price fell at most by `fall`.
     fall = float((lists.prices - prices).max())
     unlisted: Floats = lists.gains(lists.prices).min(axis=0) + fall + _JITTER
     return np.where(unlisted > best, unlisted, best)
 
 
 def _moved(points: Floats, centres: Floats, prices: Floats, size: int, lists: _Lists, jitter: Floats) -> Ints:
-    """Labels by best gain; clients too many in a cluster go where there is room, those that lose least first."""
+    """Labels (N,) by the best gain; surplus clients move to clusters with room, first those that lose least by it."""
     chosen, gained = _chosen(lists, prices)
     labels = chosen.astype(np.int64)
     surplus = np.bincount(labels, minlength=len(prices)) - size
@@ -180,7 +184,7 @@ def _moved(points: Floats, centres: Floats, prices: Floats, size: int, lists: _L
 
 
 def _turn(values: Ints) -> Ints:
-    """How many equal values stand before each."""
+    """For each value, how many equal values stand before it."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     first = np.searchsorted(ordered, ordered)

@@ -1,4 +1,4 @@
-"""Groups at random, whatever the clients hold: what a better grouping is compared with."""
+"""Random groups, which ignore the clients' data: the baseline for other groupings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RandomOptions:
 
 
 def random_groups(request: GroupingRequest, options: RandomOptions) -> Plan:
-    """Groups of the same sizes as ICG makes, drawn uniformly."""
+    """Random groups (uniform) with the same sizes as the groups of ICG."""
     rng = seeds.stream(request.seed, "random-groups", request.round)
     shape = shape_for(len(request.clients), request.groups, options.mode)
     order = rng.permutation(len(request.clients))

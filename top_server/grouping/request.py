@@ -1,4 +1,4 @@
-"""What every grouping is asked and what it answers."""
+"""The input of every grouping, `GroupingRequest`, and its output, `Plan`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GroupingRequest:
     """Evidence about N clients; row i of every array belongs to `clients[i]`."""
 
     round: int
-    #: Wanted number of groups; a grouping that finds the number by itself may answer another.
+    #: Wanted number of groups. A grouping that finds the number itself ignores it.
     groups: int
     seed: int
     clients: tuple[int, ...]
@@ -31,11 +31,11 @@ class GroupingRequest:
     #: Named evidence with a row per client: pairwise ones ("gram") of shape (N, N), "costs" of shape (N, models).
     matrices: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    #: Those of `clients` that came while training went on, to be placed one by one after the others were grouped.
+    #: Clients that joined during the run. They are placed one by one, after the other clients were grouped.
     newcomers: tuple[int, ...] = ()
-    #: The groups of the round before, of those clients that are still there.
+    #: The groups of the round before, without clients that have left.
     settled: tuple[tuple[int, ...], ...] = ()
-    #: What the updates behind matrix `gram` were divided by: the step size of the round before.
+    #: The number by which the updates behind matrix `gram` were divided: the learning rate of the round before.
     learning_rate: float = 1.0
 
     def __post_init__(self) -> None:
@@ -68,21 +68,21 @@ class GroupingRequest:
 
     @property
     def settled_rows(self) -> list[list[int]]:
-        """The settled groups as row numbers, anew each time."""
+        """The settled groups as row numbers, in new lists at each call."""
         row_of = {client: row for row, client in enumerate(self.clients)}
         return [[row_of[client] for client in group] for group in self.settled]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who trains with whom: disjoint groups of client ids, and the clients that sit the round out."""
+    """Who trains with whom: disjoint groups of client ids, and the clients that do not train in this round."""
 
     groups: tuple[tuple[int, ...], ...]
     idle: tuple[int, ...]
 
     @classmethod
     def from_rows(cls, groups: Iterable[Iterable[int]], request: GroupingRequest) -> Plan:
-        """The plan whose groups are given as row numbers of the request; the rest is idle."""
+        """The plan whose groups are given as row numbers of the request; all other clients are idle."""
         rows = [sorted(group) for group in groups]
         busy = {row for group in rows for row in group}
         return cls(
@@ -91,11 +91,11 @@ class Plan:
         )
 
     def names(self, clients: Iterable[int]) -> bool:
-        """Whether all these clients have a place."""
+        """Whether each of these clients is in a group or idle."""
         return {client for group in (*self.groups, self.idle) for client in group}.issuperset(clients)
 
     def among(self, clients: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-        """The groups of these clients; those of whom none is left are gone."""
+        """The groups without all other clients; a group that would be empty is left out."""
         there = set(clients)
         groups = (tuple(client for client in group if client in there) for group in self.groups)
         return tuple(group for group in groups if group)
@@ -121,7 +121,7 @@ class Plan:
 
 
 def listed(clients: Iterable[int], most: int = 10) -> str:
-    """The first of some clients, and how many more there are."""
+    """Text with the first of some clients, and the number of the others."""
     clients = set(clients)
     first = ", ".join(str(client) for client in sorted(clients)[:most])
     return first if len(clients) <= most else f"{first} and {len(clients) - most} more"

@@ -1,4 +1,4 @@
-"""Which groups, or clients, take part in a round."""
+"""Which groups, or which clients, train in a round: a random sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Lifts a product such as 0.29 * 50 that floating point left just below a half.
+#: Added to a product such as 0.29 * 50, which rounding may have left just below a half.
 _EPSILON = 1e-9
 
 
@@ -27,12 +27,12 @@ def sample_size(total: int, rate: float) -> int:
 
 
 def sample(items: Sequence[T], rate: float, rng: np.random.Generator) -> tuple[T, ...]:
-    """Items drawn uniformly without replacement, kept in their order."""
+    """A uniform random sample without replacement. The drawn items keep their order."""
     chosen = rng.choice(len(items), size=sample_size(len(items), rate), replace=False)
     return tuple(items[i] for i in sorted(chosen.tolist()))
 
 
 def check_rate(rate: float) -> None:
-    """Refuse a rate outside (0, 1] with ConfigError."""
+    """Raises ConfigError for a rate outside (0, 1]."""
     if not 0 < rate <= 1:
         raise ConfigError(f"the sampling rate is {rate}", "choose a rate above 0 and at most 1")

@@ -1,4 +1,4 @@
-"""Everybody in one group."""
+"""All clients are in one group."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from top_server.grouping.request import GroupingRequest, Plan
 
 
 def single_group(request: GroupingRequest, options: NoOptions) -> Plan:
-    """One group of all clients, whatever number of groups was asked for."""
+    """One group of all clients, whatever number of groups the request asks for."""
     return Plan(groups=(request.clients,), idle=())

@@ -1,4 +1,4 @@
-"""Everybody alone."""
+"""Every client is alone."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from top_server.grouping.request import GroupingRequest, Plan
 
 
 def singletons(request: GroupingRequest, options: NoOptions) -> Plan:
-    """One group per client, whatever number of groups was asked for."""
+    """One group for each client, whatever number of groups the request asks for."""
     return Plan(groups=tuple((client,) for client in request.clients), idle=())

@@ -1,8 +1,8 @@
-"""How many groups of how many members K clients make: three ways to treat K that M does not divide.
+"""How many groups K clients form, and how many members a group has: three modes for K that M does not divide.
 
-exact  M groups of floor(K/M); the K mod M others idle this round
-paper  floor(K/L) groups of L = floor(K/M), so M groups or more and almost nobody idle
-all    as exact, then the others join random groups, one each: sizes floor(K/M) and ceil(K/M)
+exact  M groups of floor(K/M) clients; the other K mod M clients are idle in this round
+paper  floor(K/L) groups of L = floor(K/M) clients: M groups or more, and fewer than L clients are idle
+all    as exact, but the other clients join different random groups: groups of floor(K/M) and ceil(K/M) clients
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Shape:
 
 
 def shape_for(clients: int, groups: int, mode: str) -> Shape:
-    """The shape for K = `clients` and M = `groups`, where more groups than clients means one client each."""
+    """The shape for K = `clients` and M = `groups`. With more groups than clients, each group has one client."""
     groups = min(groups, clients)
     members = clients // groups
     return Shape(clients // members if mode == "paper" else groups, members)
 
 
 def hand_out(groups: list[list[int]], rest: Sequence[int], rng: np.random.Generator) -> None:
-    """Add the clients of `rest` to different random groups, in place; `rest` is no longer than `groups`."""
+    """Adds the clients of `rest` to different random groups, in place; `rest` is no longer than `groups`."""
     chosen = rng.permutation(len(groups))[: len(rest)]
     for group, client in zip(chosen.tolist(), rest, strict=True):
         groups[group].append(client)

@@ -10,7 +10,7 @@ from fedgsp.messages import GroupResult, Result, SourceKind, Trained
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes between nodes, and by way of the group's manager."""
+    """Bytes that moved directly between nodes, and bytes that moved through the group's manager."""
 
     direct: int = 0
     relayed: int = 0
@@ -20,12 +20,12 @@ class Moved:
 
     @staticmethod
     def as_told(result: GroupResult) -> Moved:
-        """What a manager counted."""
+        """The bytes that a manager counted and reported."""
         return Moved(result.bytes_direct, result.bytes_relayed)
 
     @staticmethod
     def by(results: Iterable[Result]) -> Moved:
-        """What members fetched to train, as they told: all that is known if their manager is lost."""
+        """The bytes that members fetched for training, by their reports: all that is known if the manager is lost."""
         fetched = [(one.source.kind, one.bytes) for one in results if isinstance(one, Trained) and one.source]
         direct = sum(size for kind, size in fetched if kind is SourceKind.NODE)
         return Moved(direct, sum(size for _, size in fetched) - direct)

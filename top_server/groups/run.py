@@ -1,4 +1,4 @@
-"""One group on one manager, and on another one if that is lost."""
+"""Runs one group on a manager, and on another manager if the first is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_TRIES = 5
 
 
 def first_attempt(times: int) -> int:
-    """The first attempt number of a run that was resumed `times` times: models of earlier attempts have other ids."""
+    """The first attempt number of a run that was resumed `times` times. Attempts before it had smaller numbers."""
     return times * MOST_TRIES * MOST_MANAGERS
 
 
@@ -48,7 +48,10 @@ def fresh_trace(context: RunContext, tries: int = 0) -> Trace:
 
 
 def shown(task: GroupTask, trace: Trace, reveals: Reveals | None) -> Trace:
-    """The trace up to the first member whose update did not come here: from there on the members train again."""
+    """The trace without the first member whose update did not come here, and without the members after it.
+
+    These members train again.
+    """
     if task.reveal is None or reveals is None:
         return trace
     came = itertools.takewhile(lambda hop: hop.member and reveals.came(hop.member.client), trace.finished)
@@ -143,7 +146,7 @@ def _member(context: RunContext, task: GroupTask, client: int) -> Member | None:
 
 
 def _part(context: RunContext, held: Held, weight: float = 0.0) -> Part:
-    """A model as managers read it: with the node that hosts its client now."""
+    """A model in the form that managers read: its holder is the node that hosts the client now."""
     if held.client is None:
         return Part(held.ref, "", weight)
     member = context.membership.member(held.client)

@@ -47,12 +47,12 @@ class GroupTask:
     discrimination: Discrimination | None = None
     #: The largest model that the manager may take from a node, where it may be larger than a model of the run.
     max_bytes: int = 0
-    #: Client -> number of its group, where groups of one client share this task; their order is that of `clients`.
+    #: Client -> number of its group of one, if such groups share this task; in the order of `clients`.
     groups_of_one: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Numbers of the groups that this task trains."""
+        """Numbers of the groups that this task trains: several if they are groups of one client, else one."""
         return tuple(self.groups_of_one.values()) or (self.number,)
 
 
@@ -71,7 +71,7 @@ class Trace:
 
     @property
     def clients(self) -> set[int]:
-        """Clients that are asked nothing more, unless their results are lost."""
+        """Clients that need not be asked again, unless their results are lost."""
         left_out = {skipped.client for skipped in self.skipped}
         return left_out | {hop.member.client for hop in self.finished if hop.member is not None}
 
@@ -115,7 +115,7 @@ class GroupOutcome:
 
     @property
     def moved(self) -> Moved:
-        """Bytes of weights, under lost managers too."""
+        """Bytes of weights that were moved, including those moved under managers that were lost."""
         if isinstance(self.result, GroupResult):
             return self.trace.moved + Moved.as_told(self.result)
         return self.trace.moved + Moved.by(done.result for done in self.done if done.result is not None)

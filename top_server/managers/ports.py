@@ -1,4 +1,4 @@
-"""How many group managers a run needs at once, held against --manager-ports before its first round."""
+"""Checks before the first round that --manager-ports has enough ports for the group managers that a run needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def check(config: RunConfig, scheme: Scheme, clients: int) -> None:
-    """Raises ConfigError if a later round would need more managers than there are ports; warns if one may."""
+    """Raises ConfigError if a later round needs more group managers than there are ports; warns if one may."""
     ports = config.manager_port_range
     if ports is None:
         return
@@ -44,7 +44,10 @@ def _counted(config: RunConfig, scheme: Scheme, number: int, clients: int) -> in
 
 
 def _most(scheme: Scheme, clients: int) -> int:
-    """Where the clients decide what groups there are: all pairs, or all alone."""
+    """The most group managers that a round may need, if the grouping finds the number of groups itself.
+
+    Groups of one can often share a manager; the most managers are then needed if all clients are in pairs.
+    """
     if scheme.grouping == "single" and not scheme.service:
         return 1
     if not share_a_manager(scheme.merge):

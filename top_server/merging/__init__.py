@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import Median, TrimOptions
 from top_server.merging.base import MergeSettings, Merging
@@ -55,5 +55,5 @@ MERGES: Parts[Part] = Parts("merge", _BUILT_IN, Part)
 
 
 def share_a_manager(name: str) -> bool:
-    """Whether clients that train alone need one manager together, and not one each."""
+    """Whether all clients that train alone can share one group manager; otherwise each of them needs one."""
     return getattr(MERGES[name].load(), "alone", None) is not None

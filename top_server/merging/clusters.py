@@ -1,4 +1,4 @@
-"""A model per cluster, kept whether a client chose it or not (IFCA, section 4; FeSEM, section 6)."""
+"""A model for each cluster. It is kept also in rounds in which no client chose it (IFCA, sec. 4; FeSEM, sec. 6)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Centres(Clusters):
         self._behind: dict[int, list[str]] = {}
 
     def state(self) -> State:
-        """The choices, and the models behind each mean."""
+        """The cluster that each client chose, and the members' models of which each cluster's model is the mean."""
         saved, tensors = super().state()
         return {**saved, "behind": self._behind}, tensors
 

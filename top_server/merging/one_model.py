@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
-from fedgsp.aggregation import Average
+from fedgsp.averages import Average
 from fedgsp.robust import TrimmedMean
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
@@ -49,7 +49,7 @@ class OneModel(Merging):
         return {GLOBAL: Made(self.model_id(round_number, GLOBAL), merged)}
 
     def of(self, client: int, slots: Mapping[str, Held]) -> Held:
-        """The global model, whoever asks: all clients use the same one."""
+        """The global model, for every client."""
         return slots[GLOBAL]
 
 

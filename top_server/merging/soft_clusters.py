@@ -1,4 +1,7 @@
-"""Clusters that overlap: every client starts from the mean of a few, and counts in all of them (FLSC, section 4)."""
+"""Clusters that overlap: a client starts from the mean of a few clusters' models, and its result counts in each.
+
+This is the merge of FLSC (section 4).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import Results
 from fedgsp.seeds import stream
 from fedgsp.settings.fields import setting

@@ -15,7 +15,7 @@ Sizes = NDArray[np.integer]
 Evidence = Mapping[str, NDArray[np.floating]]
 Floats = NDArray[np.float64]
 
-#: What FedFA takes for an accuracy of 0, whose logarithm is infinite.
+#: FedFA uses this value in place of an accuracy of 0, whose logarithm is infinite.
 _LEAST_ACCURACY = 1e-7
 
 
@@ -25,7 +25,7 @@ def samples(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
 
 
 def uniform(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
-    """Everybody alike."""
+    """Every member counts the same."""
     return np.ones(len(sizes))
 
 
@@ -36,9 +36,10 @@ def fedfa(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
 
 
 def maxfl(sizes: Sizes, evidence: Evidence, options: NoOptions) -> Floats:
-    """s * (1 - s) with s = sigmoid(`train_loss` - `prior_loss`): who is near to gaining by the group model (MaxFL).
+    """s * (1 - s) with s = sigmoid(`train_loss` - `prior_loss`) (MaxFL).
 
-    `train_loss` is that of the group model on the member's training data, `prior_loss` that of the member's own.
+    `train_loss` is the loss of the group's model on the member's training data, `prior_loss` the loss of the
+    model that the member trained alone. The weight is largest if both losses are equal.
     """
     with np.errstate(invalid="ignore"):  # of two infinite losses the difference is NaN, as wanted
         gap = _column("maxfl", evidence, "train_loss") - _column("maxfl", evidence, "prior_loss")

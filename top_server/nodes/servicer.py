@@ -15,7 +15,7 @@ from top_server.nodes.membership import Membership
 
 
 class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
-    """A node is part of the run from its hello until its stream ends."""
+    """Admits nodes. A node is part of the run from its first message (`Hello`) until its stream ends."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -23,7 +23,7 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
     async def Join(  # noqa: N802
         self, requests: AsyncIterator[membership_pb2.NodeMessage], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[membership_pb2.TopServerMessage]:
-        """One node's stay."""
+        """Serves the stream of one node from its `Hello` to its end."""
         first = await first_message(requests)
         hello = wire.decode(NodeMessage, first).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:

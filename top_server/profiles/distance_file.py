@@ -15,23 +15,23 @@ from fedgsp.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a file of distances tells."""
+    """The content of a file of distances."""
 
     #: The file; empty if there is none.
     path: str = ""
-    #: Both ways for every pair.
+    #: (client, client) -> distance; every pair is there in both orders.
     known: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    #: Training samples of each client as it was measured; empty if the file does not tell.
+    #: Client -> its number of training samples when it was measured; empty if the file does not say.
     sizes: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Recorded:
-        """Reads a file; raises ConfigError. Without a path there is no file."""
+        """The content of the file with this path; nothing for an empty path. Raises ConfigError."""
         return read_file(Path(text)) if text else cls()
 
 
 def read_file(path: Path) -> Recorded:
-    """Distances that a run recorded; raises ConfigError."""
+    """Reads the distances that a run recorded; raises ConfigError if they cannot be used."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         clients, matrix = document["clients"], np.array(document["distances"], np.float64)  # NaN for null

@@ -33,7 +33,7 @@ from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
-#: How often a client is measured that fails every time.
+#: How often a client that fails every time is measured, at most.
 MOST_TRIES = 3
 
 

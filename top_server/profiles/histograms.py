@@ -19,7 +19,7 @@ from top_server.run import RunContext
 
 
 class Histograms(Profile[NoOptions]):
-    """Asks each client once."""
+    """Asks each client once for the class histogram of its training part."""
 
     def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: NoOptions) -> None:
         super().__init__(context, progress, merging, options)

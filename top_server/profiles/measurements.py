@@ -15,7 +15,7 @@ class Measurement(NamedTuple):
     newcomers: tuple[int, ...] = ()
 
     def tells(self, pair: tuple[int, int]) -> bool:
-        """Whether a pair of its clients is compared."""
+        """Whether this measurement compares two of its clients."""
         return not self.newcomers or bool(set(self.newcomers).intersection(pair))
 
 

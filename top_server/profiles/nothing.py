@@ -1,4 +1,4 @@
-"""No profile: grouping knows ids and sizes only."""
+"""The empty profile: the grouping knows only the clients' ids and their numbers of samples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from top_server.profiles.base import Profile
 
 
 class Nothing(Profile[NoOptions]):
-    """Asks nobody anything."""
+    """Asks the clients nothing."""
 
     async def gather(self, round_number: int) -> Evidence:
-        """The clients that are there."""
+        """Evidence with the ids of the present clients, and nothing else."""
         return Evidence(tuple(self.context.membership.clients))

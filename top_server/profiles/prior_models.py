@@ -23,7 +23,7 @@ from top_server.run import RunContext
 
 
 class PriorModels(Priors):
-    """Every client's own model comes here once, and stays here until the run is over."""
+    """Keeps the model that each client trained alone. The model comes here once, and stays until the run is over."""
 
     def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
         super().__init__(context, progress, merging, options)
@@ -32,7 +32,7 @@ class PriorModels(Priors):
         self._spool = UpdateSpool(RunDirectory(context.config.run_dir).path)
 
     def write(self, folder: Path) -> None:
-        """The models themselves."""
+        """Writes the prior models."""
         self._spool.save(folder)
 
     def load(self, folder: Path) -> None:

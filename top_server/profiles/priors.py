@@ -71,7 +71,7 @@ class PriorLosses(Priors):
         self._losses: dict[int, float] = {}
 
     def save(self) -> dict[str, Any]:
-        """The prior models' losses too."""
+        """The prior models, the rounds in which they were trained, and their losses."""
         return {**super().save(), "losses": self._losses}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -99,7 +99,10 @@ class PriorDistances(Priors):
     """Training loss of the mean of all clients' models, and its distance from the prior model (HCCT's MAXFL)."""
 
     async def gather(self, round_number: int) -> Evidence:
-        """Columns `train_loss` and `prior_distance`, NaN as above; none in round 1, when all models are equal."""
+        """Columns `train_loss` and `prior_distance`, with NaN for clients without a prior model or without an answer.
+
+        In round 1, when all models are equal, there are none.
+        """
         clients = await self.train_priors(round_number)
         if round_number == 1:
             return Evidence(tuple(self.context.membership.clients) if clients else ())
@@ -123,7 +126,7 @@ class PriorDistances(Priors):
 
 
 def _columns(context: RunContext, **figures: Mapping[int, float]) -> Evidence:
-    """Columns (N, 1) of the present clients; no client at all if there is no answer."""
+    """Evidence with a column (N, 1) for each of `figures`; without clients if no client answered."""
     clients = tuple(context.membership.clients) if any(figures.values()) else ()
     columns = {
         name: np.array([known.get(client, np.nan) for client in clients]).reshape(-1, 1)

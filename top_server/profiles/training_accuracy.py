@@ -10,7 +10,7 @@ from top_server.profiles.base import Profile
 
 
 class TrainingAccuracy(Profile[NoOptions]):
-    """Asks every client in every round."""
+    """Asks every client in every round for the training accuracy of the global model."""
 
     async def gather(self, round_number: int) -> Evidence:
         """Column `train_accuracy` of accuracies in 0..1, of the clients that answered."""

@@ -36,7 +36,7 @@ DEFAULT_SKETCH, DEFAULT_SCORE = 16384, "robust"
 
 
 class UpdateProfile(Profile[UpdateOptions]):
-    """Clients reveal a view of their updates as they train; before the next round inner products are computed."""
+    """Takes the updates that clients reveal when they train, and computes their inner products before each round."""
 
     def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: UpdateOptions) -> None:
         super().__init__(context, progress, merging, options)
@@ -84,7 +84,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         return self.updates
 
     def write(self, folder: Path) -> None:
-        """The updates themselves."""
+        """Writes the updates."""
         self.updates.spool.save(folder)
 
     def load(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The history of a run: one JSON object per round, with stable keys; and JSON lines as such."""
+"""Reads and writes files of JSON lines, such as history.jsonl; `history_row` says what is in a row of the history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON knows it: NaN and infinity are null, arrays are lists, keys are text, all else its text."""
+    """The value in types of JSON: NaN and infinity become null, arrays lists, keys text, all else its text."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if value is None or isinstance(value, bool | int | str):
@@ -33,14 +33,14 @@ def plain(value: Any) -> Any:
 
 
 def to_line(value: Mapping[str, Any]) -> str:
-    """One line of JSON, with its end, for what `plain` made; ValueError for NaN or infinity."""
+    """One line of JSON, with its newline, for a value made by `plain`; raises ValueError for NaN or infinity."""
     return json.dumps(value, allow_nan=False) + "\n"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines. A last line without an end is left out: its writer was cut off.
+    """The objects in a file of JSON lines. A last line without a newline is left out: its writer was interrupted.
 
-    Raises DataError if the file cannot be read or another line is broken.
+    Raises DataError if the file cannot be read, or if another line is not a JSON object.
     """
     try:
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""The one place where a run speaks: events and history, on disk and to whoever listens."""
+"""Records what happens in a run: writes events and history to disk, and passes them to subscribers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Subscriber = Callable[[Line], None]
 
 
 class Recorder(Protocol):
-    """Where events go."""
+    """The protocol of an object that records events."""
 
     def record(self, event: Event) -> None:
-        """Write down an event."""
+        """Records an event."""
 
 
 def _utc_now() -> datetime:
@@ -39,7 +39,7 @@ def _utc_now() -> datetime:
 
 
 class Journal:
-    """Writes a run directory's events.jsonl and history.jsonl, line by line; for one thread."""
+    """Writes events.jsonl and history.jsonl of a run directory, line by line. Only one thread may use it."""
 
     def __init__(self, directory: RunDirectory, now: Callable[[], datetime] = _utc_now) -> None:
         try:
@@ -55,12 +55,12 @@ class Journal:
         self._subscribers: list[Subscriber] = []
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Have every later event told to `subscriber`; the result ends that."""
+        """Calls `subscriber` with every later event; call the returned function to end that."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
 
     def record(self, event: Event) -> None:
-        """Write an event and pass it to the subscribers; RunError if the disk is full."""
+        """Writes an event and passes it to the subscribers; raises RunError if the disk is full."""
         time = self._now().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: Line = plain({"time": time, "event": event.kind(), **event.fields})
         _append(self._events, line)
@@ -72,14 +72,14 @@ class Journal:
                 self._subscribers.remove(subscriber)
 
     def finish_round(self, row: RoundFinished) -> Line:
-        """Write the row of a round to the history, and the event; return the row. RunError if the disk is full."""
+        """Writes the row of a round to the history, and its event; returns the row. RunError if the disk is full."""
         columns: Line = plain(row.fields)
         _append(self._history, columns)
         self.record(row)
         return columns
 
     def close(self) -> None:
-        """Close both files; nothing can be recorded after."""
+        """Closes both files. Nothing can be recorded afterwards."""
         self._events.close()
         self._history.close()
 
@@ -93,7 +93,7 @@ class Journal:
 
 
 def _open(path: Path) -> FileIO:
-    # Without a buffer: what a full disk refuses would stay in one, and be refused once more at the end.
+    # Unbuffered: if the disk is full, a buffer would keep the bytes and fail once more when the file is closed.
     return path.open("ab", buffering=0)
 
 

@@ -1,4 +1,4 @@
-"""How well a run served each client: from the rows of its history, after the last and after the best round."""
+"""How well a run served each client, after the last round and after the best round; computed from its history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one figure over the clients; `std` is that of the population."""
+    """Mean, standard deviation (of the population), minimum and maximum of one figure over the clients."""
 
     mean: float
     std: float
@@ -20,7 +20,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Raises ValueError for no values."""
+        """The spread of `values`, one for each client; raises ValueError if there are none."""
         array = np.array(list(values))
         if not len(array):
             raise ValueError("there is nothing to summarise")
@@ -28,10 +28,10 @@ class Spread:
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Accuracy per client and its spread, after the last evaluated round and best; None if no row tells accuracies.
+    """Accuracy of each client and its spread, after the last evaluated round and at best.
 
-    Best is each client's own best round, as HCCT's authors report it: an optimistic figure, since the test part
-    chooses the round.
+    Returns None if no row has accuracies of clients. "Best" is each client's own best round, as HCCT's authors report
+    it. This figure is too optimistic, because the test part chooses the round.
     """
     played = list(rows)
     evaluated = [row for row in played if row.get("accuracy_per_client")]

@@ -32,7 +32,10 @@ from top_server.resume import state
 
 @dataclass(slots=True)
 class _GroupSoFar:
-    """A group's hops and skipped members; `settled` are the members that were skipped before the last hop."""
+    """What the events say of one group: its finished hops and its skipped members.
+
+    `settled` are the members that were skipped before the last finished hop; they are not tried again.
+    """
 
     hops: list[FinishedHop] = field(default_factory=list)
     skipped: dict[int, MemberSkipped] = field(default_factory=dict)
@@ -42,7 +45,7 @@ class _GroupSoFar:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What is known of a run that is resumed."""
+    """A run that is resumed: its settings, and what it had done."""
 
     run_id: str
     address: str
@@ -130,7 +133,7 @@ def _read(directory: RunDirectory) -> Resumed:
 
 
 def mend(directory: RunDirectory, done: int) -> None:
-    """Removes half-written lines, and rows of rounds that are played again; raises RunError."""
+    """Removes half-written lines from both files, and rows of rounds that are played again; raises RunError."""
     try:
         _keep(directory.events, lambda _: True)
         _keep(directory.history, lambda row: row["round"] <= done)

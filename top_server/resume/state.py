@@ -22,7 +22,7 @@ from top_server.merging import Merging
 from top_server.models import Held
 from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
-from top_server.record import checkpoint
+from top_server.record import model_files
 from top_server.record.directory import RunDirectory, make_state
 from top_server.run import RunContext
 
@@ -61,7 +61,7 @@ class _Snapshot:
     models: Mapping[str, tuple[str, Weights]]
     #: The tensors of the merge.
     tensors: Mapping[str, NDArray[np.generic]]
-    origin: checkpoint.Origin
+    origin: model_files.Origin
 
 
 async def save(
@@ -100,7 +100,7 @@ def _snapshot(
         "profile": profile.save(),
     }
     models = {name: (model_id, context.models.weights(here[model_id])) for model_id, name in names.items()}
-    origin = checkpoint.Origin(context.run_id, context.config.scheme, number, context.config.seed)
+    origin = model_files.Origin(context.run_id, context.config.scheme, number, context.config.seed)
     return _Snapshot(json.loads(json.dumps(document)), models, tensors, origin)
 
 
@@ -121,17 +121,17 @@ def _write(
             if model_id in files:
                 _link(files[model_id], aside / name)
             else:
-                checkpoint.save(aside / name, weights.arrays, snapshot.origin)
+                model_files.save(aside / name, weights.arrays, snapshot.origin)
         if snapshot.tensors:
-            checkpoint.save(aside / _MERGING, snapshot.tensors, snapshot.origin)
+            model_files.save(aside / _MERGING, snapshot.tensors, snapshot.origin)
         write_profile(aside)
         sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
         (aside / _FILE).write_text(json.dumps({**snapshot.document, "files": sizes}), encoding="utf-8")
         for path in (*aside.iterdir(), aside):
-            checkpoint.sync(path)
+            model_files.sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
-        checkpoint.sync(directory.state)  # before the oldest goes: after a power cut one of them is whole
+        model_files.sync(directory.state)  # before the oldest goes: after a power cut one of them is whole
         for _, other in _folders(directory)[:-_KEPT]:
             shutil.rmtree(other, ignore_errors=True)
     except OSError as error:
@@ -193,7 +193,7 @@ def offences(saved: Saved) -> dict[int, int]:
 
 def _load(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        return checkpoint.load(path)[0]
+        return model_files.load(path)[0]
     except DataError as error:
         raise DataError(error.what, _REMEDY) from None
 

@@ -23,16 +23,16 @@ _LONGEST = 1e150
 
 
 class UpdateSpool(Spool):
-    """Whole updates, or one layer of each.
+    """The updates of the clients as vectors: whole updates, or one layer of each.
 
-    A Gram matrix of N clients takes N x N + 3072 x N floats of float64 beside the updates.
+    Beside the updates, the Gram matrix of N clients needs N x N + 3072 x N numbers in float64.
     """
 
     def gram(self, clients: Sequence[int]) -> NDArray[np.float64]:
-        """Inner products, shape (N, N) in the order of `clients`, NaN for those without an update.
+        """Inner products of the updates, shape (N, N) in the order of `clients`; NaN for clients without an update.
 
-        Summed in float64 from the first column to the last, 2048 at a time: the same bits whenever and in whatever
-        order the updates came, and wherever they are kept.
+        Summed in float64 from the first column to the last, 2048 columns at a time. So the bits depend neither on when
+        and in which order the updates came, nor on where they are kept.
         """
         present = self.present(clients)
         gram = np.zeros((len(present), len(present)))
@@ -42,14 +42,14 @@ class UpdateSpool(Spool):
 
 
 class SketchSpool(Spool):
-    """Lengths and signs of updates (docs/decisions, 0007)."""
+    """Sketches of updates: the length of each update, and signs of random projections (docs/decisions, 0007)."""
 
     dtype = np.dtype(np.uint8)
 
     def gram(self, clients: Sequence[int]) -> NDArray[np.float64]:
-        """Inner products as far as the sketches tell them, else as `UpdateSpool.gram`.
+        """Inner products of the updates, estimated from their sketches; otherwise as in `UpdateSpool.gram`.
 
-        Of two unit vectors at an angle t, a share t / pi of the signs differs (Goemans and Williamson, JACM 1995).
+        If two vectors have the angle t, a share t / pi of their signs differs (Goemans and Williamson, JACM 1995).
         """
         present = self.present(clients)
         shown = [clients[place] for place in present]
@@ -81,18 +81,21 @@ class SketchSpool(Spool):
 
 
 def _lengths(shown: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Shape (N,), from the first bytes of N sketches."""
+    """The lengths of N updates, shape (N,), from the first bytes of their sketches."""
     return np.frombuffer(shown.tobytes(), "<f8")
 
 
 def _add_products(gram: NDArray[np.float64], rows: NDArray[np.floating]) -> None:
-    """Adds all inner products of rows to the upper triangle, and to some of the lower."""
+    """Adds the inner products of all rows to `gram`: to its whole upper triangle, and to a part of the lower one."""
     for row in range(0, len(rows), _ROWS):
         gram[row : row + _ROWS, row:] += rows[row : row + _ROWS] @ rows[row:].T
 
 
 def _mirrored(gram: NDArray[np.float64], present: Sequence[int], count: int) -> NDArray[np.float64]:
-    """The upper triangle below as well; the rows and columns of `count` clients who are not present are NaN."""
+    """The matrix with its upper triangle copied to the lower one, and with rows and columns for all `count` clients.
+
+    `present` are the positions of the rows of `gram`. All other rows and columns are NaN.
+    """
     for row in range(len(gram)):
         gram[row + 1 :, row] = gram[row, row + 1 :]
     if len(present) == count:

@@ -1,6 +1,6 @@
-"""Which layer tells clients apart best: HCCT-E, eq. 19, in three readings of its "Var / Mean".
+"""Which layer distinguishes the clients best: HCCT-E, eq. 19, in three readings of its "Var / Mean".
 
-Each needs the same four sums over the columns of a tensor, so one pass over the updates serves them all.
+All readings need the same four sums over the columns of a tensor, so the updates are read only once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of one tensor of d floats: sums over j of the mean m_j and the variance v_j of column j over the clients."""
+    """Sums over the d columns of one tensor. m_j and v_j are the mean and variance of column j over the clients."""
 
     columns: int = 0
     variance: float = 0.0  #: sum v_j
@@ -47,7 +47,7 @@ class Moments:
 
     @classmethod
     def of(cls, block: NDArray[np.floating]) -> Moments:
-        """Those of a block of shape (N, d)."""
+        """The moments of a block of columns of N updates, shape (N, d)."""
         wide = block.astype(np.float64)
         mean = wide.mean(axis=0)
         return cls(
@@ -61,7 +61,10 @@ def _robust(parts: list[Moments]) -> float:
 
 
 def _release(parts: list[Moments]) -> float:
-    """Variance of all entries over their mean, per tensor; the variance is that within columns plus that of means."""
+    """As in the authors' code: for each tensor, the variance of all its entries divided by their mean; then the sum.
+
+    The variance of all entries is the mean variance within columns plus the variance of the columns' means.
+    """
     return sum(
         _ratio(part.variance + part.square - part.mean**2 / part.columns, part.mean) for part in parts if part.columns
     )
@@ -81,9 +84,9 @@ READINGS: dict[str, Callable[[list[Moments]], float]] = {
 
 
 def layers(tensors: Iterable[TensorSpec]) -> dict[str, slice]:
-    """Dense and convolutional layers, with the slice of an update that weight and bias take.
+    """Name -> slice of a flat update, for every dense or convolutional layer; the slice has its weight and its bias.
 
-    Raises TaskError if a tensor stands between the two, or if there is no such layer.
+    Raises TaskError if another tensor stands between weight and bias, or if there is no such layer.
     """
     found = {}
     for prefix, parts in _parts(tensors).items():
@@ -111,7 +114,7 @@ def scores(reading: str, tensors: Iterable[TensorSpec], blocks: Blocks) -> dict[
 
 
 def choose(scores: Mapping[str, float]) -> str:
-    """The layer with the largest signed score, of equals the first; ValueError if there is none."""
+    """The layer with the largest signed score, the first one in a tie; raises ValueError if there is no layer."""
     return max(scores, key=scores.__getitem__)
 
 

@@ -1,4 +1,4 @@
-"""What clients showed of their updates, a vector each, in bounded memory however long they are."""
+"""Keeps the vectors that clients revealed, one for each client, in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COLUMNS = 2048
 
 
 class Spool:
-    """One vector per client, in memory up to `memory_bytes`, from then on in a file without a name.
+    """One vector per client: in memory up to `memory_bytes`, beyond that all in a file without a name.
 
-    For one thread at a time. From a file, `memory_bytes` are read at a time.
+    Only one thread may use the spool at a time. From a file, `memory_bytes` are read at a time.
     """
 
-    #: Of every vector.
+    #: The dtype of every vector.
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     def __init__(self, directory: Path, memory_bytes: int = 256 << 20) -> None:
@@ -42,14 +42,14 @@ class Spool:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Those with an update, ascending."""
+        """The clients that have an update, in ascending order."""
         return tuple(sorted(self._held or self._rows))
 
     def put(self, client: int, vector: NDArray[Any]) -> None:
-        """Keep a copy of a client's update, in place of its earlier one.
+        """Keeps a copy of a client's update, in place of its earlier one.
 
-        Raises ValueError naming the client unless it is finite, of `dtype` and as long as the others', and RunError if
-        the disk does not take it; the client then has no update.
+        Raises ValueError that names the client if the update has another dtype or length than the others, or is not
+        finite. Raises RunError if the disk cannot take it; the client then has no update.
         """
         self._check(client, vector)
         self.forget(client)
@@ -70,13 +70,13 @@ class Spool:
             self._free.append(self._rows.pop(client))
 
     def present(self, clients: Sequence[int]) -> list[int]:
-        """The places of those clients that have an update."""
+        """The positions in `clients` of the clients that have an update."""
         return [place for place, client in enumerate(clients) if client in self._held or client in self._rows]
 
     def blocks(self, clients: Sequence[int], columns: slice = slice(None)) -> Iterator[NDArray[Any]]:
-        """The updates of `clients`, shape (N, up to 2048) each, from the first of the columns to the last.
+        """Yields the updates of `clients` in blocks of columns, shape (N, up to 2048) each, from the first column on.
 
-        A block is valid until the next one. Raises ValueError for a client without an update.
+        A block is valid until the next one is requested. Raises ValueError for a client without an update.
         """
         for client in clients:
             if client not in self._held and client not in self._rows:
@@ -86,7 +86,7 @@ class Spool:
             raise ValueError(f"columns are read one after the other, not every {step}")
         if not clients:
             return
-        # From a file, as much as the memory allows: few and long reads.
+        # A file is read in few, long pieces: as much as the memory allows.
         column = self.dtype.itemsize * len(clients)
         most = 1 if self._file is None else max(1, self._memory_bytes // (column * COLUMNS))
         room = np.empty(len(clients) * max(0, min(most * COLUMNS, stop - start)), self.dtype)
@@ -99,18 +99,18 @@ class Spool:
                 yield chunk[:, left : left + COLUMNS]
 
     def save(self, folder: Path) -> None:
-        """Write every update to a file of its own; raises OSError."""
+        """Writes each update into a file of its own in `folder`; raises OSError."""
         for client in self.clients:
             parts = [block[0].copy() for block in self.blocks([client])]
             np.save(folder / f"update-{client}.npy", np.concatenate(parts))
 
     def load(self, folder: Path) -> None:
-        """Put what `save` wrote there; raises OSError or ValueError."""
+        """Reads the updates that `save` wrote into `folder`; raises OSError or ValueError."""
         for path in sorted(folder.glob("update-*.npy")):
             self.put(int(path.stem.removeprefix("update-")), np.load(path))
 
     def close(self) -> None:
-        """Forget everything and give the disk back; nothing can be put after."""
+        """Forgets all updates and frees the disk. Nothing can be kept afterwards."""
         self._held.clear()
         self._rows.clear()
         if self._file is not None:
@@ -136,7 +136,7 @@ class Spool:
             raise ValueError(f"the update of client {client} holds NaN or infinite values")
 
     def _spool(self) -> None:
-        """Moves everything to a file; if that fails, everything stays in memory."""
+        """Moves all updates into a file. If that fails, all updates stay in memory."""
         try:
             file: Any = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115 - close() closes it
         except OSError as error:

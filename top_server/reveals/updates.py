@@ -18,13 +18,13 @@ class Reveals(Protocol):
 
     @property
     def max_bytes(self) -> int:
-        """The largest update that is taken."""
+        """Largest size in bytes of an update that is accepted."""
 
     def came(self, client: int) -> bool:
         """Whether the update of a client came in this round."""
 
     async def take(self, client: int, shown: Weights | Failure) -> str:
-        """Keeps what a client revealed, in place of its earlier update; the reason if it cannot be used, else ""."""
+        """Keeps what a client revealed, in place of its earlier update; returns why it cannot be used, or ""."""
 
 
 class Updates:
@@ -33,16 +33,16 @@ class Updates:
     def __init__(self, spool: UpdateSpool | SketchSpool, length: int, max_bytes: int) -> None:
         self.spool = spool
         self.max_bytes = max_bytes
-        #: To be held while the spool is used: it is for one thread at a time.
+        #: Held while the spool is used, because only one thread may use it at a time.
         self.lock = asyncio.Lock()
-        #: The round whose updates are coming in.
+        #: The round in which the updates were revealed that come now.
         self.round = 1
         self.length = length
         #: Client -> the round of its update, for clients that have one.
         self.rounds: dict[int, int] = {}
 
     async def take(self, client: int, shown: Weights | Failure) -> str:
-        """Keeps what a client revealed; the reason if it cannot be used. The client then has no update."""
+        """Keeps what a client revealed; returns why it cannot be used (the client then has none), or ""."""
         async with self.lock:
             problem = str(shown) if isinstance(shown, Failure) else await asyncio.to_thread(self.put, client, shown)
             if problem:
@@ -50,14 +50,14 @@ class Updates:
         return problem
 
     def put(self, client: int, shown: Weights) -> str:
-        """Keeps the vector that a client revealed; the reason if it cannot be used, else ""."""
+        """Keeps the vector that a client revealed; returns why it cannot be used, or ""."""
         vector: NDArray[Any] | None = shown.arrays.get("update")
         if vector is None or len(shown.arrays) != 1 or vector.ndim != 1 or vector.dtype != self.spool.dtype:
             return f"what it revealed is not one {self.spool.dtype} vector named update"
         return self.keep(client, vector)
 
     def keep(self, client: int, vector: NDArray[Any]) -> str:
-        """The same for the vector itself, shape (length,)."""
+        """As `put`, for the vector itself, shape (length,)."""
         if len(vector) != self.length:
             return f"what it revealed has {len(vector)} numbers, not {self.length}"
         try:
@@ -84,5 +84,5 @@ class Updates:
 
 
 def most_bytes(tensors: tuple[TensorSpec, ...], sketch: int) -> int:
-    """The most bytes that a client may send: a model, an update in float32, or a sketch of `sketch` bytes."""
+    """The most bytes that a client may send at once: a model, an update in float32, or a sketch of `sketch` bytes."""
     return max(total_bytes(tensors), 4 * trainable_size(tensors), LENGTH_BYTES + sketch) + 8

@@ -16,7 +16,7 @@ from fedgsp.seeds import derive, stream
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.outgoing.base import Outgoing
-from fedgsp_node.personal import HEAD as KEPT_HEAD
+from fedgsp_node.personal_state import HEAD as KEPT_HEAD
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from tests.support import outgoing_steps

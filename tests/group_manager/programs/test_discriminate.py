@@ -98,7 +98,7 @@ async def test_the_paper_s_earliest_stop_is_after_101_exchanges() -> None:
         (5, 3, [1, 4, 5]),
     ],
 )
-async def test_what_is_trained_last_is_judged_too_when_there_is_nothing_to_train(
+async def test_the_last_networks_are_judged_in_an_exchange_without_training(
     exchanges: int, judge_every: int, judged: list[int]
 ) -> None:
     async with discriminating(THREE[:2]) as (play, script):

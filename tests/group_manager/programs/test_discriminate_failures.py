@@ -70,7 +70,7 @@ def failing(client: int, at: int) -> Script:
 
 @KINDS
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 4])
-async def test_a_client_that_fails_is_told_of_once_and_left_out_and_the_others_go_on(at: int, shared: bool) -> None:
+async def test_a_failed_client_is_reported_once_and_the_others_continue(at: int, shared: bool) -> None:
     """At once, when it is to judge first, between two judgements, at the second, and when all is trained."""
     script = failing(1, at)
     async with discriminating(script) as play:
@@ -103,7 +103,7 @@ async def test_a_client_that_fails_when_its_pairs_have_stopped_is_not_asked_so_i
 
 @KINDS
 @pytest.mark.parametrize("at", [0, 2])
-async def test_when_all_fail_nothing_is_known_and_everybody_is_told_of(at: int, shared: bool) -> None:
+async def test_if_all_clients_fail_no_distance_is_known_and_each_failure_is_reported(at: int, shared: bool) -> None:
     async def fail(client: int, exchange: int) -> None:
         if exchange == at:
             raise WeightsError(FailureCode.TASK_RAISED, "the power went")
@@ -293,7 +293,7 @@ async def test_counts_that_cannot_be_leave_their_client_out(correct: tuple[int, 
         }
 
 
-async def test_counts_of_an_exchange_that_is_not_judged_are_nobodys_business() -> None:
+async def test_counts_in_an_exchange_without_judgements_are_ignored() -> None:
     def lie(answer: Discriminated, made: Weights | None) -> Answer:
         return Discriminated(answer.ref, (999,), 1, answer.source, answer.bytes), made
 

@@ -199,7 +199,7 @@ async def test_a_member_without_weight_trains_and_reports_but_its_model_stays_wh
         assert outcome.samples == SAMPLES[0] + SAMPLES[2]
 
 
-async def test_if_all_that_count_fail_those_that_do_not_leave_the_model_as_it_was() -> None:
+async def test_if_all_members_with_a_weight_fail_the_result_is_the_start() -> None:
     async with scene(Faults().fail(1), samples=SAMPLES) as play:
         await play.attach(TWO_NODES[:3])
         request = play.request(TWO_NODES[:3], "parallel")

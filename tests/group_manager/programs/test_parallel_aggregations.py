@@ -204,7 +204,7 @@ async def test_a_client_whose_model_did_not_come_is_not_said_to_hold_one() -> No
         assert len(play.nodes["n2"].store) == 0
 
 
-async def test_what_is_called_off_half_way_leaves_no_model_but_those_that_clients_retain() -> None:
+async def test_a_cancelled_group_leaves_only_the_models_that_clients_retain() -> None:
     async with scene(Faults().hold_for_good(3)) as play:
         running = asyncio.create_task(play.run(SIX, "parallel", results=Results.RETAINED))
         await play.told[2].wait()

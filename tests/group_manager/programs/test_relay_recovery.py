@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from fedgsp.messages import Failure, FailureCode, FinishedHop, GroupResult, RelayMode, TensorSpec
-from group_manager.order import client_order
+from group_manager.relay_order import client_order
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, relayed, scene, step
 from tests.support.scripted import model
@@ -42,7 +42,7 @@ async def test_a_last_model_of_other_tensors_is_left_out() -> None:
         assert {failure.code for failure in play.skipped.values() if failure} == {FailureCode.WRONG_SHAPES}
 
 
-async def test_an_update_much_longer_than_the_others_is_not_gone_on_from() -> None:
+async def test_a_client_with_a_much_longer_update_is_skipped() -> None:
     rule = lambda client, w: w + (100 if client == 4 else 1 + client / 10)  # noqa: E731
     async with scene(rule=rule) as play:
         outcome = await play.run(TWO_NODES, most_update_ratio=5.0)

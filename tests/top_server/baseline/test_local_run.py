@@ -138,7 +138,7 @@ def test_a_run_of_another_scheme_is_no_local_run(tmp_path: Path) -> None:
         ("merge", "weighted-mean", "none"),
     ],
 )
-def test_one_in_which_nobody_was_alone_or_trained_in_another_way_is_refused(
+def test_a_local_run_with_another_grouping_or_training_is_refused(
     name: str, value: Any, scheme_has: Any, tmp_path: Path
 ) -> None:
     run = config(tmp_path)
@@ -225,7 +225,7 @@ def cut_off(run: RunConfig, *more: str, run_id: str = "1234abcd.alone") -> RunDi
     return directory
 
 
-def test_one_that_was_cut_off_is_made_again_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+def test_an_interrupted_local_run_is_set_aside_and_made_again(tmp_path: Path) -> None:
     run = config(tmp_path)
     for number in (1, 2):
         cut_off(run, "round_started", "round_finished")
@@ -288,7 +288,9 @@ def test_the_directory_of_one_that_is_still_to_be_made_is_there_and_empty(tmp_pa
 
 
 @pytest.mark.parametrize("below", ["file", "file/alone", "n" * 300])
-def test_a_place_where_none_can_be_made_is_refused_in_the_name_of_the_option(below: str, tmp_path: Path) -> None:
+def test_a_path_where_no_local_run_can_be_made_is_refused_with_the_name_of_the_flag(
+    below: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--local-run .* cannot be used: .*; give a directory"):
         check(config(tmp_path, local_run=tmp_path / below))

@@ -278,7 +278,7 @@ def test_no_descent_ends_above_where_it_starts(some: Clients, seed: int) -> None
     assert (merged <= moved * (1 + 1e-9)).all()
 
 
-def test_without_a_weight_everybody_is_alone_and_with_a_great_one_nobody() -> None:
+def test_with_weight_0_every_client_is_alone_and_with_a_large_weight_all_are_together() -> None:
     many = many_clients(15, 0)
     assert Clients(many.distances, many.sizes, 0).solve() == [[row] for row in range(15)]
     assert Clients(many.distances, many.sizes, 1e6).solve() == [list(range(15))]

@@ -86,7 +86,7 @@ async def test_groupings_that_go_on_from_settled_groups_do_so_over_the_wire(name
 
 
 @pytest.mark.parametrize("scheme", [name for name, row in SCHEMES.items() if row.grouping in EVIDENCE])
-async def test_whoever_is_away_for_a_round_is_where_it_would_be_without_a_service(scheme: str) -> None:
+async def test_an_absent_client_keeps_its_group_with_a_grouping_service_as_without(scheme: str) -> None:
     """In its group's place, and as far behind."""
     async with serving(registered) as served, Channels() as channels:
         found = []

@@ -115,7 +115,7 @@ async def test_a_part_of_a_start_that_is_lost_costs_nobody_else_theirs() -> None
         assert starts(s, 0, 1, 2) == [(own(0).id, 0, 10), ("run/initial", None, 11), ("run/1/0", None, 12)]
 
 
-async def test_a_model_is_trained_that_a_client_or_who_welcomed_it_trained_and_none_that_was_lost() -> None:
+async def test_a_lost_model_counts_as_untrained_and_the_model_given_to_a_newcomer_as_trained() -> None:
     async with stage("none") as s:
         await s.take(1, s.alone({0: own(0), 1: own(1)}))
         welcome(s, 2, s.of(0))
@@ -138,7 +138,7 @@ async def test_newcomers_start_from_the_model_that_they_are_given() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["fedcollab", "fedcluster", "kmeans", "naive-gsp", "global"])
-async def test_where_groups_last_who_comes_takes_over_what_the_others_trained(scheme: str) -> None:
+async def test_members_of_a_lasting_group_start_from_the_model_that_was_trained_last(scheme: str) -> None:
     async with stage("none", scheme=scheme) as s:
         await s.take(1, await s.trained((0, 1, 2), 5.0))
         assert starts(s, 0, 1, 2, 3) == [("run/1/0", None, 10 + 11 + 12)]
@@ -148,7 +148,7 @@ async def test_where_groups_last_who_comes_takes_over_what_the_others_trained(sc
         assert starts(s, 3) == [("run/initial", None, 13)]
 
 
-async def test_where_groups_last_a_model_that_is_lost_is_that_of_a_newcomer() -> None:
+async def test_a_lost_model_is_not_part_of_the_start_of_a_lasting_group() -> None:
     async with stage("none", scheme="fedcollab") as s:
         await s.take(1, s.alone({0: own(0), 1: own(1)}))
         assert starts(s, 0, 1, 2) == [(own(0).id, 0, 10), (own(1).id, 1, 11)]

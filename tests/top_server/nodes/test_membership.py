@@ -81,7 +81,7 @@ async def test_a_node_may_come_back_and_its_old_stream_ends_without_harm() -> No
     assert len(recorder.of_kind("node_left")) == 1
 
 
-async def test_a_node_is_told_of_a_manager_each_time_for_it_may_have_lost_it() -> None:
+async def test_a_node_gets_the_address_of_a_manager_at_every_call() -> None:
     members, _ = membership()
     manager = AttachTo("m0", "127.0.0.1:7001")
     node = await admitted(members, hello())
@@ -90,7 +90,7 @@ async def test_a_node_is_told_of_a_manager_each_time_for_it_may_have_lost_it() -
     assert [node.outbox.get_nowait() for _ in range(node.outbox.qsize())] == [Welcome("run-1"), manager, manager]
 
 
-async def test_a_node_that_comes_back_is_told_of_the_managers_that_may_wait_for_it() -> None:
+async def test_a_node_that_returns_gets_the_addresses_of_running_managers() -> None:
     members, _ = membership()
     node = await admitted(members, hello())
     managers = [AttachTo("m0", "127.0.0.1:7001"), AttachTo("m1", "127.0.0.1:7002")]

@@ -24,7 +24,7 @@ async def joined(*said: Hello, task: str = "digits") -> list[tuple[str, str | No
 @pytest.mark.parametrize(
     ("task", "remedy"), [("digits", "install the same version of fedgsp on both"), ("m:T", "give both the same file")]
 )
-async def test_a_node_with_another_version_than_the_first_is_admitted_told_of_and_warned_of(
+async def test_a_node_with_another_version_of_the_task_is_admitted_with_an_event_and_a_warning(
     caplog: pytest.LogCaptureFixture, task: str, remedy: str
 ) -> None:
     said = [hello("n0", (0,), task=task, task_digest=ONE), hello("n1", (1,), task=task, task_digest=OTHER)]
@@ -49,7 +49,7 @@ async def test_a_task_without_a_source_file_cannot_be_compared(
     assert caplog.messages == []
 
 
-async def test_the_first_node_that_comes_back_with_another_version_is_told_of_too() -> None:
+async def test_the_first_node_is_also_reported_if_it_returns_with_another_version_of_the_task() -> None:
     members, recorder = membership()
     node = await members.admit(hello(task_digest=ONE))
     assert isinstance(node, Node)

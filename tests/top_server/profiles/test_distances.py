@@ -233,7 +233,7 @@ async def test_the_number_of_samples_does_not_grow_when_the_smallest_have_left(
         assert samples(surveys) == [3, 3]
 
 
-async def test_those_that_were_not_measured_yet_decide_too_how_many_samples_a_newcomer_trains_on(
+async def test_clients_that_were_not_measured_yet_also_limit_the_samples_of_a_newcomer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Because there was nobody to measure them with, or because a file told of them."""

@@ -127,7 +127,7 @@ async def test_pairs_that_were_not_compared_are_null_in_the_record_and_measured_
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_where_all_are_lost_the_same_is_asked_again_as_if_nothing_had_been(
+async def test_if_all_clients_are_lost_nothing_is_noted_and_the_same_pairs_are_measured_again(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with measuring(monkeypatch, tmp_path) as (surveys, profile):

@@ -57,7 +57,7 @@ NAN, INFINITE = math.nan, math.inf
         ({0: (NAN, INFINITE), 1: (INFINITE, NAN)}, [0, 0], None),
     ],
 )
-async def test_what_is_told_of_the_choices_is_what_the_grouping_makes_of_them(
+async def test_event_clusters_chosen_has_the_choices_that_the_grouping_makes(
     monkeypatch: pytest.MonkeyPatch,
     losses: Mapping[int, Sequence[float]],
     chosen: list[int],

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.model_store import ModelStore
 from tests.support.recorder import Recorder

@@ -43,7 +43,7 @@ def test_the_rest_of_the_record_has_the_rights_that_its_user_gives(tmp_path: Pat
     assert [mode(path) for path in (directory.path, directory.models, directory.config)] == [0o755, 0o755, 0o644]
 
 
-def test_a_disk_that_keeps_no_rights_is_told_of_and_does_not_end_the_run(
+def test_a_disk_without_file_permissions_gives_a_warning_and_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(path: Path, mode: int) -> None:

@@ -17,7 +17,7 @@ from tests.support.staged import Stage, stage
 from top_server.grouping import Plan
 from top_server.models import Held, client_slot
 from top_server.profiles import PROFILES
-from top_server.record import checkpoint
+from top_server.record import model_files
 from top_server.record.directory import RunDirectory
 from top_server.resume import state
 
@@ -62,7 +62,7 @@ async def test_a_model_that_is_a_checkpoint_is_not_written_twice(tmp_path: Path)
     async with staged(tmp_path, "mean", "none") as s:
         file = tmp_path / "round-0001.safetensors"
         held = s.of(0)
-        checkpoint.save(file, s.context.models.weights(held).arrays, checkpoint.Origin("run", "fedgsp", 1, 0))
+        model_files.save(file, s.context.models.weights(held).arrays, model_files.Origin("run", "fedgsp", 1, 0))
         await s.save(tmp_path, 1, {held.ref.id: file})
         (linked,) = (tmp_path / "state").glob("*/model-*")
         assert linked.samefile(file)
@@ -153,7 +153,7 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["state.json", "model-0.safetensors", "update-1.npy"])
 @pytest.mark.parametrize("damage", [cut, Path.unlink])
-async def test_a_damaged_state_is_named_and_the_one_before_is_gone_on_from(
+async def test_a_damaged_state_is_named_and_the_state_before_is_used(
     tmp_path: Path, file: str, damage: Callable[[Path], None]
 ) -> None:
     async with staged(tmp_path, "none", "updates") as before:
@@ -193,8 +193,8 @@ async def test_a_damaged_state_is_refused_by_name(tmp_path: Path, damage: str) -
             case "list":
                 (folder / "state.json").write_text("[]")
             case "other":
-                origin = checkpoint.Origin("run", "fedgsp", 1, 0)
-                checkpoint.save(folder / "model-0.safetensors", model(7.0).arrays, origin)
+                origin = model_files.Origin("run", "fedgsp", 1, 0)
+                model_files.save(folder / "model-0.safetensors", model(7.0).arrays, origin)
             case "missing":
                 (folder / "model-0.safetensors").unlink()
             case "key":

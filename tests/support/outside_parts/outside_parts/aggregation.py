@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
-from group_manager.aggregations import Aggregation
+from group_manager.aggregation_classes import Aggregation
 
 from .declared import ClipOptions
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts, State

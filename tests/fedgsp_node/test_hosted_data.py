@@ -11,8 +11,8 @@ import torch
 
 from fedgsp.errors import TaskError
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node import parts
-from fedgsp_node.parts import Parts
+from fedgsp_node import hosted_data
+from fedgsp_node.hosted_data import HostedData
 from tests.support.blobs_task import Blobs
 
 
@@ -32,14 +32,14 @@ class Counting(Blobs):
 
 def held(task: Counting, turns: list[int]) -> dict[int, int]:
     """How often each client's data was asked for, when they are used in turns."""
-    found = Parts(task, range(4))
+    found = HostedData(task, range(4))
     for client in turns:
         assert (found.of(client).train.x == Blobs().data(client).train.x).all()
     return dict(task.asked)
 
 
 def test_data_are_asked_for_once_if_the_task_promises_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "KEPT_BYTES", 0)
+    monkeypatch.setattr(hosted_data, "KEPT_BYTES", 0)
     assert held(Counting(False), [0, 1, 2, 3, 0, 1]) == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
@@ -48,29 +48,31 @@ def test_repeatable_data_are_kept_as_far_as_they_are_few() -> None:
 
 
 def test_of_repeatable_data_those_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = [parts._nbytes(Blobs().data(client)) for client in range(4)]
-    monkeypatch.setattr(parts, "KEPT_BYTES", sizes[2] + sizes[3])
+    sizes = [hosted_data._nbytes(Blobs().data(client)) for client in range(4)]
+    monkeypatch.setattr(hosted_data, "KEPT_BYTES", sizes[2] + sizes[3])
     # 2 and 3 are there from the start; 2 is used again, so that 0 takes the place of 3
     assert held(Counting(True), [3, 2, 0, 2, 3]) == {0: 2, 1: 1, 2: 1, 3: 2}
 
 
 def test_the_data_used_last_are_kept_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "KEPT_BYTES", 0)
+    monkeypatch.setattr(hosted_data, "KEPT_BYTES", 0)
     assert held(Counting(True), [3, 3, 1, 1]) == {0: 1, 1: 2, 2: 1, 3: 1}
 
 
 def test_sizes_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "KEPT_BYTES", 0)
-    sizes = Parts(Counting(True), range(4)).sizes
+    monkeypatch.setattr(hosted_data, "KEPT_BYTES", 0)
+    sizes = HostedData(Counting(True), range(4)).sizes
     assert [(own.client, own.train_samples) for own in sizes.values()] == [(0, 10), (1, 11), (2, 12), (3, 13)]
 
 
 def test_data_that_are_gone_when_asked_for_again_are_the_tasks_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "KEPT_BYTES", 0)
+    monkeypatch.setattr(hosted_data, "KEPT_BYTES", 0)
     task = Counting(True)
-    found = Parts(task, range(4))
+    found = HostedData(task, range(4))
     task.broken = True
-    with pytest.raises(TaskError, match=r"the task's data\(0\) raised OSError: the disk is gone \(test_parts.py:"):
+    with pytest.raises(
+        TaskError, match=r"the task's data\(0\) raised OSError: the disk is gone \(test_hosted_data.py:"
+    ):
         found.of(0)
 
 
@@ -106,7 +108,7 @@ def test_labels_that_cross_entropy_refuses_are_refused_at_the_start(dtype: str, 
     wrong = ZEROS.astype(dtype)
     task = Labelled(wrong) if part == "train" else Labelled(ZEROS, wrong)
     with pytest.raises(TaskError, match=f"client 1's y has dtype {dtype}, .*cross-entropy.*astype") as caught:
-        Parts(task, range(4))
+        HostedData(task, range(4))
     assert caught.value.exit_code == 3
     with pytest.raises(RuntimeError):  # so it would in the first batch
         task.loss(torch.zeros(3, 4), torch.from_numpy(wrong)).backward()
@@ -114,28 +116,28 @@ def test_labels_that_cross_entropy_refuses_are_refused_at_the_start(dtype: str, 
 
 def test_a_column_of_labels_is_refused_with_the_remedy() -> None:
     with pytest.raises(TaskError, match=r"client 1's y has shape \(3, 1\); return y.ravel\(\)"):
-        Parts(Labelled(ZEROS[:, None]), range(4))
+        HostedData(Labelled(ZEROS[:, None]), range(4))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64", "int64"])
 def test_labels_of_every_whole_number_type_become_int64(dtype: str) -> None:
-    assert Parts(Labelled(ZEROS.astype(dtype)), [1]).of(1).train.y.dtype == np.int64
+    assert HostedData(Labelled(ZEROS.astype(dtype)), [1]).of(1).train.y.dtype == np.int64
 
 
 def test_shares_of_classes_and_an_empty_test_part_are_taken() -> None:
-    assert Parts(Labelled(np.full((3, 4), 0.25, np.float32), np.empty(0)), [1]).sizes[1].test_samples == 0
+    assert HostedData(Labelled(np.full((3, 4), 0.25, np.float32), np.empty(0)), [1]).sizes[1].test_samples == 0
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bool"])
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])
 def test_a_task_with_a_loss_of_its_own_may_have_any_numbers(dtype: str, shape: tuple[int, ...]) -> None:
-    assert Parts(Measured(np.ones(shape, dtype)), [1]).of(1).train.y.dtype == dtype
+    assert HostedData(Measured(np.ones(shape, dtype)), [1]).of(1).train.y.dtype == dtype
 
 
 def test_a_loss_that_is_given_to_the_task_itself_is_one_of_its_own() -> None:
     task = Labelled(ZEROS.astype(np.float64))
     task.loss = torch.nn.functional.mse_loss  # type: ignore[method-assign,assignment]
-    assert Parts(task, [1]).of(1).train.y.dtype == np.float64
+    assert HostedData(task, [1]).of(1).train.y.dtype == np.float64
 
 
 class Given(Blobs):
@@ -155,13 +157,13 @@ ROWS = np.arange(18, dtype=np.float32).reshape(3, 6)
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", "i2", "i8"])
 def test_arrays_of_either_byte_order_are_taken(order: str, kind: str) -> None:
-    found = Parts(Given(ROWS.astype(f"{order}{kind}"), ZEROS.astype(f"{order}i4")), [1]).of(1).train
+    found = HostedData(Given(ROWS.astype(f"{order}{kind}"), ZEROS.astype(f"{order}i4")), [1]).of(1).train
     assert torch.equal(torch.from_numpy(found.x).float(), torch.from_numpy(ROWS))
     assert torch.equal(torch.from_numpy(found.y), torch.zeros(3, dtype=torch.int64))
 
 
 def test_arrays_of_this_machines_byte_order_are_not_copied() -> None:
-    assert Parts(Given(ROWS, ZEROS), [1]).of(1).train.x is ROWS
+    assert HostedData(Given(ROWS, ZEROS), [1]).of(1).train.x is ROWS
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
@@ -170,7 +172,7 @@ def test_numbers_longer_than_torch_has_are_refused_with_the_remedy(name: str) ->
     given[name] = given[name].astype(np.longdouble)
     what = rf"the task's data\(1\) returned {name} of dtype longdouble; return {name}\.astype\(np\.float32\)"
     with pytest.raises(TaskError, match=what):
-        Parts(Given(**given), [1])
+        HostedData(Given(**given), [1])
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
@@ -179,8 +181,8 @@ def test_masked_values_are_refused_with_the_remedy(name: str) -> None:
     given[name] = np.ma.masked_greater(given[name], 1)
     what = rf"the task's data\(1\) returned {name} with masked values; replace the masked values: {name}\.filled"
     with pytest.raises(TaskError, match=what):
-        Parts(Given(**given), [1])
+        HostedData(Given(**given), [1])
 
 
 def test_a_masked_array_without_masked_values_is_taken() -> None:
-    assert (Parts(Given(np.ma.masked_less(ROWS, 0), ZEROS), [1]).of(1).train.x == ROWS).all()
+    assert (HostedData(Given(np.ma.masked_less(ROWS, 0), ZEROS), [1]).of(1).train.x == ROWS).all()

@@ -1,4 +1,4 @@
-"""Models on disk: safetensors, written aside and renamed, so that a file that bears its name is whole."""
+"""Files of models: safetensors. A file is written under another name and renamed, so it is never half a file."""
 
 from __future__ import annotations
 
@@ -27,34 +27,37 @@ FINAL = "final"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a model comes from; stands in the file's metadata."""
+    """Where a model comes from; this is written into the metadata of its file."""
 
     run: str
     scheme: str
     #: The round that made it; 0 before the first.
     round: int
     seed: int
-    #: The clients whose model it is; empty for a global model.
+    #: The clients that use the model; empty for a global model.
     clients: tuple[int, ...] = ()
 
 
-class Checkpoints:
-    """The models of one run. Its calls block until the disk has the bytes: make them from a thread."""
+class ModelFiles:
+    """Writes the models of one run into a directory. Calls wait for the disk, so they belong into a thread."""
 
     def __init__(self, directory: Path, keep: str) -> None:
         self._directory = directory
         self._keep = keep
 
     def write_round(self, tensors: Tensors, origin: Origin, label: str = "") -> Path:
-        """Write round-NNNN.safetensors, with a label if a round has several models; raises RunError."""
+        """Writes round-NNNN.safetensors, with `label` in the name if a round has several models; raises RunError."""
         return self._write(f"round-{origin.round:04d}", label, tensors, origin)
 
     def write_final(self, tensors: Tensors, origin: Origin, label: str = "") -> Path:
-        """Write final.safetensors, likewise; raises RunError."""
+        """Writes final.safetensors, with `label` in the name if there are several models; raises RunError."""
         return self._write(FINAL, label, tensors, origin)
 
     def prune(self, newest: Iterable[Path], last: bool = False) -> None:
-        """Remove earlier rounds' models, now that these are whole, unless all are kept; `last`: every round's."""
+        """Removes the models of earlier rounds, unless the run keeps all. The files `newest` stay, unless `last`.
+
+        Call it when the newest files are whole. `last`: the final model is written, so no round's models are needed.
+        """
         newest = set(newest)
         if self._keep == "last" and newest:
             for path in self._directory.glob("round-*.safetensors"):
@@ -68,7 +71,7 @@ class Checkpoints:
 
 
 def save(path: Path, tensors: Tensors, origin: Origin) -> None:
-    """Write named tensors to `path`, replacing it at once and whole; raises RunError."""
+    """Writes named tensors to `path`; an existing file is replaced by a complete one at once. Raises RunError."""
     metadata = {name: str(value) for name, value in dataclasses.asdict(origin).items()}
     metadata["clients"] = ",".join(map(str, origin.clients))
     # order="C" and not ascontiguousarray, which would make a vector of a scalar
@@ -91,7 +94,7 @@ def save(path: Path, tensors: Tensors, origin: Origin) -> None:
 
 
 def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
-    """The tensors of a file and where they come from; DataError if it is missing, cut, or not one of ours."""
+    """The tensors of a file and their origin; raises DataError if the file is missing, cut, or not of a run."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -109,7 +112,7 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
 
 
 def sync(path: Path) -> None:
-    """Puts a file's bytes, or the names in a directory, where they survive a power cut."""
+    """Makes sure that the bytes of a file, or the names in a directory, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The row of a round in the history; a pure function."""
+"""Makes the row of a finished round for history.jsonl; a pure function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a run as checkpoints: which are written, and when."""
+"""Which models of a run are saved as checkpoints, and after which round. `model_files` writes the files."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.models import Held
 from top_server.progress import Progress
-from top_server.record.checkpoint import Checkpoints, Origin
 from top_server.record.events.rounds import ModelNotSaved
+from top_server.record.model_files import ModelFiles, Origin
 from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
 
 async def save(
-    context: RunContext, progress: Progress, merging: Merging, checkpoints: Checkpoints, number: int
+    context: RunContext, progress: Progress, merging: Merging, files: ModelFiles, number: int
 ) -> dict[str, Path]:
     """Saves the models held here; after the last round also the models that nodes hold for their clients.
 
@@ -54,11 +54,11 @@ async def save(
         origin = Origin(
             context.run_id, context.config.scheme, number, context.config.seed, () if shared else tuple(clients)
         )
-        for write in (checkpoints.write_round, checkpoints.write_final) if last else (checkpoints.write_round,):
+        for write in (files.write_round, files.write_final) if last else (files.write_round,):
             saved[held.ref.id] = await asyncio.to_thread(write, weights.arrays, origin, label)
     if last and by_model and not saved:
         raise RunError("no model could be saved", "see model_not_saved in events.jsonl for the reasons")
-    await asyncio.to_thread(checkpoints.prune, saved.values(), last)
+    await asyncio.to_thread(files.prune, saved.values(), last)
     if last and untrained:
         for client, reason in untrained.items():
             context.journal.record(ModelNotSaved(client=client, reason=reason))

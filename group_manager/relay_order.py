@@ -1,4 +1,4 @@
-"""The order in which the members of a group train."""
+"""The relay order: the sequence in which the members of a group train."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgsp.aggregation import Mean
+from fedgsp.averages import Mean
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 

@@ -14,7 +14,7 @@ from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
-from group_manager.aggregations import Aggregation, make
+from group_manager.aggregation_classes import Aggregation, make
 from top_server.choosing import NAMES
 from top_server.schemes import SCHEMES
 
@@ -148,7 +148,7 @@ def test_the_result_has_the_tensors_of_the_models_and_the_start_keeps_its_bits(n
 
 
 @pytest.mark.parametrize("steps", [0, -1, math.nan, math.inf])
-def test_steps_by_which_nothing_can_be_divided_are_refused_and_change_nothing(steps: float) -> None:
+def test_fednova_refuses_unusable_numbers_of_steps_and_keeps_its_sum(steps: float) -> None:
     aggregation = folded("fednova", TOY[:1])
     with pytest.raises(ValueError, match=r"local steps|cannot weigh"):
         aggregation.fold(scalar(1e9), 5, steps)

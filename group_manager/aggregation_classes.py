@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import robust
-from fedgsp.aggregation import Average, Mean, check_weight
 from fedgsp.aggregations import AGGREGATIONS
+from fedgsp.averages import Average, Mean, check_weight
 from fedgsp.messages import TensorSpec
 from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
@@ -64,7 +64,7 @@ class WeightedMean(_ByAverage):
         self._mean = Mean(weighted=True)
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Counts by its weight, however long it trained."""
+        """Adds a model with its weight. The number of local steps does not matter."""
         self._mean.fold(weights, weight)
 
     def result(self, start: Weights | None) -> Weights:
@@ -87,7 +87,7 @@ class FedNova(_ByAverage):
         self._weight = self._weight_per_step = self._weighted_steps = 0.0
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """`steps` is the normalising sum of the local steps."""
+        """Adds a model; `steps` is tau_k, the normalised number of its local steps."""
         if not steps > 0:
             raise ValueError(f"it says that it took {steps} local steps")
         self._mean.fold(weights, weight / steps)

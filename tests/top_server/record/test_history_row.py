@@ -11,7 +11,7 @@ from tests.support.staged import stage
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.merging import MERGES
-from top_server.row import row_of
+from top_server.record.history_row import row_of
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
 
@@ -21,7 +21,7 @@ SERVED = Evaluation({0: Evaluated(10, 5, 1.0), 1: Evaluated(10, 10, 3.0)})
 
 @pytest.mark.parametrize("merge", ["mean", "none"])
 @pytest.mark.parametrize("sampling", ["groups", "none"])
-async def test_each_client_is_told_of_where_nobody_is_drawn_or_models_differ(merge: str, sampling: str) -> None:
+async def test_a_row_has_figures_by_client_if_all_clients_train_or_models_differ(merge: str, sampling: str) -> None:
     async with stage(merge, run_dir=None) as s:
         s.context = dataclasses.replace(s.context, scheme=dataclasses.replace(SCHEMES["fedgsp"], sampling=sampling))
         trained = [await s.trained([0, 1], 5.0, skipped={1: "gone"})]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import DataError, RunError
-from fedgsp_node.personal import HEAD, MODEL, PersonalState
+from fedgsp_node.personal_state import HEAD, MODEL, PersonalState
 
 ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "seen": np.array(7)}
 

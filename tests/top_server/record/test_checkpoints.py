@@ -10,8 +10,8 @@ from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
 from tests.support.staged import START, Stage, stage
 from tests.support.surveyed import surveyed
-from top_server.record.checkpoint import Checkpoints, load
-from top_server.resume.saving import save
+from top_server.record.checkpoints import save
+from top_server.record.model_files import ModelFiles, load
 
 
 def saved(directory: Path) -> dict[str, tuple[float, tuple[int, ...]]]:
@@ -32,7 +32,7 @@ async def test_a_model_per_group_names_its_clients_also_when_they_have_gone(tmp_
     async with stage("none", rounds=2) as play:
         for number, (clients, value) in enumerate([((0, 1), 5.0), ((2, 3), 7.0)]):
             await play.take(1, await play.trained(clients, value, number))
-        checkpoints = Checkpoints(tmp_path, "last")
+        checkpoints = ModelFiles(tmp_path, "last")
         await save(play.context, play.progress, play.merging, checkpoints, 1)
         assert saved(tmp_path) == {
             "round-0001-group-0000": (5.0, (0, 1)),
@@ -46,7 +46,7 @@ async def test_a_model_per_group_names_its_clients_also_when_they_have_gone(tmp_
 async def test_a_model_that_all_groups_share_is_one_file_that_names_them(tmp_path: Path) -> None:
     async with stage("none", rounds=1) as play:
         await play.take(1, await play.trained((0, 1, 2, 3), 5.0))
-        await save(play.context, play.progress, play.merging, Checkpoints(tmp_path, "last"), 1)
+        await save(play.context, play.progress, play.merging, ModelFiles(tmp_path, "last"), 1)
         assert saved(tmp_path) == {"final": (5.0, (0, 1, 2, 3))}
 
 
@@ -54,7 +54,7 @@ async def test_a_model_that_nobody_trained_is_not_saved_and_told_at_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage("none", rounds=2) as play:
-        checkpoints = Checkpoints(tmp_path, "last")
+        checkpoints = ModelFiles(tmp_path, "last")
         await save(play.context, play.progress, play.merging, checkpoints, 1)
         assert saved(tmp_path) == {}
         await play.take(1, await play.trained((0, 1), 5.0))
@@ -71,7 +71,7 @@ async def test_a_model_that_nobody_trained_is_not_saved_and_told_at_the_end(
 async def test_a_global_model_is_saved_when_all_clients_have_gone(tmp_path: Path, merge: str) -> None:
     async with stage(merge, rounds=1) as play:
         await everybody_leaves(play)
-        await save(play.context, play.progress, play.merging, Checkpoints(tmp_path, "last"), 1)
+        await save(play.context, play.progress, play.merging, ModelFiles(tmp_path, "last"), 1)
         assert saved(tmp_path) == {"final": (START, ())}
 
 
@@ -85,5 +85,5 @@ async def test_a_run_whose_models_all_are_out_of_reach_does_not_end_well(
         gone = tuple(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left")) for client in refs)
         surveys.answers["collect"] = lambda task: surveys.outcome(task, skipped=gone)
         with pytest.raises(RunError, match="no model could be saved; see model_not_saved"):
-            await save(play.context, play.progress, play.merging, Checkpoints(tmp_path, "last"), 1)
+            await save(play.context, play.progress, play.merging, ModelFiles(tmp_path, "last"), 1)
         assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [0, 1]

@@ -16,7 +16,7 @@ from fedgsp_node.users_code import guarded
 KEPT_BYTES = 16 << 20
 
 
-class Parts:
+class HostedData:
     """The data of each client. The constructor loads all of them, and raises TaskError for unusable data."""
 
     def __init__(self, task: Task, clients: Iterable[int]) -> None:

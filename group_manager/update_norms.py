@@ -1,4 +1,4 @@
-"""The lengths of the updates of one group: measured at this manager, and judged if the run limits them."""
+"""The lengths of the updates of one group. This manager measures them, and rejects long ones if the run says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgsp.messages import Failure, Member, Trained
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from group_manager.group import Group
-from group_manager.lengths import Lengths
+from group_manager.norm_limit import Lengths
 
 
 class Norms(Lengths):
@@ -40,7 +40,8 @@ class Norms(Lengths):
             return start
         if isinstance(model, Failure):
             return model
-        # The next member of a chain starts from this model, the next member of another group perhaps from this start.
+        # In a chain the next member starts from this model; in other groups the next member may start from the same
+        # start.
         self._last = (model_id, model) if group.program.chained else (start_id, start)
         return await asyncio.to_thread(length, start, model)
 
@@ -84,7 +85,10 @@ async def judged(group: Group, results: AsyncIterator[MemberResult]) -> AsyncIte
 
 
 def length(start: Weights, model: Weights) -> float:
-    """Euclidean length of a training's change, over all trainable tensors; computed in float64."""
+    """Euclidean length of the difference between both models, over all trainable tensors; computed in float64.
+
+    The difference is not divided by the learning rate.
+    """
     total = 0.0
     for spec in trainable(model.tensors):
         before, after = (weights.arrays[spec.name].astype(np.float64) for weights in (start, model))

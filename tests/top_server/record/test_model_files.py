@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import DataError, RunError
-from top_server.record.checkpoint import Checkpoints, Origin, load, save
+from top_server.record.model_files import ModelFiles, Origin, load, save
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def names(directory: Path) -> list[str]:
 
 
 def test_tensors_and_their_origin_come_back(tmp_path: Path) -> None:
-    path = Checkpoints(tmp_path, "last").write_round(TENSORS, ORIGIN)
+    path = ModelFiles(tmp_path, "last").write_round(TENSORS, ORIGIN)
     assert path == tmp_path / "round-0012.safetensors"
     tensors, origin = load(path)
     assert origin == ORIGIN
@@ -39,7 +39,7 @@ def test_tensors_and_their_origin_come_back(tmp_path: Path) -> None:
 
 
 def write_three_and_a_final(directory: Path, keep: str) -> None:
-    checkpoints = Checkpoints(directory, keep)
+    checkpoints = ModelFiles(directory, keep)
     for number in (1, 2, 3):
         checkpoints.prune([checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=number))])
     assert (directory / "round-0003.safetensors").exists()
@@ -58,7 +58,7 @@ def test_all_models_stay_where_they_are_wanted(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, "last")
+    checkpoints = ModelFiles(tmp_path, "last")
     checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=1))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # as a full disk would: the file cannot grow

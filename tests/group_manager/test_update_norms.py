@@ -9,8 +9,8 @@ import pytest
 
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.weights import Weights
-from group_manager.lengths import Lengths
-from group_manager.norms import length
+from group_manager.norm_limit import Lengths
+from group_manager.update_norms import length
 
 
 @pytest.mark.parametrize(
