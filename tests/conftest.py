@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 
@@ -21,6 +22,16 @@ MARK = "FEDGSP_STARTED_BY_TEST"
 # draws others each time. No deadline: how long an example takes is the machine's affair.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
+
+# Tests start hundreds of processes. Where the environment forbids bytecode files, each compiles the whole project.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_finish() -> None:
+    """Takes modules and collected tests out of garbage collection, which otherwise looks at all of them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

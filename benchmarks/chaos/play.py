@@ -13,8 +13,8 @@ from benchmarks.chaos import leftovers, oracle, times
 from benchmarks.chaos.faults import Strike, strike
 from benchmarks.chaos.plan import Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
+from fedgsp.children import tail
 from fedgsp.errors import DataError
-from fedgsp.lifecycle import tail
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from top_server.record.history import read_lines
 from top_server.record.model_files import load

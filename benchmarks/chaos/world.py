@@ -21,7 +21,8 @@ from benchmarks.chaos import leftovers
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.links import Links, linked
 from benchmarks.chaos.plan import OF_EVERYONE, Plan
-from fedgsp.lifecycle import LIFELINE_VARIABLE, tail
+from fedgsp.children import tail
+from fedgsp.lifecycle import LIFELINE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP_SERVER = "top server"
@@ -104,7 +105,7 @@ class World:
     async def kill(self, name: str) -> None:
         """Sends SIGKILL, and waits for the end of the process."""
         process = self.processes[name]
-        managers = psutil.Process(process.pid).children() if name == TOP_SERVER else []
+        managers = psutil.Process(process.pid).children(recursive=True) if name == TOP_SERVER else []
         self._killed.add(process.pid)
         self.signal(process.pid, SIGKILL)
         await process.wait()

@@ -2,49 +2,41 @@
 
     python -m benchmarks.performance.processes [--data femnist.npz]
 
-A manager's start takes from its launch to its ready line. Nodes are measured after they have joined, while they wait.
+A manager's start takes from its launch to its ready line; the first one waits for the imports of its template.
+Nodes are measured after they have joined, while they wait.
 --data adds 4 nodes with 100 writers each, with the built-in task femnist. PSS counts a page that n processes share as
 1/n, so it depends on other processes of the machine. USS counts only pages that are not shared.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import asyncio
 import time
 from pathlib import Path
 
 from benchmarks.performance.memory import pss, uss
 from benchmarks.performance.rows import Row, main
-from benchmarks.performance.runs import MIB, ROOT, joined
-from fedgsp.lifecycle import LIFELINE_VARIABLE
+from benchmarks.performance.runs import MIB, joined
+from fedgsp.children import ready_line, stop, template
+from top_server.managers.pool import COMMAND, IMPORTS
 
 CLIENTS = 100
 WRITERS_NODES = 4
-MANAGER_S, MANAGER_MIB, NODE_MIB = 0.5, 45.0, 300.0
-TIMEOUT_S = 30.0
+MANAGER_S, FURTHER_S, MANAGER_MIB, NODE_MIB = 0.5, 0.1, 45.0, 300.0
 
 
-def manager() -> tuple[float, float, float]:
-    """Seconds until a manager is ready, and its PSS and USS in MiB at that time."""
-    begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "group_manager", "--name", "m0", "--listen", "127.0.0.1:0"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=ROOT,
-        env={**os.environ, LIFELINE_VARIABLE: "stdin"},
-    )
-    assert process.stdout is not None
-    try:
-        if not process.stdout.readline():
-            raise RuntimeError("the group manager did not start")
-        return time.perf_counter() - begin, pss(process.pid) / MIB, uss(process.pid) / MIB
-    finally:
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
+async def managers() -> tuple[float, float, float, float]:
+    """Seconds until the first manager of a template and the next one are ready; PSS and USS of the latter in MiB."""
+    seconds = []
+    async with template(*IMPORTS) as made:
+        for name in ("m0", "m1"):
+            begin = time.perf_counter()
+            child = await made.spawn([*COMMAND, "--name", name, "--listen", "127.0.0.1:0"], None)
+            await ready_line(child, name, None)
+            seconds.append(time.perf_counter() - begin)
+            found = pss(child.pid) / MIB, uss(child.pid) / MIB
+            await stop(child)
+    return seconds[0], seconds[1], *found
 
 
 def nodes(number: int, flags: list[str]) -> list[float]:
@@ -54,10 +46,11 @@ def nodes(number: int, flags: list[str]) -> list[float]:
 
 
 def measure(repeats: int, data: Path | None = None) -> list[Row]:
-    manager()  # loads the modules from the disk into the cache
-    seconds, proportional, unique = zip(*(manager() for _ in range(repeats)), strict=True)
+    asyncio.run(managers())  # loads the modules from the disk into the cache
+    first, further, proportional, unique = zip(*(asyncio.run(managers()) for _ in range(repeats)), strict=True)
     rows = [
-        Row("group manager, from spawn to ready", "s", seconds, MANAGER_S),
+        Row("first group manager, from spawn to ready", "s", first, MANAGER_S),
+        Row("further group manager, from spawn to ready", "s", further, FURTHER_S),
         Row("group manager when ready, PSS", "MiB", proportional, MANAGER_MIB),
         Row("group manager when ready, USS", "MiB", unique, MANAGER_MIB),
     ]

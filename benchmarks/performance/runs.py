@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 
 from benchmarks.performance import memory
-from fedgsp.lifecycle import LIFELINE_VARIABLE, tail
+from fedgsp.children import tail
+from fedgsp.lifecycle import LIFELINE_VARIABLE
 from top_server.record.history import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +151,7 @@ class Run:
                     found.idle = found.peak = memory.resident(pid)
 
     def _meet(self, process: psutil.Process) -> None:
-        words = process.cmdline()
+        words = " ".join(process.cmdline()).split()  # of a forked process, one word has them all
         module = next((word for word in words if word in KINDS), None)
         if module is not None:
             name = words[words.index("--name") + 1] if "--name" in words else "top server"

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedgsp.errors import PeerError
 from fedgsp.messages import Described, Evaluate, Evaluated, Order
 from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
+from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker
-from tests.support.cluster import nodes, play, settings
+from tests.support import cluster
+from tests.support.cluster import play
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
+from top_server.record.journal import Line
 from top_server.record.model_files import load
 
 EIGHT = range(8)
 FAULTY = "tests.support.faulty_task:FaultyDigits"
+#: The first eight of many small clients.
+TASK = {"clients": "24"}
 
 
-def faulty(tmp_path: Path, **options: str) -> tuple[dict[str, object], list[NodeSettings]]:
-    hosts = [dataclasses.replace(node, task=FAULTY, task_option=options) for node in nodes(range(4), range(4, 8))]
-    return {"task": FAULTY, "task_option": dict(options), "run_dir": tmp_path / "run"}, hosts
+def settings(tmp_path: Path, **changes: Any) -> RunConfig:
+    return cluster.settings(tmp_path / "run", **{"task_option": TASK, "min_clients": 8, **changes})
+
+
+def nodes(*clients: Sequence[int]) -> list[NodeSettings]:
+    return cluster.nodes(*clients, clients=TASK["clients"])
+
+
+def faulty(tmp_path: Path, **options: str) -> tuple[dict[str, Any], list[NodeSettings]]:
+    task = {**TASK, **options}
+    hosts = [dataclasses.replace(node, task=FAULTY, task_option=task) for node in nodes(range(4), range(4, 8))]
+    return {"task": FAULTY, "task_option": task, "tmp_path": tmp_path}, hosts
 
 
 @pytest.fixture
@@ -37,10 +55,8 @@ HERE = pytest.mark.usefixtures("_managers_here")
 @HERE
 async def test_a_peer_that_cannot_be_dialled_is_served_by_the_manager(tmp_path: Path) -> None:
     hosts = [dataclasses.replace(node, advertise="127.0.0.1:9") for node in nodes([0, 2, 4, 6], [1, 3, 5, 7])]
-    run = await play(settings(tmp_path / "run", beta=1), hosts)
-    expected = Reference(
-        load_task("digits", {"clients": "8"}), EIGHT, rounds=2, beta=1, sampling_rate=1.0
-    ).play_fedgsp()
+    run = await play(settings(tmp_path, beta=1), hosts)
+    expected = Reference(load_task("digits", TASK), EIGHT, rounds=2, beta=1, sampling_rate=1.0).play_fedgsp()
     assert_same_bits(run.model(2), expected[1])
     assert "127.0.0.1:9" in run.of_kind("rerouted")[0]["reason"]
     assert all(row["bytes_direct"] == 0 for row in run.rows)
@@ -53,9 +69,9 @@ async def test_a_peer_that_cannot_be_dialled_is_served_by_the_manager(tmp_path: 
 @HERE
 async def test_a_client_whose_training_fails_is_skipped(tmp_path: Path, scheme: str, fault: str, reason: str) -> None:
     changes, hosts = faulty(tmp_path, **{fault: "5"})
-    run = await play(settings(scheme=scheme, **changes), hosts)  # type: ignore[arg-type]
+    run = await play(settings(scheme=scheme, **changes), hosts)
     oracle = Reference(
-        load_task(FAULTY, {}),
+        load_task(FAULTY, TASK),
         EIGHT,
         rounds=2,
         beta=2,
@@ -77,7 +93,7 @@ async def test_a_client_that_never_trained_has_no_model_and_counts_in_no_accurac
 ) -> None:
     """In IFCA and FLSC it uses what others trained, if it chose a cluster that somebody did."""
     changes, hosts = faulty(tmp_path, raises="5")
-    run = await play(settings(scheme=scheme, **changes), hosts)  # type: ignore[arg-type]
+    run = await play(settings(scheme=scheme, **changes), hosts)
     trained = set(range(8)) - ({5} if scheme != "ifca" else set())
     assert [set(row["accuracy_per_client"]) for row in run.rows] == [set(map(str, sorted(trained)))] * 2
     assert [row["clients_evaluated"] for row in run.rows] == [len(trained)] * 2
@@ -95,7 +111,7 @@ async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Pa
     changes, hosts = faulty(tmp_path, raises="0")
     hosts = [dataclasses.replace(hosts[0], clients="0")]
     with pytest.raises(ExceptionGroup) as caught:
-        await play(settings(**changes), hosts)  # type: ignore[arg-type]
+        await play(settings(**changes, min_clients=1), hosts)
     messages = " ".join(str(error) for error in caught.value.exceptions)
     assert "round 1 trained nobody" in messages
     assert "the scanner is offline" in messages
@@ -103,23 +119,47 @@ async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Pa
 
 async def test_a_run_waits_for_its_nodes_and_says_who_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as caught:
-        await play(settings(tmp_path / "run", min_nodes=2, join_timeout=2.0), nodes(EIGHT))
+        await play(settings(tmp_path, min_nodes=2, join_timeout=2.0), nodes(EIGHT))
     messages = " ".join(str(error) for error in caught.value.exceptions)
     assert "only 1 of 2 nodes with 8 clients joined within" in messages
 
 
-async def test_two_nodes_with_one_client_cannot_both_take_part(tmp_path: Path) -> None:
-    with pytest.raises(ExceptionGroup) as caught:
-        await play(settings(tmp_path / "run"), nodes(EIGHT, [3]))
-    (refused,) = [error for error in caught.value.exceptions if isinstance(error, PeerError)]
-    assert "client" in str(refused)
-    assert "already hosted by node" in str(refused)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clients": "3-7"}, "client 3 is already hosted by node 'n0'"),
+        ({"task": FAULTY}, "start it with --task digits"),
+    ],
+)
+@HERE
+async def test_a_node_that_does_not_fit_is_refused_with_the_remedy_and_the_run_goes_on(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    first, second = nodes(range(4), range(4, 8))
+    there = asyncio.Event()
+    refused: list[PeerError] = []
+
+    async def refused_first(settings: NodeSettings) -> None:
+        await there.wait()
+        with pytest.raises(PeerError) as caught:
+            await node_server.run(dataclasses.replace(settings, name="unfit", **changes))
+        refused.append(caught.value)
+        await node_server.run(settings)
+
+    def watch(event: Line) -> None:
+        if event["event"] == "node_joined":
+            there.set()
+
+    run = await play(settings(tmp_path, rounds=1), [first], [(second, refused_first)], watch)
+    assert [said in str(error) for error in refused] == [True]
+    assert [event["node"] for event in run.of_kind("node_refused")] == ["unfit"]
+    assert [row["clients_trained"] for row in run.rows] == [8]
 
 
 @HERE
 async def test_an_accuracy_of_only_some_clients_is_not_reported(tmp_path: Path) -> None:
     changes, hosts = faulty(tmp_path, untestable="6")
-    run = await play(settings(**changes), hosts)  # type: ignore[arg-type]
+    run = await play(settings(**changes), hosts)
     assert [(row["accuracy"], row["loss"]) for row in run.rows] == [(None, None)] * 2
     assert [row["clients_trained"] for row in run.rows] == [8, 8]
     reasons = [event["reason"] for event in run.of_kind("not_evaluated")]
@@ -129,7 +169,7 @@ async def test_an_accuracy_of_only_some_clients_is_not_reported(tmp_path: Path) 
 
 
 async def test_too_few_manager_ports_for_a_later_round_are_told_before_the_first(tmp_path: Path) -> None:
-    config = settings(tmp_path / "run", rounds=5, sampling_rate=0.5, manager_ports="7190-7190")
+    config = settings(tmp_path, rounds=5, sampling_rate=0.5, manager_ports="7190-7190")
     with pytest.raises(ExceptionGroup) as caught:
         await play(config, nodes(EIGHT))
     messages = " ".join(str(error) for error in caught.value.exceptions)
@@ -147,7 +187,7 @@ async def test_a_node_that_answers_something_else_is_as_good_as_silent(
         return Described((1, 2)) if order.client == 6 else await evaluate(self, order, work)
 
     monkeypatch.setattr(Worker, "_evaluate", confuses)
-    run = await play(settings(tmp_path / "run"), nodes(range(4), range(4, 8)))
+    run = await play(settings(tmp_path), nodes(range(4), range(4, 8)))
     assert [(row["accuracy"], row["clients_trained"]) for row in run.rows] == [(None, 8)] * 2
     assert {event["client"] for event in run.of_kind("client_skipped")} == {6}
     assert "it answered Described in place of Evaluated" in run.of_kind("not_evaluated")[0]["reason"]

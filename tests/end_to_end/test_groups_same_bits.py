@@ -23,9 +23,9 @@ from top_server.record.history import read_lines
 
 SEVEN = range(7)
 LAYOUTS: dict[str, list[Sequence[int]]] = {"one node": [SEVEN], "mixed up": [[6, 0, 3], [1, 2], [4, 5]]}
-#: Sizes and label mixes so unlike that some clients stay alone and others do not.
-TASK: dict[str, Any] = {"clients": "7", "alpha": "0.2"}
-ALPHA = {"alpha": "70"}
+#: The first seven of small clients, with sizes and label mixes so unlike that some stay alone and others do not.
+TASK: dict[str, Any] = {"clients": "20", "alpha": "0.2"}
+ALPHA = {"alpha": "25"}
 
 Oracle = Callable[[GroupReference], list[Played]]
 
@@ -50,7 +50,7 @@ SCHEMES: dict[str, tuple[str, dict[str, str], Oracle]] = {
     ),
     "fedfa": ("fedfa", {}, lambda oracle: oracle.play_fedfa()),
     "maxfl": ("maxfl", {"prior_epochs": "4"}, lambda oracle: oracle.play_maxfl(4)),
-    "maxfl-hcct": ("maxfl-hcct", {"prior_epochs": "10"}, lambda oracle: oracle.play_maxfl_hcct(10)),
+    "maxfl-hcct": ("maxfl-hcct", {"prior_epochs": "20"}, lambda oracle: oracle.play_maxfl_hcct(20)),
     "ifca": ("ifca", {"models": "3"}, lambda oracle: oracle.play_ifca(3)),
     "flsc": ("flsc", {"models": "4", "soft": "2"}, lambda oracle: oracle.play_flsc(4, 2)),
 }
@@ -119,7 +119,7 @@ async def test_personal_heads_of_one_node_give_the_oracles_bits(tmp_path: Path, 
 async def test_personal_heads_of_several_nodes_give_the_oracles_bits(tmp_path: Path) -> None:
     """Nodes make fresh heads while others train; in threads of one process they would share torch's random numbers."""
     flags = ["--scheme", "hcct-p", "--rounds", "3", "--batch-size", "40", "--learning-rate", "0.05"]
-    flags += ["--learning-rate-decay", "0.9", "--grouping-option", "alpha=70", "--task-option", "clients=7"]
+    flags += ["--learning-rate-decay", "0.9", "--grouping-option", "alpha=25", "--task-option", "clients=20"]
     flags += ["--task-option", "alpha=0.2", "--local-nodes", "3", "--clients", "7"]
     async with top_server(tmp_path, *flags) as process:
         assert await process.ended(120.0) == 0, process.errors
@@ -130,7 +130,10 @@ async def test_personal_heads_of_several_nodes_give_the_oracles_bits(tmp_path: P
 @pytest.mark.parametrize(
     "changes", [{"relay": "manager"}, {"peer_listen": None}], ids=["by way of the manager", "no peers"]
 )
-async def test_weights_may_take_any_way(tmp_path: Path, changes: dict[str, Any]) -> None:
+async def test_weights_may_take_any_way(
+    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers_here(monkeypatch)
     relay = {name: value for name, value in changes.items() if name == "relay"}
     without = {name: value for name, value in changes.items() if name != "relay"}
     run = await play(configured(tmp_path, "hcct", **relay), hosts("mixed up", **without))
@@ -147,7 +150,8 @@ def test_the_partitions_compared_are_not_trivial(name: str) -> None:
     assert second != third or name == "ifca"
 
 
-async def test_the_members_of_a_group_may_relay_its_model(tmp_path: Path) -> None:
+async def test_the_members_of_a_group_may_relay_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managers_here(monkeypatch)
     run = await play(configured(tmp_path, "hcct", program="relay"), hosts("mixed up"))
     assert all(row["clients_trained"] == 7 for row in run.rows)
     assert any(len(group) > 1 for group in run.rows[1]["partition"])
@@ -155,7 +159,8 @@ async def test_the_members_of_a_group_may_relay_its_model(tmp_path: Path) -> Non
     assert run.rows[2]["accuracy"] > 0.5
 
 
-async def test_groups_of_fedgsp_may_keep_models_of_their_own(tmp_path: Path) -> None:
+async def test_groups_of_fedgsp_may_keep_models_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managers_here(monkeypatch)
     changes = {"scheme": "fedgsp", "merge": "none", "grouping_option": {}, "beta": 2}
     run = await play(configured(tmp_path, "hcct", **changes), hosts("mixed up"))
     assert [row["groups"] for row in run.rows] == [2, 4, 6]

@@ -13,7 +13,10 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from fedgsp.errors import PeerError
 from fedgsp.lifecycle import python_module
+from fedgsp.settings.node import NodeSettings
+from fedgsp_node import server as node_server
 from tests.support.processes import Process, assert_gone, node, running, top_server
 from tests.support.reference import assert_same_bits
 from top_server.record.model_files import load
@@ -72,23 +75,19 @@ async def test_nodes_started_by_hand_give_the_same_bits_as_local_nodes(local: Pa
     assert_same_bits(final(tmp_path), final(local))
 
 
-async def test_the_settings_that_a_run_leaves_behind_repeat_it(local: Path, tmp_path: Path) -> None:
-    async with top_server(tmp_path, "--config", str(local / "run" / "config.toml"), "--local-nodes", "1") as run:
-        await finished(run)
-    assert_same_bits(final(tmp_path), final(local))
-
-
-async def test_a_grouping_service_in_another_process_gives_the_same_bits(local: Path, tmp_path: Path) -> None:
+async def test_the_settings_that_a_run_leaves_behind_repeat_it_also_with_a_grouping_service(
+    local: Path, tmp_path: Path
+) -> None:
     command = [*python_module("top_server"), "grouping-service", "--listen", "127.0.0.1:0"]
     async with running(command, tmp_path / "service.log") as service:
         address = (await service.line("listening on", DEADLINE_S)).split()[-1]
-        asking = ["--grouping", f"grpc://{address}", "--local-nodes", "1", "--clients", "6"]
-        async with top_server(tmp_path, *QUICK, *asking) as run:
+        again = ["--config", str(local / "run" / "config.toml"), "--grouping", f"grpc://{address}"]
+        async with top_server(tmp_path, *again, "--local-nodes", "1") as run:
             await finished(run)
     assert_same_bits(final(tmp_path), final(local))
 
 
-async def test_nodes_that_do_not_fit_are_refused_with_the_remedy_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_a_node_that_does_not_fit_is_refused_with_the_remedy_and_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "import torch\nfrom fedgsp_node.tasks.digits import Digits\n"
         "class Flat(Digits):\n"
@@ -102,31 +101,14 @@ async def test_nodes_that_do_not_fit_are_refused_with_the_remedy_and_the_run_goe
         address = (await run.event("listening", DEADLINE_S))["address"]
         async with node(tmp_path, address, *own, "--clients", "0-2", name="a") as first:
             await run.event("node_joined", DEADLINE_S)
-            async with (
-                node(tmp_path, address, *OPTIONS, "--clients", "3-5", name="other-task") as other_task,
-                node(tmp_path, address, *own, "--clients", "2-5", name="taken") as taken,
-                node(tmp_path, address, *own, "--task-option", "bias=no", "--clients", "3-5", name="biased") as biased,
-            ):
-                for process, said in [
-                    (other_task, "start it with --task own:Flat"),
-                    (taken, "client 2 is already hosted by node 'a'"),
-                    (biased, "its task has bias=False, that of node 'a' bias=True"),
-                ]:
-                    assert await process.ended(DEADLINE_S) == 5
-                    assert said in process.errors
-                    assert "Traceback" not in process.errors
+            biased = [*own, "--task-option", "bias=no", "--clients", "3-5"]
+            async with node(tmp_path, address, *biased, name="biased") as other:
+                assert await other.ended(DEADLINE_S) == 5
+                assert "its task has bias=False, that of node 'a' bias=True" in other.errors
+                assert "Traceback" not in other.errors
             async with node(tmp_path, address, *own, "--clients", "3-5", name="b") as second:
                 for process in (run, first, second):
                     await finished(process)
-
-
-async def test_a_task_that_raises_ends_a_local_run_with_its_reason(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("def factory():\n    raise ValueError('no key to the archive')\n")
-    async with top_server(tmp_path, "--task", "broken:factory", "--local-nodes", "1") as run:
-        assert await run.ended(DEADLINE_S) == 3
-    assert "no key to the archive" in run.errors
-    assert "broken.py:2" in run.errors
-    assert "Traceback" not in run.errors
 
 
 async def test_a_node_without_a_top_server_tries_again_says_so_and_gives_up(tmp_path: Path) -> None:
@@ -155,7 +137,7 @@ async def test_a_killed_node_is_left_out_and_the_run_goes_on(tmp_path: Path) -> 
     flags = ["--rounds", "4", "--local-nodes", "3", "--clients", "6"]
     async with top_server(tmp_path, *QUICK, *flags) as run:
         await run.event("round_finished", DEADLINE_S)
-        children = psutil.Process(run.pid).children()
+        children = psutil.Process(run.pid).children(recursive=True)
         next(child for child in children if "node-1" in child.cmdline()).kill()
         await finished(run)
         assert (await run.event("node_left"))["node"] == "node-1"
@@ -166,7 +148,7 @@ async def test_a_run_whose_own_nodes_have_all_died_ends_at_once(tmp_path: Path) 
     flags = ["--rounds", "1000", "--local-nodes", "2", "--clients", "6", "--join-timeout", "600"]
     async with top_server(tmp_path, *QUICK, *flags) as run:
         await run.event("round_finished", DEADLINE_S)
-        for child in psutil.Process(run.pid).children():
+        for child in psutil.Process(run.pid).children(recursive=True):
             if "fedgsp_node" in child.cmdline():
                 child.kill()
         assert await run.ended(DEADLINE_S) == 6
@@ -179,8 +161,9 @@ async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: P
     (tmp_path / "stuck.py").write_text(
         "import logging, time\ndef factory():\n    logging.info('loading')\n    time.sleep(600)\n"
     )
-    # The command `fedgsp-node`, except that the thread gets less time to end.
+    # The command `fedgsp-node`, except that the task and its thread get less time to end.
     script = "from fedgsp import lifecycle; lifecycle.STOP_GRACE_S = 0.2\n"
+    script += "from fedgsp_node import slot; slot.STOP_TIMEOUT_S = 0.2\n"
     script += "from fedgsp_node.cli import main; main()"
     start = ["start", "--json", "--top-server", "127.0.0.1:9", "--task", "stuck:factory"]
     command = [sys.executable, "-c", script, *start]
@@ -190,11 +173,10 @@ async def test_a_node_whose_task_never_returns_still_ends_when_asked(tmp_path: P
         assert await stuck.ended(DEADLINE_S) == 143
 
 
-async def test_a_node_gives_up_on_a_server_that_says_nothing(tmp_path: Path) -> None:
+async def test_a_node_gives_up_on_a_server_that_says_nothing() -> None:
     # Connections end up in its backlog: taken, and never answered.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        async with node(tmp_path, address, "--task-option", "clients=2", "--connect-timeout", "1") as lonely:
-            assert await lonely.ended(DEADLINE_S) == 5
-    assert f"no top server at {address}" in lonely.errors
-    assert "says nothing" in lonely.errors
+        lonely = NodeSettings(top_server=address, task_option={"clients": "2"}, connect_timeout=1.0)
+        with pytest.raises(PeerError, match=f"no top server at {address} .*says nothing"):
+            await node_server.run(lonely)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.tasks import load_task
 from group_manager import servicers
-from tests.support.cluster import nodes, play, settings
+from tests.support import cluster
+from tests.support.cluster import play
 from tests.support.coming_and_going import away_between
 from tests.support.managers_here import managers_here
 from tests.support.reference import Reference, assert_same_bits
@@ -25,11 +28,21 @@ from top_server.record.journal import Line
 
 TRAIN = Clients.train
 TakesPart = Callable[[int, int, int], bool]
+#: The first eight of many small clients.
+TASK = {"clients": "24"}
 
 
 def oracle(rounds: int, takes_part: TakesPart = lambda *_: True, beta: int = 2) -> Reference:
-    task = load_task("digits", {"clients": "8"})
+    task = load_task("digits", TASK)
     return Reference(task, range(8), rounds=rounds, beta=beta, sampling_rate=1.0, takes_part=takes_part)
+
+
+def settings(tmp_path: Path, **changes: Any) -> RunConfig:
+    return cluster.settings(tmp_path / "run", **{"task_option": TASK, "min_clients": 8, **changes})
+
+
+def nodes(*clients: Sequence[int]) -> list[NodeSettings]:
+    return cluster.nodes(*clients, clients=TASK["clients"])
 
 
 @pytest.mark.parametrize(("scheme", "moment"), [("fedgsp", "hop_finished"), ("fedavg", "group_finished")])
@@ -44,7 +57,7 @@ async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, s
             killed.append(managers[0])
             os.kill(managers[0], SIGKILL)
 
-    config = settings(tmp_path / "run", scheme=scheme, rounds=3, sampling_rate=1.0)
+    config = settings(tmp_path, scheme=scheme, rounds=3, sampling_rate=1.0)
     run = await play(config, nodes([0, 2, 4, 6], [1, 3, 5, 7]), on_event=watch)
     reference = oracle(3)
     assert_same_bits(run.model(3), (reference.play_fedgsp() if scheme == "fedgsp" else reference.play_fedavg())[2])
@@ -54,7 +67,7 @@ async def test_a_manager_that_is_killed_costs_nobody_the_round(tmp_path: Path, s
 
 @pytest.mark.parametrize("clients", [[range(8)], [[0, 2, 4, 6], [1, 3, 5, 7]]])
 async def test_what_a_manager_had_not_handed_over_when_it_was_killed_is_revealed_again(
-    tmp_path: Path, clients: list[list[int]]
+    tmp_path: Path, clients: list[Sequence[int]]
 ) -> None:
     """Whoever's update were lost would be alone in the last round."""
     managers: list[int] = []
@@ -68,7 +81,7 @@ async def test_what_a_manager_had_not_handed_over_when_it_was_killed_is_revealed
             os.kill(managers[-1], SIGKILL)
 
     changes = {"scheme": "hcct", "program": "relay", "grouping_option": {"groups": "1"}, "rounds": 3}
-    run = await play(settings(tmp_path / "run", **changes), nodes(*clients), on_event=watch)
+    run = await play(settings(tmp_path, **changes), nodes(*clients), on_event=watch)
     assert run.of_kind("manager_lost")
     assert [row["partition"] for row in run.rows][1:] == [[[*range(8)]]] * 2
     assert [row["clients_trained"] for row in run.rows] == [8, 8, 8]
@@ -94,7 +107,7 @@ async def test_a_client_that_hands_on_bad_models_is_named_and_at_last_left_out(
     """Node n2 hosts client 7 alone, and hands on NaN."""
     managers_here(monkeypatch)
     spoil(monkeypatch, lambda array: np.full_like(array, np.nan))
-    config = settings(tmp_path / "run", scheme=scheme, rounds=4, sampling_rate=1.0, relay=relay)
+    config = settings(tmp_path, scheme=scheme, rounds=4, sampling_rate=1.0, relay=relay)
     if scheme == "fedgsp":
         config = dataclasses.replace(config, growth="constant", beta=1)
     run = await play(config, nodes([0, 2, 4], [1, 3, 5, 6], [7]))
@@ -108,7 +121,7 @@ async def test_a_client_that_hands_on_bad_models_is_named_and_at_last_left_out(
 async def test_an_update_that_is_far_too_long_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     managers_here(monkeypatch)
     spoil(monkeypatch, lambda array: array * 100)
-    config = settings(tmp_path / "run", scheme="fedavg", sampling_rate=1.0, update_norm_limit=10.0)
+    config = settings(tmp_path, scheme="fedavg", sampling_rate=1.0, update_norm_limit=10.0)
     run = await play(config, nodes([0, 2, 4], [1, 3, 5, 6], [7]))
     expected = oracle(2, lambda _round, _group, client: client != 7).play_fedavg()
     assert_same_bits(run.model(2), expected[1])
@@ -133,7 +146,7 @@ async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_bac
             gone.set()
 
     both: list[Any] = [(node, away_between(hit, gone)) for node in nodes([0, 2, 4, 6], [1, 3, 5, 7])]
-    config = settings(tmp_path / "run", beta=1, rounds=3, min_nodes=2)
+    config = settings(tmp_path, beta=1, rounds=3, min_nodes=2)
     run = await play(config, [], both, watch)
     assert left >= {"n0", "n1"}
     assert [event["round"] for event in run.of_kind("round_failed")] == [2]

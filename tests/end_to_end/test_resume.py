@@ -13,6 +13,7 @@ import pytest
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from tests.support.cluster import nodes, play, settings
+from tests.support.managers_here import managers_here
 from tests.support.ports import free_ports, range_of
 from tests.support.processes import assert_gone, node, running, top_server
 from top_server.record.model_files import load
@@ -49,7 +50,10 @@ def configured(folder: Path, scheme: str, **changes: Any) -> RunConfig:
 @pytest.mark.parametrize(
     "scheme", [pytest.param(name, marks=[] if name == "hcct-p" else [pytest.mark.slow]) for name in SCHEMES]
 )
-async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(tmp_path: Path, scheme: str) -> None:
+async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers_here(monkeypatch)
     # On one node: several in one process would share the state of torch's random numbers.
     undisturbed = await play(configured(tmp_path / "a", scheme), nodes(range(CLIENTS), clients=str(CLIENTS)))
     config = tmp_path / "b.toml"
@@ -72,9 +76,10 @@ async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(tm
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("scheme", "changes", "killed"), [("fedgsp", {}, False), ("hcct", RELAYED, True)])
 async def test_nodes_wait_for_a_run_to_be_resumed(
-    tmp_path: Path, scheme: str, changes: dict[str, Any], killed: bool
+    tmp_path: Path, scheme: str, changes: dict[str, Any], killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped, or killed with the managers, which then tell no node to forget anything."""
+    managers_here(monkeypatch)
     six = nodes(range(CLIENTS), clients=str(CLIENTS))
     undisturbed = await play(configured(tmp_path / "a", scheme, **changes), six)
     config = tmp_path / "b.toml"

@@ -131,13 +131,17 @@ def test_a_start_that_nobody_joins_ends_with_the_reason_and_leaves_no_files(tmp_
     assert (list(record.iterdir()) == []) if existed else not record.exists()
 
 
-def test_a_failed_start_in_the_usual_place_leaves_no_folder_there(tmp_path: Path) -> None:
+def test_a_task_that_raises_ends_a_start_in_the_usual_place_with_its_reason_and_leaves_no_folder_there(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "broken.py").write_text("def factory():\n    raise ValueError('no key to the archive')\n")
     arguments = ["--listen", "127.0.0.1:0", "--local-nodes", "1", "--task", "broken:factory"]
     command = [*TOP_SERVER, *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=tmp_path)
     assert ended.returncode == TaskError.exit_code
     assert "no key to the archive" in ended.stderr  # the log of the node, which goes with the folder
+    assert "broken.py:2" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert "recorded in" not in ended.stdout
     assert not (tmp_path / "runs").exists()
 

@@ -12,15 +12,17 @@ from pathlib import Path
 
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
+from fedgsp.children import Child, Template, ready_line, stop, template
 from fedgsp.errors import PeerError, RunError
-from fedgsp.lifecycle import python_module, ready_line, spawn, stop
 from fedgsp.messages import AttachTo
 from top_server.managers.client import ManagerClient
 from top_server.record.events.processes import ManagerLost, ManagerSpawned, ManagersStarting
 from top_server.record.journal import Recorder
 
-#: Managers that start at the same time. A start takes half a second of one core, and hardly waits for anything else:
-#: more managers at the same time would only slow each other down, until none is ready within its deadline.
+#: What a manager runs, and what its template imports before.
+COMMAND, IMPORTS = ["group_manager"], ["group_manager.server"]
+#: Managers that start at the same time. A start keeps one core busy, and hardly waits for anything else: more managers
+#: at the same time would only slow each other down, until none is ready within its deadline.
 SPAWN_AT_ONCE = max(4, 2 * (os.cpu_count() or 1))
 
 #: Time for a manager that does not answer to end when asked, before it is killed.
@@ -33,7 +35,7 @@ class Manager:
 
     name: str
     address: str
-    process: asyncio.subprocess.Process
+    process: Child
     client: ManagerClient
     port: int
 
@@ -48,6 +50,7 @@ class ManagerPool:
 
     def __init__(
         self,
+        template: Template,
         host: str,
         ports: range | None,
         log_folder: Path,
@@ -56,6 +59,7 @@ class ManagerPool:
         flags: Sequence[str],
         prefix: str = "",
     ) -> None:
+        self._template = template
         self._host = host
         self._ports = ports
         self._log_folder = log_folder
@@ -127,15 +131,8 @@ class ManagerPool:
         ports = [0] if self._ports is None else [port for port in self._ports if port not in taken]
         error = PeerError("no port is free for a group manager", "widen --manager-ports")
         for port in ports:
-            command = [
-                *python_module("group_manager"),
-                "--name",
-                name,
-                "--listen",
-                f"{self._host}:{port}",
-                *self._flags,
-            ]
-            process = await spawn(command, log)
+            command = [*COMMAND, "--name", name, "--listen", f"{self._host}:{port}", *self._flags]
+            process = await self._template.spawn(command, log)
             try:
                 address = await ready_line(process, f"group manager {name}", log)
                 _, bound = split_address(address)
@@ -167,8 +164,10 @@ async def manager_pool(
     prefix: str = "",
 ) -> AsyncIterator[ManagerPool]:
     """A pool of managers that are started with `flags` and end with the block; `prefix` begins their names."""
-    pool = ManagerPool(host, ports, log_folder, channels, recorder, flags, prefix)
-    try:
-        yield pool
-    finally:
-        await pool.close()
+    async with template(*IMPORTS) as made:
+        await made.start()  # its imports take half a second, until the first round needs a manager
+        pool = ManagerPool(made, host, ports, log_folder, channels, recorder, flags, prefix)
+        try:
+            yield pool
+        finally:
+            await pool.close()

@@ -8,8 +8,8 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from fedgsp import lifecycle
 from fedgsp.addresses import resolve
+from fedgsp.children import Child, stop, tail, template
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.settings.children import arguments_of
 from fedgsp.settings.node import NodeSettings
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
+#: What a node runs, and what its template imports before: torch takes seconds.
+COMMAND, IMPORTS = ["fedgsp_node", "start"], ["fedgsp_node.cli", "fedgsp_node.server"]
 
 #: The exit code of a node tells the kind of its error; the run ends with the same kind.
 _ERRORS: dict[int, type[UserError]] = {kind.exit_code: kind for kind in UserError.__subclasses__()}
@@ -42,7 +44,7 @@ def blocks(clients: int, nodes: int) -> list[range]:
 
 
 def commands(config: RunConfig, top_server: str) -> list[list[str]]:
-    """The command line of every local node."""
+    """The command line of every local node: a module and its arguments."""
     dealt = blocks(config.clients, config.local_nodes) if config.clients is not None else [None] * config.local_nodes
     found = []
     for index, block in enumerate(dealt):
@@ -58,9 +60,9 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
             threads=config.threads,
             # What stays with the clients, so that the run can be resumed.
             state_dir=RunDirectory(config.run_dir).state / name if config.run_dir is not None else None,
-            name=name,
         )
-        found.append([*lifecycle.python_module("fedgsp_node"), "start", *arguments_of(settings)])
+        # The name comes first, because `ps` may show only the beginning.
+        found.append([*COMMAND, "--name", name, *arguments_of(settings)])
     return found
 
 
@@ -93,7 +95,7 @@ async def running(
 
     def ended(name: str, log: Path, code: int) -> None:
         gone.add(name)
-        what, said = f"local {name} ended with exit code {code}", lifecycle.tail(log)
+        what, said = f"local {name} ended with exit code {code}", tail(log)
         if name not in joined:  # its log may be removed with the run directory: see `is_worth_keeping`
             end(_ERRORS.get(code, PeerError)(what, f"its log ends: {said}"))
             return
@@ -106,31 +108,34 @@ async def running(
         nonlocal over
         over = True
 
+    async def live(name: str, command: Sequence[str]) -> None:
+        log = logs / f"{name}.log"
+        try:
+            children.append(child := await nodes.spawn(command, log, says_ready=False))
+        except PeerError as error:
+            end(error)
+        else:
+            if code := await child.wait():
+                ended(name, log, code)
+
     unsubscribe = journal.subscribe(notice)
-    children: list[asyncio.subprocess.Process] = []
-    watchers: list[asyncio.Task[None]] = []
-    try:
-        for index, command in enumerate(commands):
-            name, log = name_of(index), logs / f"{name_of(index)}.log"
-            children.append(await lifecycle.spawn(command, log, says_ready=False))
-            watchers.append(asyncio.create_task(_watch(children[-1], name, log, ended), name=f"watch {name}"))
-        yield will_be_over
-    except asyncio.CancelledError:
-        # As in asyncio.timeout: the error is raised only if this was the only cancellation.
-        if early and body.uncancel() <= cancelled_before:
-            raise early[0] from None
-        raise
-    finally:
-        over = True
-        unsubscribe()
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
-        await asyncio.gather(*(lifecycle.stop(child) for child in children))
-
-
-async def _watch(
-    child: asyncio.subprocess.Process, name: str, log: Path, ended: Callable[[str, Path, int], None]
-) -> None:
-    if code := await child.wait():
-        ended(name, log, code)
+    children: list[Child] = []
+    async with template(*IMPORTS) as nodes:
+        lives = [
+            asyncio.create_task(live(name_of(index), command), name=f"watch {name_of(index)}")
+            for index, command in enumerate(commands)
+        ]
+        try:
+            yield will_be_over
+        except asyncio.CancelledError:
+            # As in asyncio.timeout: the error is raised only if this was the only cancellation.
+            if early and body.uncancel() <= cancelled_before:
+                raise early[0] from None
+            raise
+        finally:
+            over = True
+            unsubscribe()
+            for each in lives:
+                each.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+            await asyncio.gather(*(stop(child) for child in children))

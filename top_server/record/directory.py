@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+from fedgsp.children import TAIL_LINES
 from fedgsp.errors import ConfigError, DataError, UserError, not_written
-from fedgsp.lifecycle import TAIL_LINES
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.record.history import read_lines
@@ -151,7 +151,7 @@ def _clear(directory: RunDirectory) -> None:
 def is_worth_keeping(directory: RunDirectory) -> bool:
     """Whether a person could need the directory: nodes were given work, or a log says more than an error message.
 
-    An error message quotes the last `lifecycle.TAIL_LINES` lines of a log; longer logs are kept.
+    An error message quotes the last `children.TAIL_LINES` lines of a log; longer logs are kept.
     """
     if not _never_began(directory):
         return True

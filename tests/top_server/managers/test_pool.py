@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +12,10 @@ import pytest
 
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
+from fedgsp.children import Child, Template
 from fedgsp.errors import PeerError, RunError, UserError
-from fedgsp.lifecycle import spawn
 from fedgsp.messages import AttachTo, Failure, FailureCode, RelayMode, RunGroupRequest
+from tests.support.execute import python
 from tests.support.ports import free_ports, range_of
 from tests.support.recorder import Recorder
 from top_server.managers import pool as manager_pool
@@ -49,7 +49,7 @@ def runs(pid: int) -> bool:
 
 
 async def kill(manager: Manager) -> None:
-    manager.process.kill()
+    manager.process.send(signal.SIGKILL)
     await manager.process.wait()
 
 
@@ -138,26 +138,28 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Lets the pool run this Python code in place of every manager, which then finds its name in argv[2]."""
 
     def use(script: str) -> None:
-        monkeypatch.setattr(manager_pool, "python_module", lambda _: [sys.executable, "-c", script])
+        monkeypatch.setattr(manager_pool, "COMMAND", python(script))
+        monkeypatch.setattr(manager_pool, "IMPORTS", [])
 
     return use
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.subprocess.Process]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
     """Every process that a pool starts."""
-    processes: list[asyncio.subprocess.Process] = []
+    processes: list[Child] = []
+    spawn = Template.spawn
 
-    async def noted(*arguments: Any) -> asyncio.subprocess.Process:
+    async def noted(*arguments: Any) -> Child:
         processes.append(await spawn(*arguments))
         return processes[-1]
 
-    monkeypatch.setattr(manager_pool, "spawn", noted)
+    monkeypatch.setattr(Template, "spawn", noted)
     return processes
 
 
 async def test_a_manager_that_says_nonsense_is_stopped(
-    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+    tmp_path: Path, command: Callable[[str], None], started: list[Child]
 ) -> None:
     command("import sys; print('hello', flush=True); sys.stdin.read()")
     async with pool(tmp_path) as (managers, _):
@@ -167,7 +169,7 @@ async def test_a_manager_that_says_nonsense_is_stopped(
 
 
 async def test_of_managers_that_start_together_those_that_run_stay_in_the_pool(
-    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+    tmp_path: Path, command: Callable[[str], None], started: list[Child]
 ) -> None:
     command(
         "import sys\n"
@@ -184,7 +186,7 @@ async def test_of_managers_that_start_together_those_that_run_stay_in_the_pool(
 
 
 async def test_a_start_that_is_called_off_leaves_no_process_behind(
-    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+    tmp_path: Path, command: Callable[[str], None], started: list[Child]
 ) -> None:
     command("import sys\nif sys.argv[2] == 'm0': print('127.0.0.1:7000', flush=True)\nsys.stdin.read()")
     async with pool(tmp_path) as (managers, recorder):
@@ -198,7 +200,7 @@ async def test_a_start_that_is_called_off_leaves_no_process_behind(
 
 
 async def test_more_managers_than_ports_are_refused_before_any_is_started(
-    tmp_path: Path, started: list[asyncio.subprocess.Process]
+    tmp_path: Path, started: list[Child]
 ) -> None:
     async with pool(tmp_path, ports=range(7000, 7002)) as (managers, _):
         with pytest.raises(RunError, match="needs 3 group managers but --manager-ports has 2 ports") as caught:
@@ -208,7 +210,7 @@ async def test_more_managers_than_ports_are_refused_before_any_is_started(
 
 
 async def test_every_port_of_the_range_is_tried(
-    tmp_path: Path, command: Callable[[str], None], started: list[asyncio.subprocess.Process]
+    tmp_path: Path, command: Callable[[str], None], started: list[Child]
 ) -> None:
     command("import sys; sys.stderr.write(sys.argv[4] + ' is taken\\n'); sys.exit(2)")
     async with pool(tmp_path, ports=range(7000, 7003)) as (managers, _):

@@ -1,0 +1,230 @@
+"""Child processes: forked from a template, ended with this process, and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fedgsp.errors import PeerError
+from fedgsp.lifecycle import LIFELINE_VARIABLE, STOP_GRACE_S, python_module
+
+#: How long a child may take until it is ready.
+READY_TIMEOUT_S = 30.0
+#: Number of lines of a log that an error message quotes.
+TAIL_LINES = 5
+#: The exit code of a child whose template ended before it: nobody was told the real one.
+UNKNOWN_EXIT_CODE = -1
+
+
+class Child:
+    """A process that a template forked.
+
+    A socket is its lifeline, and its standard output if it is to say that it is ready.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.pid = 0
+        #: The exit code, negative for a signal; None while the process runs.
+        self.returncode: int | None = None
+        self.stdout = reader
+        self._lifeline = writer
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended = asyncio.Event()
+
+    async def started(self) -> None:
+        """Waits for the process; raises PeerError if its template cannot start it."""
+        await self._started
+
+    async def wait(self) -> int:
+        """Waits until the process has ended; returns its exit code."""
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends the process a signal, unless it has ended."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Cuts the lifeline."""
+        self._lifeline.close()
+
+    def has_started(self, pid: int) -> None:
+        """Notes the process id. A process that nobody waits for any more is killed."""
+        self.pid = pid
+        if self._started.cancelled():
+            self.send(signal.SIGKILL)
+        else:
+            self._started.set_result(None)
+
+    def cannot_start(self, error: PeerError) -> None:
+        """Notes why there is no process."""
+        if not self._started.cancelled():
+            self._started.set_exception(error)
+
+    def has_ended(self, code: int) -> None:
+        """Notes the exit code."""
+        self.returncode = code
+        self._ended.set()
+
+
+class Template:
+    """A process that has imported `modules` and forks itself for every child; see `fedgsp.template`.
+
+    Children end with this process, even after SIGKILL: this process holds the other ends of their lifelines.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = modules
+        self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
+        #: Children that are asked for, in this order.
+        self._asked: list[Child] = []
+        self._running: dict[int, Child] = {}
+
+    async def start(self) -> None:
+        """Starts the process if it does not run; does not wait for its imports."""
+        async with self._starting:
+            if self._process is not None:
+                return
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            with contextlib.ExitStack() as undo, theirs:
+                undo.callback(ours.close)
+                self._process = await asyncio.create_subprocess_exec(
+                    *python_module("fedgsp.template"),
+                    *self._modules,
+                    stdin=theirs.fileno(),
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.PIPE,
+                    # setproctitle would write the titles of children over their environment without SPT_NOENV.
+                    env={**os.environ, LIFELINE_VARIABLE: "stdin", "SPT_NOENV": "1"},
+                    start_new_session=True,  # Ctrl-C then reaches the parent only, which stops its children in order
+                )
+                undo.pop_all()
+            self._socket = ours
+            self._listening = asyncio.create_task(self._listen(self._process), name="listen to a template")
+
+    async def spawn(self, command: Sequence[str], log: Path | None, says_ready: bool = True) -> Child:
+        """Forks a child that runs `command`, a module with its arguments. Its output goes to the end of `log`.
+
+        Without a log, the output is discarded. With `says_ready`, standard output goes to `Child.stdout` instead, from
+        which `ready_line` reads. Raises PeerError if the template cannot start.
+        """
+        await self.start()
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            with theirs, (log or Path(os.devnull)).open("ab") as output:
+                child = Child(*await asyncio.open_unix_connection(sock=ours))
+                undo.callback(child.close)
+                streams = [theirs.fileno(), (theirs if says_ready else output).fileno(), output.fileno()]
+                try:
+                    socket.send_fds(self._socket, [json.dumps(list(command)).encode() + b"\n"], streams)
+                except OSError as error:  # it was killed a moment ago
+                    raise self._ended(str(error)) from None
+                self._asked.append(child)
+            await child.started()
+            undo.pop_all()
+        return child
+
+    async def close(self) -> None:
+        """Ends the template. Its children are to be stopped before."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()  # nothing is in it that has to be saved
+            await self._listening
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        rest = b""
+        with contextlib.suppress(ConnectionError):
+            while data := await asyncio.get_running_loop().sock_recv(self._socket, 4096):
+                *lines, rest = (rest + data).split(b"\n")
+                for pid, code in map(json.loads, lines):
+                    self._hear(pid, code)
+        _, said = await process.communicate()
+        self._over(f"exit code {process.returncode}: {_end_of(said.decode(errors='replace')) or '(no output)'}")
+
+    def _hear(self, pid: int, code: int | None) -> None:
+        if code is not None:
+            self._running.pop(pid).has_ended(code)
+        else:
+            self._running[pid] = self._asked.pop(0)
+            self._running[pid].has_started(pid)
+
+    def _ended(self, why: str) -> PeerError:
+        return PeerError(f"the template of {' and '.join(self._modules)} ended", why)
+
+    def _over(self, why: str) -> None:
+        self._process = None
+        self._socket.close()
+        for child in self._asked:
+            child.cannot_start(self._ended(why))
+        for child in self._running.values():
+            child.close()  # and so ends it
+            child.has_ended(UNKNOWN_EXIT_CODE)
+        self._asked.clear()
+        self._running.clear()
+
+
+@asynccontextmanager
+async def template(*modules: str) -> AsyncIterator[Template]:
+    """A template that lives as long as the block at most; it starts when it is first needed."""
+    made = Template(modules)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def ready_line(child: Child, name: str, log: Path | None) -> str:
+    """The line that the child `name` prints when it is ready; PeerError with the end of its log if there is none."""
+    try:
+        line = await asyncio.wait_for(child.stdout.readline(), READY_TIMEOUT_S)
+    except TimeoutError:
+        await stop(child)
+        why = f"was not ready after {READY_TIMEOUT_S:.0f} s"
+    else:
+        if line.endswith(b"\n"):
+            return line.decode(errors="replace").strip()
+        with contextlib.suppress(TimeoutError):  # its own exit code says more than the code of our signal
+            await asyncio.wait_for(child.wait(), STOP_GRACE_S)
+        why = f"did not start (exit code {await stop(child)})"
+    raise PeerError(f"{name} {why}", f"its log ends: {tail(log)}")
+
+
+async def stop(child: Child, grace_s: float = STOP_GRACE_S) -> int:
+    """Ends a child: SIGTERM, then after `grace_s` seconds SIGKILL. Returns its exit code."""
+    child.send(signal.SIGTERM)
+    try:
+        await asyncio.wait_for(child.wait(), grace_s)
+    except BaseException as error:  # the child takes too long, or this wait was cancelled
+        child.send(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # its session, with what it started
+        await child.wait()
+        if not isinstance(error, TimeoutError):
+            raise
+    finally:
+        child.close()
+    return await child.wait()
+
+
+def tail(log: Path | None, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log, joined to one line."""
+    if log is None or not log.exists():
+        return "(no log)"
+    return _end_of(log.read_text(errors="replace"), lines) or "(empty)"
+
+
+def _end_of(text: str, lines: int = TAIL_LINES) -> str:
+    return " | ".join(text.splitlines()[-lines:])
