@@ -109,7 +109,9 @@ _BUILT_IN = {
     ),
     # FedAvg: a share of the clients in parallel, sample-weighted mean
     "fedavg": _drawn(merge="weighted-mean"),
-    # with a server optimiser
+    # in which models far from the others count less,
+    "ida": _drawn(merge="weighted-mean", aggregation="ida"),
+    # or with a server optimiser
     "fedadagrad": _drawn(merge="fedadagrad"),
     "fedadam": _drawn(merge="fedadam"),
     "fedyogi": _drawn(merge="fedyogi"),
