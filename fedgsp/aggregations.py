@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedgsp.ida import IdaOptions
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import TrimOptions
 
@@ -41,6 +42,11 @@ _BUILT_IN = {
         code=f"{_HERE}:TrimmedMean",
         options=TrimOptions,
         robust=True,
+    ),
+    "ida": Aggregation(
+        help="the mean, in which models far from the plain mean count less",
+        code=f"{_HERE}:InverseDistance",
+        options=IdaOptions,
     ),
 }
 

@@ -111,8 +111,15 @@ class Trainer:
             steps=learned.steps,
             keeps=keeps,
             afresh=keeps and learned.afresh,
+            train_accuracy=await self._accuracy(client, learned.after) if work.measure_accuracy else 0.0,
         )
         return learned, report
+
+    async def _accuracy(self, client: int, trained: Weights) -> float:
+        """The accuracy of a trained model on the client's training part, at least that of a guess."""
+        clients = self._clients
+        counts = await self._slot.run(lambda control: clients.evaluate(client, trained, control, training_part=True))
+        return max(counts.correct / counts.samples, 1 / clients.task.num_classes)
 
     def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
         """Keeps the parts that stay with the client: its head, its personal model, or both."""

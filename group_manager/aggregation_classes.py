@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fedgsp import robust
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.averages import Average, Mean, check_weight
-from fedgsp.messages import TensorSpec
+from fedgsp.ida import INTRAC, Ida, IdaOptions
+from fedgsp.messages import TensorSpec, Trained
 from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
 
@@ -26,10 +27,21 @@ class Aggregation(abc.ABC):
     random numbers, and sum in a fixed order. A group whose manager was lost is aggregated again from the beginning.
     """
 
+    #: Whether nodes report how accurate each trained model is on the samples that it was trained on
+    #: (`Trained.train_accuracy`).
+    needs_accuracy: bool = False
+
     @property
     @abc.abstractmethod
     def empty(self) -> bool:
         """Whether nothing was folded."""
+
+    def take(self, weights: Weights, weight: float, trained: Trained) -> None:
+        """Add a model with the report of the node that trained it: `fold`, unless it reads more than the steps.
+
+        Raises ValueError as `fold` does.
+        """
+        self.fold(weights, weight, trained.steps)
 
     @abc.abstractmethod
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
@@ -110,6 +122,28 @@ class FedNova(_ByAverage):
                 mean += before
 
         return self._mean.result(step)
+
+
+class InverseDistance(_ByAverage):
+    """The mean in which models far from the plain mean count less (IDA); options `times` and `norm`."""
+
+    _mean: Ida
+
+    def __init__(self, options: IdaOptions) -> None:
+        self._mean = Ida(options)
+        self.needs_accuracy = options.times == INTRAC
+
+    def take(self, weights: Weights, weight: float, trained: Trained) -> None:
+        """Keeps the model until the result, with its training accuracy."""
+        self._mean.fold(weights, weight, trained.train_accuracy)
+
+    def fold(self, weights: Weights, weight: float, steps: float) -> None:
+        """Keeps the model until the result, however long it trained."""
+        self._mean.fold(weights, weight)
+
+    def result(self, start: Weights | None) -> Weights:
+        """The mean."""
+        return self._mean.result()
 
 
 class _Unweighted(_ByAverage):

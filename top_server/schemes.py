@@ -72,6 +72,13 @@ def _all(
     return Scheme(profile, grouping, regroup, "constant", "none", "parallel", False, training, merge, **others)  # type: ignore[arg-type]
 
 
+def _drawn(merge: str, aggregation: str = "mean") -> Scheme:
+    """A row of section 2: each round draws a share of the clients, which train in parallel in one group."""
+    return Scheme(
+        "none", "single", "always", "constant", "clients", "parallel", False, "sgd", merge, aggregation=aggregation
+    )
+
+
 _BUILT_IN = {
     # FedGSP: alike groups of unlike clients, relay inside, more groups as rounds go by (section 1)
     "fedgsp": Scheme("histograms", "icg", "always", "log", "groups", "relay", True, "sgd", "mean"),
@@ -101,7 +108,13 @@ _BUILT_IN = {
         options={"grouping": {"mode": "all"}},
     ),
     # FedAvg: a share of the clients in parallel, sample-weighted mean
-    "fedavg": Scheme("none", "single", "always", "constant", "clients", "parallel", False, "sgd", "weighted-mean"),
+    "fedavg": _drawn(merge="weighted-mean"),
+    # in which models far from the others count less,
+    "ida": _drawn(merge="weighted-mean", aggregation="ida"),
+    # or with a server optimiser
+    "fedadagrad": _drawn(merge="fedadagrad"),
+    "fedadam": _drawn(merge="fedadam"),
+    "fedyogi": _drawn(merge="fedyogi"),
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
     "hcct": _all("updates", "hcct", "none"),
     "hcct-e": _all("updates", "hcct", "none", options={"profile": {"similarity": "layer"}}),

@@ -90,6 +90,10 @@ OF_SCHEMES: dict[str, Case] = {
     "naive-gsp": Case(settings={"scheme": "naive-gsp", "beta": "2", "sampling-rate": "0.5"}),
     "naive-gsp-icg": Case(settings={"scheme": "naive-gsp-icg", "beta": "3", "sampling-rate": "0.7"}),
     "fedavg": Case(settings={"scheme": "fedavg", "sampling-rate": "0.6"}),
+    "ida": Case(settings={"scheme": "ida", "sampling-rate": "0.6"}),
+    "fedadagrad": Case(settings={"scheme": "fedadagrad", "sampling-rate": "0.6"}),
+    "fedadam": Case(settings={"scheme": "fedadam", "sampling-rate": "0.6"}),
+    "fedyogi": Case(settings={"scheme": "fedyogi", "sampling-rate": "0.6"}, merge={"eta": "0.03"}, killed_after=2),
     "hcct": Case(settings=HCCT, grouping=ALPHA),
     "hcct-e": Case(settings={"scheme": "hcct-e"}, grouping={"alpha": "50"}),
     "hcct-p": Case(settings={"scheme": "hcct-p"}, grouping=ALPHA),
@@ -160,9 +164,14 @@ OTHERS: dict[str, Case] = {
     ),
     # Means
     "aggregation median": Case(settings={**GLOBAL, "aggregation": "median"}),
+    "aggregation ida, intrac": Case(
+        settings={**GLOBAL, "aggregation": "ida"}, aggregation={"times": "intrac", "norm": "l2"}
+    ),
+    "merge ida": Case(settings={**CONSTANT, "beta": "3", "merge": "ida"}, merge={"times": "samples"}),
     "aggregation trimmed-mean": Case(settings={**GLOBAL, "aggregation": "trimmed-mean"}, aggregation={"trim": "0.3"}),
     "merge none": Case(settings={**RELAY, "merge": "none"}),
     "merge median": Case(settings={**CONSTANT, "beta": "3", "merge": "median"}),
+    "merge fedyogi": Case(settings={**CONSTANT, "merge": "fedyogi"}, merge={"weighted": "true"}),
     "merge trimmed-mean": Case(settings={**CONSTANT, "beta": "5", "merge": "trimmed-mean"}, merge={"trim": "0.25"}),
     # Local training
     "training own-head": Case(settings={**GLOBAL, "training": "own-head"}),

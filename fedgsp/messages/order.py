@@ -73,6 +73,8 @@ class Train:
     outgoing: tuple[OutgoingStep, ...] = ()
     #: The training is not the client's training of the round: its result is kept beside it, such as a prior model.
     aside: bool = False
+    #: The node evaluates the trained model on the client's training part and reports its accuracy.
+    measure_accuracy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +301,9 @@ class Trained:
     keeps: bool = False
     #: Only with `keeps`: the node had no such part before and began it anew.
     afresh: bool = False
+    #: Share of the samples of the client's training part that the trained model classifies correctly, but at least the
+    #: share of a guess, 1 / classes of the task. 0 unless the order asked for it.
+    train_accuracy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class RunConfig(PeerSettings):
     )
     sampling_rate: float = setting(
         0.3,
-        "share of the groups (fedavg: of the clients) that train in each round, where the scheme samples",
+        "share of the groups (fedavg and alike: of the clients) that train in each round, where the scheme samples",
         above=0,
         most=1,
         panel=METHOD,

@@ -178,6 +178,7 @@ class Train(_message.Message):
     BRING_FIELD_NUMBER: _builtins.int
     OUTGOING_FIELD_NUMBER: _builtins.int
     ASIDE_FIELD_NUMBER: _builtins.int
+    MEASURE_ACCURACY_FIELD_NUMBER: _builtins.int
     produces: _builtins.str
     """Id under which the node keeps the result."""
     retain: _builtins.bool
@@ -190,6 +191,8 @@ class Train(_message.Message):
     """The node uploads the result to the manager before it reports, and then forgets it unless `retain` is set."""
     aside: _builtins.bool
     """The training is not the client's training of the round: its result is kept beside it, such as a prior model."""
+    measure_accuracy: _builtins.bool
+    """The node evaluates the trained model on the client's training part and reports its accuracy."""
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
@@ -214,10 +217,11 @@ class Train(_message.Message):
         bring: _builtins.bool = ...,
         outgoing: _abc.Iterable[Global___OutgoingStep] | None = ...,
         aside: _builtins.bool = ...,
+        measure_accuracy: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reveal", b"reveal", "settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aside", b"aside", "bring", b"bring", "outgoing", b"outgoing", "produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aside", b"aside", "bring", b"bring", "measure_accuracy", b"measure_accuracy", "outgoing", b"outgoing", "produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -847,6 +851,7 @@ class Trained(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     KEEPS_FIELD_NUMBER: _builtins.int
     AFRESH_FIELD_NUMBER: _builtins.int
+    TRAIN_ACCURACY_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     """Samples in the client's training part."""
     loss: _builtins.float
@@ -861,6 +866,10 @@ class Trained(_message.Message):
     """The node keeps a part of the result for the client and does not share it: a head, or a personal model."""
     afresh: _builtins.bool
     """Only with `keeps`: the node had no such part before and began it anew."""
+    train_accuracy: _builtins.float
+    """Share of the samples of the client's training part that the trained model classifies correctly, but at least the
+    share of a guess, 1 / classes of the task. 0 unless the order asked for it.
+    """
     @_builtins.property
     def ref(self) -> _model_pb2.ModelRef:
         """The new model."""
@@ -886,10 +895,11 @@ class Trained(_message.Message):
         steps: _builtins.float = ...,
         keeps: _builtins.bool = ...,
         afresh: _builtins.bool = ...,
+        train_accuracy: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "keeps", b"keeps", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "keeps", b"keeps", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "train_accuracy", b"train_accuracy", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

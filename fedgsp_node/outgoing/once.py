@@ -30,7 +30,7 @@ from fedgsp_node.own_models import check_kept
 from fedgsp_node.personal_state import PUBLISHED, PersonalState
 
 #: Fields of the report on a published result. They are kept, for the case that the result is handed out again.
-FIGURES = ("samples", "loss", "seconds", "steps", "keeps", "afresh")
+FIGURES = ("samples", "loss", "seconds", "steps", "keeps", "afresh", "train_accuracy")
 _MODEL, _UPDATE = "model.", "update"
 _NO_DIRECTORY = (
     "an outgoing step of this run draws from a secret of the node, which must outlive the node: "

@@ -24,8 +24,9 @@ async def run(group: Group) -> GroupResult | Failure:
         intake = _Intake(group, make(request.aggregation, request.aggregation_options))
     except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
+    accuracy = intake.aggregation.needs_accuracy
     try:
-        async for one in judged(group, train_all(group, intake.retain, bring=True)):
+        async for one in judged(group, train_all(group, intake.retain, bring=True, accuracy=accuracy)):
             model: Weights | Failure | None = None
             if isinstance(one.outcome, Trained) and one.member.weight > 0:
                 model = await group.models.collect(one.model_id, request.tensors)
@@ -72,7 +73,7 @@ class _Intake:
         group, trained = self._group, one.outcome
         if isinstance(trained, Trained) and isinstance(model, Weights):
             try:
-                await asyncio.to_thread(self._fold, model, one.member.weight, trained.steps)
+                await asyncio.to_thread(self._fold, model, one.member.weight, trained)
             except ValueError as error:
                 model = Failure(FailureCode.WRONG_SHAPES, str(error))
         failure = trained if isinstance(trained, Failure) else model
@@ -96,6 +97,6 @@ class _Intake:
         _ = result.digest  # computed in this thread and not in the event loop
         return result
 
-    def _fold(self, model: Weights, weight: float, steps: float) -> None:
+    def _fold(self, model: Weights, weight: float, trained: Trained) -> None:
         with self.part.guard(ValueError):
-            self.aggregation.fold(model, weight, steps)
+            self.aggregation.take(model, weight, trained)

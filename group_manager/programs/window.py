@@ -19,12 +19,13 @@ MOST_BROUGHT_BYTES = 64 << 20
 
 
 async def train_all(
-    group: Group, retain: bool = False, trial: bool = False, bring: bool = False
+    group: Group, retain: bool = False, trial: bool = False, bring: bool = False, accuracy: bool = False
 ) -> AsyncIterator[MemberResult]:
     """Lets every member train from its start; yields results in the order of the members.
 
     With `bring`, members with a weight upload their models unasked, which saves a message for each. Models that are
-    large enough for a shared-memory window (`fedgsp.windows`) are always asked for.
+    large enough for a shared-memory window (`fedgsp.windows`) are always asked for. With `accuracy`, nodes evaluate
+    each trained model on the samples that it was trained on.
     """
     request = group.request
     members_of = Counter(member.node for member in request.members)
@@ -55,6 +56,7 @@ async def train_all(
                 bring=bring and member.weight > 0,
                 outgoing=request.outgoing,
                 aside=request.results is Results.KEPT,
+                measure_accuracy=accuracy,
             )
             key = group.orders.key(request.program, position, request.attempt)
             window.append((position, member, model_id, group.orders.submit(member, key, work)))

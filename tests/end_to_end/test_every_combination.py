@@ -38,7 +38,7 @@ OF_GROUPINGS = {
     "kmeans": {"clusters": "2"},
 }
 #: Merges after which all clients have the same model; else results are told for each.
-ONE_MODEL = ("mean", "weighted-mean", "median", "trimmed-mean")
+ONE_MODEL = ("mean", "weighted-mean", "median", "trimmed-mean", "ida", "fedadagrad", "fedadam", "fedyogi")
 
 
 class Combination(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 
 import numpy as np
@@ -58,6 +59,22 @@ async def test_a_training_order_keeps_its_result_and_says_what_it_took() -> None
         assert result.ref == kept.ref("end")
         assert (result.samples, result.loss, result.source, result.bytes) == (12, loss, HERE[0], 0)
         assert result.seconds > 0
+
+
+async def test_a_training_order_may_ask_how_accurate_the_trained_model_is_on_its_samples() -> None:
+    async with node() as n:
+        result = await n.do(dataclasses.replace(training("start", "end"), measure_accuracy=True), client=2)
+        judged = n.clients.evaluate(2, await n.store.get("end"), Control(), training_part=True)
+        guess = 1 / n.clients.task.num_classes
+        assert result.train_accuracy == max(judged.correct / judged.samples, guess)
+        assert (await n.do(training("start", "other"), client=2)).train_accuracy == 0
+
+
+async def test_a_training_accuracy_is_at_least_that_of_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Blobs, "correct", lambda *_: 0)
+    async with node() as n:
+        result = await n.do(dataclasses.replace(training("start", "end"), measure_accuracy=True))
+        assert result.train_accuracy == 1 / n.clients.task.num_classes
 
 
 async def test_a_chain_declared_at_once_drives_itself() -> None:

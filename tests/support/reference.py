@@ -23,6 +23,8 @@ State = dict[str, np.ndarray]
 #: (round, group, client) -> whether the client takes part.
 TakesPart = Callable[[int, int, int], bool]
 Merge = Callable[[list[State], list[int]], State]
+#: (global model before the round, results of its groups) -> global model after it
+Step = Callable[[State, list[State]], State]
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
@@ -53,6 +55,8 @@ class Reference:
     wire_dtype: str = "exact"
     #: What the results of a round become, of these states with these weights.
     merge: Merge | None = None
+    #: What the global model becomes, if not the mean of the groups' results.
+    step: Step | None = None
 
     def play_fedgsp(self) -> list[State]:
         models, model = [], self.handed_on(self.initial())
@@ -66,7 +70,7 @@ class Reference:
                         state = self.handed_on(self.train(state, client, number))
                 if state is not model:
                     results.append(state)
-            model = self.handed_on((self.merge or weighted_mean)(results, [1] * len(results)))
+            model = self.stepped(model, results)
             models.append(model)
         return models
 
@@ -79,11 +83,19 @@ class Reference:
             chosen = [everyone[i] for i in sorted(rng.choice(len(everyone), size, replace=False))]
             taking_part = [client for client in chosen if self.takes_part(number, 0, client)]
             states = [self.handed_on(self.train(model, client, number)) for client in taking_part]
-            model = self.handed_on(
-                (self.merge or weighted_mean)(states, [len(self.task.data(client).train) for client in taking_part])
-            )
+            mean = self.handed_on(self.aggregated(states, taking_part))
+            model = self.handed_on(self.step(model, [mean])) if self.step else mean
             models.append(model)
         return models
+
+    def stepped(self, model: State, results: list[State]) -> State:
+        """The global model after a round, as it travels."""
+        merged = self.step(model, results) if self.step else (self.merge or weighted_mean)(results, [1] * len(results))
+        return self.handed_on(merged)
+
+    def aggregated(self, states: list[State], clients: list[int]) -> State:
+        """What a group makes of its members' models."""
+        return (self.merge or weighted_mean)(states, [len(self.task.data(client).train) for client in clients])
 
     def initial(self) -> State:
         torch.manual_seed(stream_seed(self.seed, "initial-weights"))

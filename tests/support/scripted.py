@@ -79,6 +79,8 @@ class ScriptedNode:
         self.called_off = asyncio.Event()
         #: Local steps that its clients report, by client.
         self.steps: dict[int, float] = {}
+        #: Training accuracies that its clients report if they are asked, by client.
+        self.accuracies: dict[int, float] = {}
         #: How its clients discriminate.
         self.script = Script()
         self._scene = scene
@@ -199,7 +201,16 @@ class ScriptedNode:
                     update = shown.ref(f"{produces}.update")
                 samples = scene.samples_of(client)
                 steps = self.steps.get(client, 0.0)
-                trained = Trained(made.ref(produces), samples, source=source, bytes=size, update=update, steps=steps)
+                asked = order.work.measure_accuracy
+                trained = Trained(
+                    made.ref(produces),
+                    samples,
+                    source=source,
+                    bytes=size,
+                    update=update,
+                    steps=steps,
+                    train_accuracy=self.accuracies.get(client, 0.0) if asked else 0.0,
+                )
                 if bring:
                     await self._bring(client, produces, made)
                 return trained, made if retain or not bring else None

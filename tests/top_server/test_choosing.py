@@ -133,6 +133,16 @@ def test_a_share_that_cannot_be_trimmed_is_refused(kind: str, trim: str) -> None
     assert error.remedy == "give a number of at least 0 and below 0.5"
 
 
+def test_models_of_groups_have_no_training_accuracy() -> None:
+    error = refused(scheme="fedgsp", merge="ida", merge_option={"times": "intrac"})
+    assert error.what.startswith("merge ida: times=intrac needs the training accuracy of each model")
+    assert choose(RunConfig(scheme="ida", aggregation_option={"times": "intrac"})).aggregation == "ida"
+
+
+def test_members_of_a_relay_have_no_distances_from_each_other() -> None:
+    assert refused(scheme="fedgsp", aggregation="ida").what.startswith("aggregation ida needs program parallel")
+
+
 @pytest.mark.parametrize("aggregation", ["median", "trimmed-mean"])
 def test_models_are_aggregated_only_where_clients_train_in_parallel(aggregation: str) -> None:
     error = refused(scheme="fedgsp", aggregation=aggregation)

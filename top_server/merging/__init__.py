@@ -10,7 +10,8 @@ from fedgsp.robust import Median, TrimOptions
 from top_server.merging.base import MergeSettings, Merging
 from top_server.merging.clusters import Centres, Clusters
 from top_server.merging.model_per_group import ModelPerGroup
-from top_server.merging.one_model import OneModel, TrimmedModel
+from top_server.merging.one_model import IdaMergeOptions, InverseDistanceModel, OneModel, TrimmedModel
+from top_server.merging.server_optimisers import AdagradOptions, AdamOptions, ServerOptimiser, adagrad, adam, yogi
 from top_server.merging.soft_clusters import SoftClusters, SoftOptions
 
 __all__ = ["MERGES", "MergeSettings", "Merging", "share_a_manager"]
@@ -32,6 +33,26 @@ _BUILT_IN = {
         help="one model: the mean of the groups' models without the extreme values of each coordinate",
         code=TrimmedModel,
         options=TrimOptions,
+    ),
+    "ida": Part(
+        help="one model: the mean of the groups' models, in which models far from the plain mean count less",
+        code=InverseDistanceModel,
+        options=IdaMergeOptions,
+    ),
+    "fedadagrad": Part(
+        help="one model, which moves towards the groups' mean by Adagrad",
+        code=partial(ServerOptimiser, second=adagrad),
+        options=AdagradOptions,
+    ),
+    "fedadam": Part(
+        help="one model, which moves towards the groups' mean by Adam",
+        code=partial(ServerOptimiser, second=adam),
+        options=AdamOptions,
+    ),
+    "fedyogi": Part(
+        help="one model, which moves towards the groups' mean by Yogi",
+        code=partial(ServerOptimiser, second=yogi),
+        options=AdamOptions,
     ),
     "none": Part(help="a model for each group", code=ModelPerGroup),
     "clusters": Part(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from fedgsp.averages import Average
+from fedgsp.ida import INTRAC, Ida, IdaOptions
 from fedgsp.robust import TrimmedMean
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
@@ -44,13 +46,33 @@ class OneModel(Merging):
 
     def finish(self, round_number: int) -> Changes:
         """The mean becomes the global model."""
-        merged = self._mean.result()
+        merged = self.merged()
         self._mean = self._average()  # does not hold on to the groups' models
         return {GLOBAL: Made(self.model_id(round_number, GLOBAL), merged)}
+
+    def merged(self) -> Weights:
+        """The next global model, of the models that were folded; called once in a round."""
+        return self._mean.result()
 
     def of(self, client: int, slots: Mapping[str, Held]) -> Held:
         """The global model, for every client."""
         return slots[GLOBAL]
+
+
+@dataclass(frozen=True, slots=True)
+class IdaMergeOptions(IdaOptions):
+    """Options of merge `ida`."""
+
+    def __post_init__(self) -> None:
+        if self.times == INTRAC:
+            raise ValueError("times=intrac needs the training accuracy of each model, which a group's model has not")
+
+
+class InverseDistanceModel(OneModel):
+    """The mean in which models of groups far from the plain mean count less; options `times` and `norm`."""
+
+    def __init__(self, settings: MergeSettings) -> None:
+        super().__init__(settings, lambda: Ida(settings.options))
 
 
 class TrimmedModel(OneModel):

@@ -68,7 +68,7 @@ async def test_an_aggregation_that_is_not_known_is_refused_with_those_that_are_a
     async with scene() as play:
         outcome = await play.run(TWO, "parallel", aggregation="mode")
         assert outcome == Failure(
-            FailureCode.BAD_ORDER, "there is no aggregation 'mode'; known: mean, fednova, median, trimmed-mean"
+            FailureCode.BAD_ORDER, "there is no aggregation 'mode'; known: mean, fednova, median, trimmed-mean, ida"
         )
         assert play.trained == []
 
@@ -120,6 +120,48 @@ async def test_if_nobody_can_be_counted_the_reason_is_told() -> None:
         assert isinstance(outcome, Failure)
         assert "no member trained; the last reason: it says that it took 0.0 local steps" in outcome.detail
         play.assert_released()
+
+
+# --- inverse distances
+
+THREE = hosted(n1=[0, 2], n2=[1])
+
+
+def weighted(found: list[float], factors: list[float]) -> float:
+    mean = sum(found) / len(found)
+    weights = [factor / (abs(mean - one) + 1e-12) for factor, one in zip(factors, found, strict=True)]
+    return sum(weight * one for weight, one in zip(weights, found, strict=True)) / sum(weights)
+
+
+@pytest.mark.parametrize("times", ["plain", "samples", "intrac"])
+async def test_clients_far_from_the_mean_count_less(times: str) -> None:
+    accuracies, samples = {0: 0.5, 1: 0.8, 2: 0.05}, {0: 1, 1: 3, 2: 6}
+    async with scene(samples=samples) as play:
+        await play.attach(THREE)
+        for node in play.nodes.values():
+            node.accuracies = accuracies
+        outcome = await play.run(THREE, "parallel", aggregation="ida", aggregation_options={"times": times})
+        inverse = [1 / one for one in accuracies.values()]
+        factors: dict[str, list[float]] = {"plain": [1, 1, 1], "samples": [1, 3, 6], "intrac": inverse}
+        found = [step(client, START) for client in (0, 1, 2)]
+        assert await play.result(outcome) == pytest.approx(weighted(found, factors[times]), abs=1e-12)
+        assert isinstance(outcome, GroupResult)
+        assert len(play.store) == 1
+        orders = [order.work for node in play.nodes.values() for order in node.orders]
+        assert {work.measure_accuracy for work in orders if isinstance(work, Train)} == {times == "intrac"}
+
+
+async def test_a_client_without_the_accuracy_that_was_asked_for_is_left_out() -> None:
+    async with scene() as play:
+        await play.attach(THREE)
+        play.nodes["n1"].accuracies = {0: 0.5, 2: 0.25}
+        options = {"times": "intrac"}
+        outcome = await play.run(THREE, "parallel", aggregation="ida", aggregation_options=options)
+        assert isinstance(outcome, GroupResult)
+        assert play.done == [0, 2]
+        failure = play.skipped[1]
+        assert failure is not None
+        assert "its training accuracy is 0" in failure.detail
 
 
 # --- robust means

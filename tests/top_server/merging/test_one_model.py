@@ -46,6 +46,15 @@ async def test_a_group_that_goes_astray_is_left_out_whatever_its_samples(
         assert await merged(s, ((0, 1), 7.0), round_number=2) == 7.0  # nothing is left of the first round
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, 1.27118644), ({"times": "samples"}, 1.99415205), ({"norm": "none"}, 5 / 3)]
+)
+async def test_a_group_far_from_the_others_may_count_less(options: dict[str, str], expected: float) -> None:
+    async with stage("ida", options=options) as s:
+        found = await merged(s, ((0,), 0.0), ((1,), 1.0), ((0, 1, 2), 4.0))
+        assert found == pytest.approx(expected, abs=5.1e-9)
+
+
 async def test_only_the_newest_global_model_is_held_here_and_at_the_manager_none() -> None:
     async with stage("mean") as s:
         for number, value in enumerate((2.0, 3.0), 1):
