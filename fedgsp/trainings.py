@@ -43,6 +43,18 @@ class FedProxOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class FedMMDOptions:
+    """Options of training `fedmmd`."""
+
+    strength: float = setting(0.1, "strength of the discrepancy between the two models", name="lambda", least=0)
+    of: str = setting(
+        "logits",
+        "what is compared: the models' outputs, or the inputs of the last dense layer",
+        choices=("logits", "features"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class FinetuneOptions:
     """Options of training `finetune`."""
 
@@ -112,6 +124,11 @@ _BUILT_IN = {
         code=f"{_HERE}.fedprox:FEDPROX",
         options=FedProxOptions,
         check=_check_fedprox,
+    ),
+    "fedmmd": Training(
+        help="SGD that keeps the outputs near those of the model that came",
+        code=f"{_HERE}.fedmmd:FEDMMD",
+        options=FedMMDOptions,
     ),
     "finetune": Training(
         help="SGD; a model is evaluated after some steps on the client's own data",

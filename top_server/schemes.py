@@ -72,6 +72,11 @@ def _all(
     return Scheme(profile, grouping, regroup, "constant", "none", "parallel", False, training, merge, **others)  # type: ignore[arg-type]
 
 
+def _sampled(training: str, merge: str = "weighted-mean") -> Scheme:
+    """A row of section 2: a share of the clients, drawn anew in every round, trains the global model in parallel."""
+    return Scheme("none", "single", "always", "constant", "clients", "parallel", False, training, merge)
+
+
 _BUILT_IN = {
     # FedGSP: alike groups of unlike clients, relay inside, more groups as rounds go by (section 1)
     "fedgsp": Scheme("histograms", "icg", "always", "log", "groups", "relay", True, "sgd", "mean"),
@@ -101,7 +106,9 @@ _BUILT_IN = {
         options={"grouping": {"mode": "all"}},
     ),
     # FedAvg: a share of the clients in parallel, sample-weighted mean
-    "fedavg": Scheme("none", "single", "always", "constant", "clients", "parallel", False, "sgd", "weighted-mean"),
+    "fedavg": _sampled("sgd"),
+    # what FedGSP is compared with: FedAvg with another local training
+    "fedmmd": _sampled("fedmmd"),
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
     "hcct": _all("updates", "hcct", "none"),
     "hcct-e": _all("updates", "hcct", "none", options={"profile": {"similarity": "layer"}}),

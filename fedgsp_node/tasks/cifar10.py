@@ -148,6 +148,9 @@ MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
 class CropAndFlip(ChannelsLast):
     """Augments images with torch's global generator in training mode; always sets the layout of `ChannelsLast`."""
 
+    #: The layer changes inputs at random (docs/tasks.md, Models).
+    augments = True
+
     def __init__(self, black: NDArray[np.float32]) -> None:
         super().__init__()
         self._black = black  # not a buffer, because buffers are sent with the model

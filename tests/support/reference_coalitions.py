@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from tests.support.plain_streams import Objective, frozen_copy, mmd_objective
 from tests.support.reference import State, stream, stream_seed, weighted_mean
 from tests.support.reference_groups import Arrays, GroupReference, Partition, Played
 from top_server.grouping import GROUPINGS, GroupingRequest
@@ -38,7 +39,7 @@ class CoalitionReference(GroupReference):
 
     training: str = "sgd"
     #: All options of the training, or its defaults.
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     aggregation: str = "mean"
     #: (round, client) whose personal model is gone once it has trained in that round.
     forgotten: Collection[tuple[int, int]] = ()
@@ -179,6 +180,10 @@ class CoalitionReference(GroupReference):
         match self.training:
             case "fedprox":
                 steps = self._near(module, self._batches(client, rng), rate, copy.deepcopy(module), self.numbers["mu"])
+            case "fedmmd":
+                how = self.numbers["lambda"], self.numbers["of"]
+                objective = mmd_objective(module, frozen_copy(module), *how, self.task.loss)
+                steps = self._minimised(module, self._batches(client, rng), rate, objective)
             case "ditto":
                 received = copy.deepcopy(module)
                 steps = self._near(module, self._batches(client, rng), rate)
@@ -233,6 +238,16 @@ class CoalitionReference(GroupReference):
             self._step(module, batch, rate, anchor, strength)
             left = (1 - rate * strength) * left + 1
         return left
+
+    def _minimised(self, module: nn.Module, batches: Iterator[Batch], rate: float, objective: Objective) -> float:
+        module.train()
+        optimiser, count = torch.optim.SGD(module.parameters(), lr=rate), 0
+        for x, y in batches:
+            optimiser.zero_grad()
+            objective(x, y)[1].backward()
+            optimiser.step()
+            count += 1
+        return count
 
     def _step(
         self, module: nn.Module, batch: Batch, rate: float, anchor: nn.Module | None = None, strength: float = 0.0
