@@ -109,6 +109,7 @@ _BUILT_IN = {
     "fedavg": _sampled("sgd"),
     # what FedGSP is compared with: FedAvg with another local training
     "fedmmd": _sampled("fedmmd"),
+    "fedfusion": _sampled("fedfusion", "smoothed-mean"),
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
     "hcct": _all("updates", "hcct", "none"),
     "hcct-e": _all("updates", "hcct", "none", options={"profile": {"similarity": "layer"}}),

@@ -91,6 +91,7 @@ OF_SCHEMES: dict[str, Case] = {
     "naive-gsp-icg": Case(settings={"scheme": "naive-gsp-icg", "beta": "3", "sampling-rate": "0.7"}),
     "fedavg": Case(settings={"scheme": "fedavg", "sampling-rate": "0.6"}),
     "fedmmd": Case(settings={"scheme": "fedmmd", "sampling-rate": "0.6"}),
+    "fedfusion": Case(settings={"scheme": "fedfusion", "sampling-rate": "0.6"}),
     "hcct": Case(settings=HCCT, grouping=ALPHA),
     "hcct-e": Case(settings={"scheme": "hcct-e"}, grouping={"alpha": "50"}),
     "hcct-p": Case(settings={"scheme": "hcct-p"}, grouping=ALPHA),
@@ -170,6 +171,9 @@ OTHERS: dict[str, Case] = {
     "training fedprox, relay": Case(settings={**RELAY, "training": "fedprox"}, training={"mu": "0.5"}),
     "training fedmmd, relay": Case(
         settings={**RELAY, "training": "fedmmd"}, training={"lambda": "0.5", "of": "features"}
+    ),
+    "training fedfusion, relay": Case(
+        settings={**RELAY, "training": "fedfusion", "merge": "smoothed-mean"}, training={"operator": "multi"}
     ),
     "training finetune": Case(settings={**HCCT, "training": "finetune"}, grouping=ALPHA, training={"steps": "3"}),
     "training per-fedavg": Case(settings={**GLOBAL, "training": "per-fedavg"}, training={"steps": "2"}),

@@ -63,6 +63,7 @@ class Cifar10(Task):
         seed: int = 0,
     ) -> None:
         self._model = model
+        self.extractor = "11" if model == "hcct" else "8"  # what is flattened
         self._augment_test = augment_test
         self._seed = seed
         # In feature_shift the rotation tells types of clients apart. Mirroring turns a rotation to the left into one

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,6 +37,58 @@ def mmd_objective(
         return plain, plain + strength * torch.maximum(apart, torch.tensor(1e-4, dtype=apart.dtype))
 
     return objective
+
+
+def fusion_objective(
+    module: nn.Module,
+    received: nn.Module,
+    layer: str,
+    fusion: nn.ParameterDict,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Objective:
+    """The loss on features fused with those of the received model; twice, as nothing is added to it."""
+
+    def objective(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        theirs: list[torch.Tensor] = []
+        with replaced(received, layer, lambda features: theirs.append(features)), torch.no_grad():
+            received(x)
+        with replaced(module, layer, lambda features: fused(fusion, features, theirs[0])):
+            found = loss(module(x), y)
+        return found, found
+
+    return objective
+
+
+@contextlib.contextmanager
+def replaced(module: nn.Module, layer: str, change: Callable[[torch.Tensor], Any]) -> Iterator[None]:
+    """Inside the context, the output of a layer is what `change` makes of it, or remains if that returns None."""
+    place = module.get_submodule(layer)
+    others = dict(place._forward_hooks)
+    place._forward_hooks.clear()
+    place.register_forward_hook(lambda _layer, _inputs, output: change(output))
+    try:
+        yield
+    finally:
+        place._forward_hooks.clear()
+        place._forward_hooks.update(others)
+
+
+def fused(fusion: nn.ParameterDict, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """By a gamma, or by a convolution."""
+    if "fusion_gamma" in fusion:
+        gamma = fusion["fusion_gamma"].reshape([-1] + [1] * (ours.dim() - 2))
+        return ours + gamma * (theirs - ours)
+    both = torch.cat((ours, theirs), 1).movedim(1, -1)  # as the system does, to which channels are the last axis
+    return nn.functional.linear(both, fusion["fusion_weight"], fusion["fusion_bias"]).movedim(-1, 1)
+
+
+def new_fusion(operator: str, channels: int) -> dict[str, torch.Tensor]:
+    """Its first values; a convolution draws them as torch does."""
+    if operator != "conv":
+        return {"fusion_gamma": torch.zeros(channels if operator == "multi" else 1)}
+    made = nn.Conv2d(2 * channels, channels, 1)
+    assert made.bias is not None
+    return {"fusion_weight": made.weight.detach()[:, :, 0, 0], "fusion_bias": made.bias.detach()}
 
 
 def _seen(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

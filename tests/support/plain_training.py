@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from fedgsp.messages import TrainingSettings
-from tests.support.plain_streams import Objective, frozen_copy, mmd_objective
+from tests.support.local_work import extractor_of
+from tests.support.plain_streams import Objective, frozen_copy, fusion_objective, mmd_objective
 
 Data = tuple[torch.Tensor, torch.Tensor]
 Options = Mapping[str, Any]
@@ -37,6 +38,13 @@ def train(
         case "fedmmd":
             objective = mmd_objective(
                 module, frozen_copy(module), options["lambda"], options["of"], nn.functional.cross_entropy
+            )
+            return Plain(module, None, *_minimised(module, objective, data, how, rng))
+        case "fedfusion":
+            names = ("fusion_weight", "fusion_bias", "fusion_gamma")
+            fusion = nn.ParameterDict({n: p for n, p in module.named_parameters(recurse=False) if n in names})
+            objective = fusion_objective(
+                module, frozen_copy(module), extractor_of(module), fusion, nn.functional.cross_entropy
             )
             return Plain(module, None, *_minimised(module, objective, data, how, rng))
         case "ditto":

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.support.plain_streams import Objective, frozen_copy, mmd_objective
 from tests.support.reference import State, stream, stream_seed, weighted_mean
 from tests.support.reference_groups import Arrays, GroupReference, Partition, Played
 from top_server.grouping import GROUPINGS, GroupingRequest
@@ -173,28 +172,24 @@ class CoalitionReference(GroupReference):
 
     def learn(self, state: State, client: int, number: int) -> Learnt:
         """Trains from a model, and moves the client's personal model on if the algorithm has one."""
-        rate, module = self._rate(number), self._module(state)
+        rate, module = self._rate(number), self.module(state)
         torch.manual_seed(stream_seed(self.seed, "training", number, client))
         rng = stream(self.seed, "batch-order", number, client)
         personal: nn.Module | None = None
         match self.training:
             case "fedprox":
-                steps = self._near(module, self._batches(client, rng), rate, copy.deepcopy(module), self.numbers["mu"])
-            case "fedmmd":
-                how = self.numbers["lambda"], self.numbers["of"]
-                objective = mmd_objective(module, frozen_copy(module), *how, self.task.loss)
-                steps = self._minimised(module, self._batches(client, rng), rate, objective)
+                steps = self._near(module, self.batches(client, rng), rate, copy.deepcopy(module), self.numbers["mu"])
             case "ditto":
                 received = copy.deepcopy(module)
-                steps = self._near(module, self._batches(client, rng), rate)
-                personal = self._module(self.personal.get(client, state))
-                self._near(personal, self._batches(client, rng), rate, received, self.numbers["lambda"])
+                steps = self._near(module, self.batches(client, rng), rate)
+                personal = self.module(self.personal.get(client, state))
+                self._near(personal, self.batches(client, rng), rate, received, self.numbers["lambda"])
             case "per-fedavg":
-                steps = self._halves(module, self._batches(client, rng), rate)
+                steps = self._halves(module, self.batches(client, rng), rate)
             case "pfedme":
-                steps, personal = self._thetas(module, self._batches(client, rng), rate)
+                steps, personal = self._thetas(module, self.batches(client, rng), rate)
             case _:
-                steps = self._near(module, self._batches(client, rng), rate)
+                steps = self._near(module, self.batches(client, rng), rate)
         if personal is not None:
             self.personal[client] = _state(personal)
         if self.training == "own-head":
@@ -207,16 +202,16 @@ class CoalitionReference(GroupReference):
         """What a client uses of its group's model."""
         if self.training not in ("finetune", "per-fedavg"):
             return {**state, **self.personal.get(client, {})}
-        module, left = self._module(state), int(self.numbers["steps"])
+        module, left = self.module(state), int(self.numbers["steps"])
         torch.manual_seed(stream_seed(self.seed, "adaptation", number, client))
         rng = stream(self.seed, "adaptation-order", number, client)
         while left:
-            batches = list(self._batches(client, rng, 1))[:left]
+            batches = list(self.batches(client, rng, 1))[:left]
             self._near(module, iter(batches), self._rate(number))
             left -= len(batches)
         return _state(module)
 
-    def _batches(self, client: int, rng: np.random.Generator, epochs: int | None = None) -> Iterator[Batch]:
+    def batches(self, client: int, rng: np.random.Generator, epochs: int | None = None) -> Iterator[Batch]:
         data = self.task.data(client).train
         for _ in range(epochs or self.local_epochs):
             order = rng.permutation(len(data))
@@ -238,16 +233,6 @@ class CoalitionReference(GroupReference):
             self._step(module, batch, rate, anchor, strength)
             left = (1 - rate * strength) * left + 1
         return left
-
-    def _minimised(self, module: nn.Module, batches: Iterator[Batch], rate: float, objective: Objective) -> float:
-        module.train()
-        optimiser, count = torch.optim.SGD(module.parameters(), lr=rate), 0
-        for x, y in batches:
-            optimiser.zero_grad()
-            objective(x, y)[1].backward()
-            optimiser.step()
-            count += 1
-        return count
 
     def _step(
         self, module: nn.Module, batch: Batch, rate: float, anchor: nn.Module | None = None, strength: float = 0.0
@@ -290,11 +275,6 @@ class CoalitionReference(GroupReference):
             _take_buffers(module, theta)
             count += 1
         return count, theta
-
-    def _module(self, state: State) -> nn.Module:
-        module = self.task.model()
-        module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
-        return module
 
 
 def _pull(module: nn.Module, anchor: nn.Module, share: float) -> None:

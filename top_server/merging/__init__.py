@@ -11,6 +11,7 @@ from top_server.merging.base import MergeSettings, Merging
 from top_server.merging.clusters import Centres, Clusters
 from top_server.merging.model_per_group import ModelPerGroup
 from top_server.merging.one_model import OneModel, TrimmedModel
+from top_server.merging.smoothed import SmoothedModel, SmoothedOptions
 from top_server.merging.soft_clusters import SoftClusters, SoftOptions
 
 __all__ = ["MERGES", "MergeSettings", "Merging", "share_a_manager"]
@@ -32,6 +33,12 @@ _BUILT_IN = {
         help="one model: the mean of the groups' models without the extreme values of each coordinate",
         code=TrimmedModel,
         options=TrimOptions,
+    ),
+    "smoothed-mean": Part(
+        help="one model: the mean of the groups' models; the gamma of FedFusion is smoothed over the rounds",
+        code=SmoothedModel,
+        options=SmoothedOptions,
+        needs={"training": ("fedfusion",)},
     ),
     "none": Part(help="a model for each group", code=ModelPerGroup),
     "clusters": Part(

@@ -44,9 +44,12 @@ class OneModel(Merging):
 
     def finish(self, round_number: int) -> Changes:
         """The mean becomes the global model."""
-        merged = self._mean.result()
+        merged = self._result()
         self._mean = self._average()  # does not hold on to the groups' models
         return {GLOBAL: Made(self.model_id(round_number, GLOBAL), merged)}
+
+    def _result(self) -> Weights:
+        return self._mean.result()
 
     def of(self, client: int, slots: Mapping[str, Held]) -> Held:
         """The global model, whoever asks: all clients use the same one."""

@@ -32,6 +32,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "own-head": {},
     "fedprox": {"mu": 0.7},
     "fedmmd": {"lambda": 0.5},
+    "fedfusion": {},
     "finetune": {"steps": 3},
     "per-fedavg": {"steps": 3},
     "pfedme": {"lambda": 3.0, "personal_steps": 2, "personal_rate": 0.2},
