@@ -53,6 +53,9 @@ class Task(abc.ABC):
     num_clients: Any
     #: Name prefixes of the classifier head's tensors, such as ("fc2.",); empty: the dense layer registered last.
     head: tuple[str, ...] = ()
+    #: Name of the layer that returns the features, such as "conv2" or, in an nn.Sequential, "5". The extractor is what
+    #: the model computes up to there, for trainings that need one (FedFusion); empty: the task names none.
+    extractor: str = ""
     #: Whether data(client) is fast and always returns the same values. Then nodes do not keep all data in memory.
     data_is_repeatable: bool = False
     #: Whether an epoch leaves out its last batch if it is short, unless it is the only batch.

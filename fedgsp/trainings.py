@@ -5,16 +5,19 @@ The table is shared by the top server, which names a training, and by nodes, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedgsp.errors import ConfigError
+from fedgsp.messages import TensorSpec
 from fedgsp.parts import NoOptions, Part, Parts
 from fedgsp.settings.fields import setting
 
 #: Per-FedAvg halves batches of at least so many samples; it leaves out smaller batches.
 SMALLEST_BATCH = 4
+#: FedFusion's share of the global features; its server smooths it.
+GAMMA = "fusion_gamma"
 _HERE = "fedgsp_node.training"
 
 
@@ -31,6 +34,9 @@ class Training(Part):
     keeps_head: bool = False
     #: Whether each client keeps a personal model on its node, and is evaluated with it.
     keeps_personal: bool = False
+    #: The trainable tensors that the training adds to the model of the task, and which travel with it: a function of
+    #: the options and the features (`Hello.features`). Its code adds them (`Algorithm.extend`). None: no tensors.
+    adds: Callable[[Any, TensorSpec], tuple[TensorSpec, ...]] | None = None
     #: Raises ConfigError for options that do not go with a learning rate and a batch size.
     check: Callable[[Any, float, int], None] = _anything
 
@@ -40,6 +46,29 @@ class FedProxOptions:
     """Options of training `fedprox`."""
 
     mu: float = setting(0.1, "strength of the pull towards the model that came", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class FedMMDOptions:
+    """Options of training `fedmmd`."""
+
+    strength: float = setting(0.1, "strength of the discrepancy between the two models", name="lambda", least=0)
+    of: str = setting(
+        "logits",
+        "what is compared: the models' outputs, or the inputs of the last dense layer",
+        choices=("logits", "features"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FedFusionOptions:
+    """Options of training `fedfusion`."""
+
+    operator: str = setting(
+        "conv",
+        "how global and local features become one: a 1x1 convolution, a weight per channel, or a single weight",
+        choices=("conv", "multi", "single"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +99,14 @@ class PfedmeOptions:
     pull: float = setting(1.0, "strength of the pull towards the shared model", name="lambda", least=0)
     personal_steps: int = setting(5, "steps of the personal model in each batch", least=1)
     personal_rate: float = setting(0.1, "step size of the personal model", least=0)
+
+
+def _fusion(options: FedFusionOptions, features: TensorSpec) -> tuple[TensorSpec, ...]:
+    (channels,), dtype = features.shape, features.dtype
+    if options.operator == "conv":
+        weight = TensorSpec("fusion_weight", dtype, (channels, 2 * channels))
+        return weight, TensorSpec("fusion_bias", dtype, (channels,))
+    return (TensorSpec(GAMMA, dtype, (channels if options.operator == "multi" else 1,)),)
 
 
 def _check_pull(training: str, rate: float, strength: float) -> None:
@@ -113,6 +150,17 @@ _BUILT_IN = {
         options=FedProxOptions,
         check=_check_fedprox,
     ),
+    "fedmmd": Training(
+        help="SGD that keeps the outputs near those of the model that came",
+        code=f"{_HERE}.fedmmd:FEDMMD",
+        options=FedMMDOptions,
+    ),
+    "fedfusion": Training(
+        help="SGD on a model that fuses its features with those of the model that came",
+        code=f"{_HERE}.fedfusion:FEDFUSION",
+        options=FedFusionOptions,
+        adds=_fusion,
+    ),
     "finetune": Training(
         help="SGD; a model is evaluated after some steps on the client's own data",
         code=f"{_HERE}.finetune:FINETUNE",
@@ -141,3 +189,12 @@ _BUILT_IN = {
 }
 
 TRAININGS: Parts[Training] = Parts("training", _BUILT_IN, Training)
+
+
+def added(training: str, given: Mapping[str, str], features: TensorSpec | None) -> tuple[TensorSpec, ...]:
+    """The tensors that a training with these options adds to a model with these features; none without features."""
+    part = TRAININGS[training]
+    if part.adds is None or features is None:
+        return ()
+    with part.guard():
+        return part.adds(part.read(given), features)

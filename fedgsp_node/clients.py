@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
+from fedgsp_node.extension import Extension, extension, features_of
 from fedgsp_node.flops import training_flop
 from fedgsp_node.hosted_data import HostedData
 from fedgsp_node.model_check import check_model
@@ -67,17 +68,37 @@ class Clients:
             )
         self._data = HostedData(task, dict.fromkeys(chosen))
         torch.manual_seed(_MODULE_SEED)
-        self._module = guarded(lambda: task.model(), "model()")
-        if not isinstance(self._module, torch.nn.Module):
-            raise TaskError(f"the task's model() returned {type(self._module).__name__}", "return a torch.nn.Module")
-        check_model(self._module)
-        #: Buffers outside the state; no client may leave changed values in them for the next client.
-        self._unsaved = unsaved(self._module)
-        self.tensors = tensor_specs(self._module, tuple(task.head))
-        self.shared = without_head(self.tensors)
-        some = self._data.of(chosen[0]).train.x[:1]
-        self.training_flop = guarded(lambda: training_flop(self._module, as_tensor(some)), "model()")
+        module = guarded(lambda: task.model(), "model()")
+        if not isinstance(module, torch.nn.Module):
+            raise TaskError(f"the task's model() returned {type(module).__name__}", "return a torch.nn.Module")
+        check_model(module)
+        #: The tensors of the task's model, to which the training of a run may add others.
+        self.task_tensors = tensor_specs(module, tuple(task.head))
+        self._hold(module, Extension())
+        some = as_tensor(self._data.of(chosen[0]).train.x[:1])
+        self.training_flop = guarded(lambda: training_flop(module, some), "model()")
+        #: The output of the task's extractor; None if the task names none.
+        self.features = features_of(module, task.extractor, some) if task.extractor else None
+        unbind(module)
+
+    def extend(self, training: str, given: Mapping[str, str]) -> None:
+        """Adds to the model what a training with these options adds; an empty name takes it away again.
+
+        Raises ConfigError for an unknown training or option, and TaskError if the model cannot be extended.
+        """
+        added = extension(training, given, self.features, self.task_tensors)
+        torch.manual_seed(_MODULE_SEED)
+        self._hold(guarded(lambda: self.task.model(), "model()"), added)
         unbind(self._module)
+
+    def _hold(self, module: torch.nn.Module, extension: Extension) -> None:
+        """Trains and evaluates with this model of the task from now on, extended."""
+        self._module, self._extension = module, extension
+        self._added = guarded(lambda: extension.extend(module), "model()")
+        #: Buffers outside the state; no client may leave changed values in them for the next client.
+        self._unsaved = unsaved(module)
+        self.tensors = (*self.task_tensors, *extension.tensors)
+        self.shared = without_head(self.tensors)
 
     def rehearse(self) -> None:
         """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round."""
@@ -107,7 +128,13 @@ class Clients:
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
         torch.manual_seed(seed)
-        return weights_of(self.call(self.task.model), tuple(self.task.head))
+
+        def made() -> torch.nn.Module:
+            module = self.task.model()
+            self._extension.extend(module)
+            return module
+
+        return weights_of(self.call(made), tuple(self.task.head)).part(self.tensors)
 
     def whole(self, client: int, weights: Weights, seed: int, before: int | None = None) -> Weights:
         """The client's whole model: weights without a head get the head that the client keeps, at first a fresh one.
@@ -227,7 +254,9 @@ class Clients:
     ) -> LocalWork:
         part = self._of(client).train
         x, y = as_tensor(part.x), as_tensor(part.y)
-        return LocalWork(self._module, self.task, x, y, settings, options, order, control, received, personal)
+        return LocalWork(
+            self._module, self.task, x, y, settings, options, order, control, received, personal, self._added
+        )
 
     def _lacks(self, client: int, purpose: str, before: int | None = None) -> bool:
         return self.personal.get_before(client, purpose, before) is None

@@ -58,6 +58,10 @@ class Fetcher:
         self._unreachable: dict[str, float] = {}  # address -> time at which it could not be reached
         self.mark = 0  # chunks received so far
 
+    def expect(self, tensors: tuple[TensorSpec, ...]) -> None:
+        """From now on, models have these tensors."""
+        self._tensors = tensors
+
     def given_away(self, weights: Weights) -> bool:
         """Whether the order that got these weights is the only one that has them, so that it may change them."""
         return weights in self._given_away

@@ -142,12 +142,13 @@ class _Node:
             settings.task,
             clients.task.num_classes,
             clients.hosted,
-            clients.tensors,
+            clients.task_tensors,
             peer_address,
             clients.training_flop,
             options_to_share(settings.task, settings.task_option, clients.task),
             source_digest(clients.task),
             on_nodes.installed(),
+            clients.features,
         )
         self._trainings = TrainingLog()
         self._attachments: dict[str, asyncio.Task[None]] = {}
@@ -209,13 +210,14 @@ class _Node:
                 if proto is None:
                     return joined, "it closed the stream"
                 match wire.decode(TopServerMessage, proto).kind:
-                    case Welcome(run_id):
+                    case Welcome(run_id) as welcome:
                         if not _RUN_ID.fullmatch(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
                         joined = True
                         if run_id != self._run_id:  # its managers may have the same names as those of the last run
                             await self._detach()
                             self._store.clear()
+                            await self._worker.extend(welcome.training, welcome.training_options)
                             self._worker.open(run_id)
                         self._run_id = run_id
                         hosted = counted(len(self._hello.clients), "client")

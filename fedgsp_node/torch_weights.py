@@ -56,6 +56,20 @@ def _last_dense_layer(module: torch.nn.Module) -> tuple[str, ...]:
     return (f"{names[-1]}.",) if names[-1] else ("weight", "bias")  # the module itself is the layer
 
 
+def classifier(module: torch.nn.Module, head: tuple[str, ...] = ()) -> torch.nn.Linear | None:
+    """The dense layer of the head that was registered last; None if the head has no dense layer.
+
+    `head` is that of `tensor_specs`.
+    """
+    head = head or _last_dense_layer(module)
+    layers = [
+        layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, torch.nn.Linear) and f"{name}.weight".removeprefix(".").startswith(head)
+    ]
+    return layers[-1] if layers else None
+
+
 def bind(module: torch.nn.Module, weights: Weights) -> None:
     """Makes the module's tensors views of the buffer of `weights`: both then share their values."""
     for name, tensor in _tensors(module).items():

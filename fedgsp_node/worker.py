@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -50,9 +51,21 @@ class Worker:
         self._fetcher = fetcher
         self._slot = slot
         self._chunks_gone = 0
-        self._own = OwnModels(store, clients.personal, clients.tensors)
         self._discriminating = Discriminating(clients, fetcher, slot)
-        self._trainer = Trainer(clients, store, fetcher, slot, self._own)
+        self._expect_models()
+
+    def _expect_models(self) -> None:
+        self._fetcher.expect(self._clients.tensors)
+        self._own = OwnModels(self._store, self._clients.personal, self._clients.tensors)
+        self._trainer = Trainer(self._clients, self._store, self._fetcher, self._slot, self._own)
+
+    async def extend(self, training: str, given: Mapping[str, str]) -> None:
+        """Adds to the model what the training of a run adds to it, before the run is opened.
+
+        An empty name stands for a training that adds nothing. Raises the errors of `Clients.extend`.
+        """
+        await self._slot.run(lambda _: self._clients.extend(training, given))
+        self._expect_models()
 
     def open(self, run_id: str) -> None:
         """Switches to a run: forgets the models of the last run, and reads the models of this run from disk."""

@@ -53,6 +53,7 @@ def choose(config: RunConfig) -> Scheme:
     _check_growth(config, scheme)
     _check_aggregation(config, scheme)
     _check_arrivals(config, scheme)
+    _check_additions(config, scheme)
     _check_options(config, scheme)
     return scheme
 
@@ -153,6 +154,24 @@ def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
         )
 
 
+def _check_additions(config: RunConfig, scheme: Scheme) -> None:
+    """Refuses what is not defined for tensors that a training adds to the model."""
+    if TRAININGS[scheme.training].adds is None:
+        return
+    if scheme.aggregation == "fednova":
+        raise ConfigError(
+            f"aggregation fednova makes a client's steps longer or shorter, and training {scheme.training} learns how"
+            " to fuse the features of exactly the model that a client has trained",
+            f"leave out {flag('training' if config.aggregation is None else 'aggregation')}",
+        )
+    if scheme.without_head:
+        raise ConfigError(
+            f"scheme {config.scheme} keeps the heads with the clients, and training {scheme.training} learns features"
+            " for one head of all clients",
+            f"leave out {flag('training')}, or use another scheme",
+        )
+
+
 def _check_options(config: RunConfig, scheme: Scheme) -> None:
     """Raises ConfigError for options that cannot be used, before the top server waits for nodes."""
     parts = parts_of(scheme)
@@ -182,6 +201,29 @@ def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
     if keeps and not 0 < heads < len(tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
+
+
+def extending(scheme: Scheme) -> tuple[str, Mapping[str, str]]:
+    """The training that adds tensors to the model, with its options; an empty name if the scheme's adds none."""
+    adds = TRAININGS[scheme.training].adds is not None
+    return (scheme.training, scheme.given("training")) if adds else ("", {})
+
+
+def check_extractor(scheme: Scheme, features: TensorSpec | None, tensors: Collection[TensorSpec]) -> None:
+    """A training that adds tensors for the model's features needs a task that names these."""
+    if TRAININGS[scheme.training].adds is None:
+        return
+    if features is None:
+        raise ConfigError(
+            f"training {scheme.training} needs the features of the model, and the task names no layer for them",
+            "set `extractor` in the task to the name of the layer that returns the features",
+        )
+    names = [spec.name for spec in tensors]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(
+            f"training {scheme.training} adds a tensor {min(twice)!r}, and the model has one of that name",
+            "rename it in the task",
+        )
 
 
 def absent(scheme: Scheme, clients: Collection[int]) -> list[int]:

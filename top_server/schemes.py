@@ -9,29 +9,32 @@ from fedgsp.parts import Parts
 from top_server.grouping import GROUPINGS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """One row. Settings of the same name replace single choices, so that new combinations need no new row."""
+    """One row. Settings of the same name replace single choices, so that new combinations need no new row.
+
+    With the defaults, all clients train one model in parallel, in every round.
+    """
 
     #: What clients reveal before each round; see `top_server.profiles`.
-    profile: str
+    profile: str = "none"
     #: Who trains with whom; see `top_server.grouping`.
-    grouping: str
+    grouping: str = "single"
     #: When clients are grouped anew: "always", in every round; "arrivals", when some are in no group; or "never": the
     #: first round's groups stay, and who comes later joins the smallest.
-    regroup: str
+    regroup: str = "always"
     #: How many groups, by round; see `top_server.grouping.growth`.
-    growth: str
+    growth: str = "constant"
     #: What the sampling rate is a share of: "groups", "clients", or "none" where nobody is drawn.
-    sampling: str
+    sampling: str = "none"
     #: What members of a group do; see `fedgsp.programs`.
-    program: str
+    program: str = "parallel"
     #: Whether the relay order is drawn anew every round.
-    shuffle: bool
+    shuffle: bool = False
     #: Local training algorithm; see `fedgsp.trainings`.
-    training: str
+    training: str = "sgd"
     #: Which models groups start from and what their results become; see `top_server.merging`.
-    merge: str
+    merge: str = "weighted-mean"
     #: How members count in a group's mean; see `top_server.merging.weighing`.
     weighing: str = "samples"
     #: What becomes of models trained in parallel; see `fedgsp.aggregations`.
@@ -65,84 +68,81 @@ class Scheme:
         return stays and self.sampling != "clients"  # of which every round draws others
 
 
-def _all(
-    profile: str, grouping: str, merge: str, *, regroup: str = "always", training: str = "sgd", **others: object
-) -> Scheme:
-    """A row of sections 3 to 6: all clients train in every round, in parallel within their groups."""
-    return Scheme(profile, grouping, regroup, "constant", "none", "parallel", False, training, merge, **others)  # type: ignore[arg-type]
-
-
-def _drawn(merge: str, aggregation: str = "mean") -> Scheme:
-    """A row of section 2: each round draws a share of the clients, which train in parallel in one group."""
-    return Scheme(
-        "none", "single", "always", "constant", "clients", "parallel", False, "sgd", merge, aggregation=aggregation
-    )
-
-
 _BUILT_IN = {
     # FedGSP: alike groups of unlike clients, relay inside, more groups as rounds go by (section 1)
-    "fedgsp": Scheme("histograms", "icg", "always", "log", "groups", "relay", True, "sgd", "mean"),
+    "fedgsp": Scheme(
+        profile="histograms",
+        grouping="icg",
+        growth="log",
+        sampling="groups",
+        program="relay",
+        shuffle=True,
+        merge="mean",
+    ),
     # its ablations: a fixed number (beta) of static groups, which nobody is left out of, order fixed too (section 1.5)
     "naive-gsp": Scheme(
-        "histograms",
-        "random",
-        "never",
-        "constant",
-        "groups",
-        "relay",
-        False,
-        "sgd",
-        "mean",
+        profile="histograms",
+        grouping="random",
+        regroup="never",
+        sampling="groups",
+        program="relay",
+        merge="mean",
         options={"grouping": {"mode": "all"}},
     ),
     "naive-gsp-icg": Scheme(
-        "histograms",
-        "icg",
-        "never",
-        "constant",
-        "groups",
-        "relay",
-        False,
-        "sgd",
-        "mean",
+        profile="histograms",
+        grouping="icg",
+        regroup="never",
+        sampling="groups",
+        program="relay",
+        merge="mean",
         options={"grouping": {"mode": "all"}},
     ),
-    # FedAvg: a share of the clients in parallel, sample-weighted mean
-    "fedavg": _drawn(merge="weighted-mean"),
-    # in which models far from the others count less,
-    "ida": _drawn(merge="weighted-mean", aggregation="ida"),
-    # or with a server optimiser
-    "fedadagrad": _drawn(merge="fedadagrad"),
-    "fedadam": _drawn(merge="fedadam"),
-    "fedyogi": _drawn(merge="fedyogi"),
+    # What FedGSP is compared with (section 2): each round draws a share of the clients, which train in parallel,
+    "fedavg": Scheme(sampling="clients"),
+    # with another local training,
+    "fedmmd": Scheme(sampling="clients", training="fedmmd"),
+    "fedfusion": Scheme(sampling="clients", training="fedfusion", merge="smoothed-mean"),
+    # with models that count less if they are far from the others,
+    "ida": Scheme(sampling="clients", aggregation="ida"),
+    # or with a server optimiser.
+    "fedadagrad": Scheme(sampling="clients", merge="fedadagrad"),
+    "fedadam": Scheme(sampling="clients", merge="fedadam"),
+    "fedyogi": Scheme(sampling="clients", merge="fedyogi"),
     # HCCT: groups of clients whose updates are alike, a model per group (section 3)
-    "hcct": _all("updates", "hcct", "none"),
-    "hcct-e": _all("updates", "hcct", "none", options={"profile": {"similarity": "layer"}}),
-    "hcct-p": _all("updates", "hcct", "none", without_head=True, options={"profile": {"similarity_of": "shared"}}),
+    "hcct": Scheme(profile="updates", grouping="hcct", merge="none"),
+    "hcct-e": Scheme(profile="updates", grouping="hcct", merge="none", options={"profile": {"similarity": "layer"}}),
+    "hcct-p": Scheme(
+        profile="updates",
+        grouping="hcct",
+        merge="none",
+        without_head=True,
+        options={"profile": {"similarity_of": "shared"}},
+    ),
     # Comparisons of HCCT (section 4): every client alone; all clients together;
-    "independent": _all("none", "singletons", "none"),
-    "global": _all("none", "single", "weighted-mean"),
+    "independent": Scheme(grouping="singletons", merge="none"),
+    "global": Scheme(),
     # clients that gain by the global model count more: as in MaxFL's paper, and as HCCT's authors implemented it;
-    "maxfl": _all("prior-losses", "single", "weighted-mean", weighing="maxfl"),
-    "maxfl-hcct": _all("prior-distances", "maxfl-hcct", "none"),
+    "maxfl": Scheme(profile="prior-losses", weighing="maxfl"),
+    "maxfl-hcct": Scheme(profile="prior-distances", grouping="maxfl-hcct", merge="none"),
     # clients with a low accuracy count more;
-    "fedfa": _all("training-accuracy", "single", "weighted-mean", weighing="fedfa"),
+    "fedfa": Scheme(profile="training-accuracy", weighing="fedfa"),
     # clusters that clients choose by loss, one each or several
-    "ifca": _all("losses", "ifca", "clusters"),
-    "flsc": _all("losses", "singletons", "soft-clusters"),
+    "ifca": Scheme(profile="losses", grouping="ifca", merge="clusters"),
+    "flsc": Scheme(profile="losses", grouping="singletons", merge="soft-clusters"),
     # FedCollab: coalitions that lower a bound on the members' errors, from how far their data are apart (section 5),
-    "fedcollab": _all("distances", "fedcollab", "none", regroup="arrivals"),
+    "fedcollab": Scheme(profile="distances", grouping="fedcollab", regroup="arrivals", merge="none"),
     # and what it is compared with (section 6): one model, trained and personalised in several ways,
-    "fedprox": _all("none", "single", "weighted-mean", training="fedprox"),
-    "fednova": _all("none", "single", "weighted-mean", aggregation="fednova"),
-    "finetune": _all("none", "single", "weighted-mean", training="finetune"),
-    "per-fedavg": _all("none", "single", "weighted-mean", training="per-fedavg"),
-    "pfedme": _all("none", "single", "weighted-mean", training="pfedme"),
-    "ditto": _all("none", "single", "weighted-mean", training="ditto"),
+    "fedprox": Scheme(training="fedprox"),
+    "fednova": Scheme(aggregation="fednova"),
+    "finetune": Scheme(training="finetune"),
+    "per-fedavg": Scheme(training="per-fedavg"),
+    "pfedme": Scheme(training="pfedme"),
+    "ditto": Scheme(training="ditto"),
     # clusters split when their members' updates disagree, by nearest model, or once by what clients learn alone
-    "fedcluster": _all("updates", "fedcluster", "none", weighing="uniform"),
-    "fesem": _all("model-distances", "fesem", "centres", weighing="uniform"),
-    "kmeans": _all("prior-models", "kmeans", "none", regroup="arrivals"),
+    "fedcluster": Scheme(profile="updates", grouping="fedcluster", merge="none", weighing="uniform"),
+    "fesem": Scheme(profile="model-distances", grouping="fesem", merge="centres", weighing="uniform"),
+    "kmeans": Scheme(profile="prior-models", grouping="kmeans", regroup="arrivals", merge="none"),
 }
 
 SCHEMES: Parts[Scheme] = Parts("scheme", _BUILT_IN, Scheme)

@@ -34,7 +34,7 @@ from fedgsp.weights import WeightsError
 from fedgsp.words import share
 from top_server import rounds
 from top_server.baseline import local_run
-from top_server.choosing import absent, check_head, choose, parts_of
+from top_server.choosing import absent, check_extractor, check_head, choose, extending, parts_of
 from top_server.grouping import GROUPINGS
 from top_server.grouping_service import client as grouping_service
 from top_server.groups.initial import make_initial
@@ -110,6 +110,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             journal,
             config.task_option,
             on_nodes.needed({"training": [scheme.training], "outgoing": config.outgoing}),
+            *extending(scheme),
         )
         store = ModelStore()
         if resumed:
@@ -201,6 +202,7 @@ async def _play(
         )
         model_files = ModelFiles(directory.models, config.keep_models)
         check_head(scheme, membership.tensors)
+        check_extractor(scheme, membership.features, membership.tensors)
         if resumed and resumed.saved:
             await state.restore(context, progress, merging, profile, resumed.saved)
         else:

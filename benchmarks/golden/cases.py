@@ -90,6 +90,8 @@ OF_SCHEMES: dict[str, Case] = {
     "naive-gsp": Case(settings={"scheme": "naive-gsp", "beta": "2", "sampling-rate": "0.5"}),
     "naive-gsp-icg": Case(settings={"scheme": "naive-gsp-icg", "beta": "3", "sampling-rate": "0.7"}),
     "fedavg": Case(settings={"scheme": "fedavg", "sampling-rate": "0.6"}),
+    "fedmmd": Case(settings={"scheme": "fedmmd", "sampling-rate": "0.6"}),
+    "fedfusion": Case(settings={"scheme": "fedfusion", "sampling-rate": "0.6"}),
     "ida": Case(settings={"scheme": "ida", "sampling-rate": "0.6"}),
     "fedadagrad": Case(settings={"scheme": "fedadagrad", "sampling-rate": "0.6"}),
     "fedadam": Case(settings={"scheme": "fedadam", "sampling-rate": "0.6"}),
@@ -176,6 +178,12 @@ OTHERS: dict[str, Case] = {
     # Local training
     "training own-head": Case(settings={**GLOBAL, "training": "own-head"}),
     "training fedprox, relay": Case(settings={**RELAY, "training": "fedprox"}, training={"mu": "0.5"}),
+    "training fedmmd, relay": Case(
+        settings={**RELAY, "training": "fedmmd"}, training={"lambda": "0.5", "of": "features"}
+    ),
+    "training fedfusion, relay": Case(
+        settings={**RELAY, "training": "fedfusion", "merge": "smoothed-mean"}, training={"operator": "multi"}
+    ),
     "training finetune": Case(settings={**HCCT, "training": "finetune"}, grouping=ALPHA, training={"steps": "3"}),
     "training per-fedavg": Case(settings={**GLOBAL, "training": "per-fedavg"}, training={"steps": "2"}),
     "training pfedme": Case(

@@ -42,6 +42,9 @@ class Hello:
     task_digest: bytes = b""
     #: The parts of packages beside FedGSP that the node could run.
     parts: tuple[InstalledPart, ...] = ()
+    #: The features that a training may add tensors for: name of the layer that returns them, dtype, number of
+    #: channels. Unset: the task names no such layer.
+    features: TensorSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,10 @@ class Welcome:
     """The node is now part of the run."""
 
     run_id: str
+    #: The training that adds tensors to the model of the task. Empty: the model of the run is that of the task.
+    training: str = ""
+    #: Its options; an option that is not given has its default.
+    training_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class Hello(_message.Message):
     TASK_OPTIONS_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of the protocol that the node speaks; see `PROTOCOL`."""
     node: _builtins.str
@@ -109,6 +110,12 @@ class Hello(_message.Message):
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalledPart]:
         """The parts of packages beside FedGSP that the node could run."""
 
+    @_builtins.property
+    def features(self) -> _model_pb2.TensorSpec:
+        """The features that a training may add tensors for: name of the layer that returns them, dtype, number of channels.
+        Unset: the task names no such layer.
+        """
+
     def __init__(
         self,
         *,
@@ -123,10 +130,11 @@ class Hello(_message.Message):
         task_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         task_digest: _builtins.bytes = ...,
         parts: _abc.Iterable[Global___InstalledPart] | None = ...,
+        features: _model_pb2.TensorSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "node", b"node", "num_classes", b"num_classes", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "features", b"features", "node", b"node", "num_classes", b"num_classes", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -230,16 +238,46 @@ class Welcome(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TrainingOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RUN_ID_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
+    TRAINING_OPTIONS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
+    training: _builtins.str
+    """The training that adds tensors to the model of the task. Empty: the model of the run is that of the task."""
+    @_builtins.property
+    def training_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Its options; an option that is not given has its default."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
+        training: _builtins.str = ...,
+        training_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "training", b"training", "training_options", b"training_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

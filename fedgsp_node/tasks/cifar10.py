@@ -63,6 +63,7 @@ class Cifar10(Task):
         seed: int = 0,
     ) -> None:
         self._model = model
+        self.extractor = "11" if model == "hcct" else "8"  # what is flattened
         self._augment_test = augment_test
         self._seed = seed
         # In feature_shift the rotation tells types of clients apart. Mirroring turns a rotation to the left into one
@@ -147,6 +148,9 @@ MODELS = {"fedcollab": _fedcollab, "hcct": _hcct}
 
 class CropAndFlip(ChannelsLast):
     """Augments images with torch's global generator in training mode; always sets the layout of `ChannelsLast`."""
+
+    #: The layer changes inputs at random (docs/tasks.md, Models).
+    augments = True
 
     def __init__(self, black: NDArray[np.float32]) -> None:
         super().__init__()

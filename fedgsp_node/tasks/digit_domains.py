@@ -42,6 +42,7 @@ class DigitDomains(Task):
     """
 
     num_classes = 10
+    extractor = "11"  # the last convolution, after batch norm and ReLU
     data_is_repeatable = True
     local_options = ("data",)  # a text with several paths, which differ between machines
 

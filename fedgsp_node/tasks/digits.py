@@ -20,6 +20,7 @@ class Digits(Task):
     """
 
     num_classes = 10
+    extractor = "6"  # the pooling
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class Femnist(Task):
     """
 
     num_classes = CLASSES
+    extractor = "5"  # the second pooling
     data_is_repeatable = True
 
     def __init__(

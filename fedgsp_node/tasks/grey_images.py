@@ -60,6 +60,7 @@ class GreyImages(Task):
         seed: int = 0,
     ) -> None:
         self._model = model
+        self.extractor = "2" if model == "hcct" else "4"  # the last ReLU
         self._double_softmax = double_softmax
         self._mean, self._deviation = _SCALES[normalise]
         numbers = {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedgsp.messages import TrainingSettings
+from fedgsp.messages import TensorSpec, TrainingSettings
 from fedgsp.task import Task
 from fedgsp.weights import Weights
 from fedgsp_node.training.control import Control
@@ -34,6 +34,8 @@ class LocalWork:
     received: Weights
     #: If the algorithm keeps a personal model: the client's last one, at first a copy of `received`; changed in place.
     personal: Weights | None = None
+    #: What `Algorithm.extend` returned when the model was made; None if the algorithm adds nothing to it.
+    added: Any = None
 
 
 class Result(NamedTuple):
@@ -53,3 +55,6 @@ class Algorithm:
     in_place: bool = False
     #: Trains the model further, in place, before it is evaluated for this client; None if no such step is needed.
     adapt: Callable[[LocalWork], None] | None = None
+    #: Adds to a model of the task what `fedgsp.trainings.Training.adds` declares, given the features and the options.
+    #: Initial values may be drawn from torch's generator. None: the training adds nothing.
+    extend: Callable[[torch.nn.Module, TensorSpec, Any], Any] | None = None

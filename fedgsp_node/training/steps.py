@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -51,16 +52,19 @@ class Descent:
         anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,
         onto: Sequence[torch.Tensor] | None = None,
+        penalty: Callable[[Any], torch.Tensor] | None = None,
     ) -> None:
         """One step of size `rate` on the loss + strength/2 ||w - anchors||^2, for one batch `x`, `y`, in place.
 
         The gradient is taken at `parameters`. It is applied to the tensors `onto` if given, else to `parameters`.
+        `penalty` is added to the loss, given what the model returned; `self.loss` does not count it.
         """
         self._rate, self._pull, self._anchors = rate, rate * strength, anchors
         self._onto = self.parameters if onto is None else onto
-        loss = self._work.task.loss(self._work.module(x), y)
+        outputs = self._work.module(x)
+        loss = self._work.task.loss(outputs, y)
         self._left = set(range(len(self.parameters)))
-        self._factors.backward(loss, self.parameters)
+        self._factors.backward(loss if penalty is None else loss + penalty(outputs), self.parameters)
         with torch.no_grad():
             for place in self._left:
                 self._apply(place)

@@ -38,7 +38,17 @@ OF_GROUPINGS = {
     "kmeans": {"clusters": "2"},
 }
 #: Merges after which all clients have the same model; else results are told for each.
-ONE_MODEL = ("mean", "weighted-mean", "median", "trimmed-mean", "ida", "fedadagrad", "fedadam", "fedyogi")
+ONE_MODEL = (
+    "mean",
+    "weighted-mean",
+    "median",
+    "trimmed-mean",
+    "smoothed-mean",
+    "ida",
+    "fedadagrad",
+    "fedadam",
+    "fedyogi",
+)
 
 
 class Combination(NamedTuple):
@@ -84,7 +94,9 @@ def possible() -> list[Combination]:
 
 
 def refusal(scheme: str, combination: Combination) -> ConfigError | None:
-    return _refusal(scheme, combination._replace(training="sgd"))  # every training goes with everything
+    # every training goes with everything, but that which adds tensors to the model
+    likely = combination.training if TRAININGS[combination.training].adds else "sgd"
+    return _refusal(scheme, combination._replace(training=likely))
 
 
 @functools.cache

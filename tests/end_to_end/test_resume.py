@@ -30,6 +30,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "fedadam": {},
     "hcct": {},
     "ditto": {},
+    "fedfusion": {"training_option": {"operator": "multi"}, "sampling_rate": 1.0},
     "maxfl": {"profile_option": {"prior_epochs": "1"}},
     "maxfl-hcct": {"profile_option": {"prior_epochs": "1"}},
     "kmeans": {"profile_option": {"prior_epochs": "1"}},

@@ -191,7 +191,10 @@ def train(clients: Clients, how: TrainingSettings, client: int = 1) -> Weights:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_evaluating_changes_no_model_and_says_the_same_again(algorithm: str) -> None:
-    clients, how = Clients(Blobs(), None), settings(algorithm, batch_size=4)
+    task, how = Blobs(), settings(algorithm, batch_size=4)
+    task.extractor = "2"
+    clients = Clients(task, None)
+    clients.extend(algorithm, {})
     weights = train(clients, how)
     before, kept = weights.buffer.copy(), clients.personal.get(1, PERSONAL_MODEL)
     first = evaluated(clients, weights, how)

@@ -132,6 +132,7 @@ UNUSUAL = (Norm, Running, Clamped, InPlace)
 
 def task_of(kind: Callable[[int], nn.Module]) -> Blobs:
     task = Blobs()
+    task.extractor = "last"
     inputs = task.data(0).train.x.shape[1]
     task.model = lambda: kind(inputs)  # type: ignore[method-assign]
     return task
@@ -171,6 +172,7 @@ def test_they_are_trained_as_by_a_plain_loop(kind: Callable[[int], nn.Module]) -
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_every_algorithm_trains_and_keeps_what_they_become(kind: Callable[[int], nn.Module], algorithm: str) -> None:
     clients = Clients(task_of(kind), None)
+    clients.extend(algorithm, {})
     start = clients.initial_weights(3)
     before = {name: array.copy() for name, array in start.arrays.items()}
     settings = TrainingSettings(algorithm, 2, BATCH, RATE, seed=11)

@@ -28,6 +28,7 @@ ALPHA = {"alpha": "1.85"}
 
 class GatedBlobs(Blobs):
     local_options = ("gate",)
+    extractor = "2"
 
     def __init__(self, clients: int = 6, gate: str = "") -> None:
         super().__init__(clients, on_loss=lambda: GATES[gate].wait(60) if gate else None)

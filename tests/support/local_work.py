@@ -13,6 +13,7 @@ from fedgsp import Task
 from fedgsp.messages import TrainingSettings
 from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
+from fedgsp_node.extension import features_of
 from fedgsp_node.torch_weights import bind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control
@@ -89,6 +90,11 @@ def settings(
     return TrainingSettings(algorithm, epochs, batch_size, learning_rate, seed=0, options=given)
 
 
+def extractor_of(module: nn.Module) -> str:
+    """The first layer that learns."""
+    return next(name for name, layer in module.named_modules() if name and layer._parameters)
+
+
 def local_work(
     module: nn.Module,
     task: Task,
@@ -99,9 +105,11 @@ def local_work(
     personal: Weights | None = None,
 ) -> tuple[LocalWork, Weights]:
     """What a node hands to an algorithm, and the weights that the module is bound to; `seed` orders the batches."""
+    options, rng = TRAININGS[how.algorithm].read(how.options), np.random.default_rng(seed)
+    extend = TRAININGS[how.algorithm].load().extend
+    added = extend(module, features_of(module, extractor_of(module), data[0][:1]), options) if extend else None
     received = weights_of(module)
     trained = received.copy()
     bind(module, trained)
-    options, rng = TRAININGS[how.algorithm].read(how.options), np.random.default_rng(seed)
-    work = LocalWork(module, task, *data, how, options, rng, control or Control(), received, personal)
+    work = LocalWork(module, task, *data, how, options, rng, control or Control(), received, personal, added)
     return work, trained

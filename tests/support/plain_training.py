@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedgsp.messages import TrainingSettings
+from tests.support.local_work import extractor_of
+from tests.support.plain_streams import Objective, frozen_copy, fusion_objective, mmd_objective
 
 Data = tuple[torch.Tensor, torch.Tensor]
-Options = Mapping[str, float]
+Options = Mapping[str, Any]
 
 
 class Plain(NamedTuple):
@@ -33,6 +35,18 @@ def train(
             return Plain(module, None, *_near(module, data, how, rng, None, 0.0))
         case "fedprox":
             return Plain(module, None, *_near(module, data, how, rng, copy.deepcopy(module), options["mu"]))
+        case "fedmmd":
+            objective = mmd_objective(
+                module, frozen_copy(module), options["lambda"], options["of"], nn.functional.cross_entropy
+            )
+            return Plain(module, None, *_minimised(module, objective, data, how, rng))
+        case "fedfusion":
+            names = ("fusion_weight", "fusion_bias", "fusion_gamma")
+            fusion = nn.ParameterDict({n: p for n, p in module.named_parameters(recurse=False) if n in names})
+            objective = fusion_objective(
+                module, frozen_copy(module), extractor_of(module), fusion, nn.functional.cross_entropy
+            )
+            return Plain(module, None, *_minimised(module, objective, data, how, rng))
         case "ditto":
             received = copy.deepcopy(module)
             result = _near(module, data, how, rng, None, 0.0)
@@ -115,6 +129,20 @@ def _near(
         batches += 1
     left = 1 - how.learning_rate * strength
     return sum(losses) / len(losses), sum(left**earlier for earlier in range(batches))
+
+
+def _minimised(
+    module: nn.Module, objective: Objective, data: Data, how: TrainingSettings, rng: np.random.Generator
+) -> tuple[float, float]:
+    losses: list[float] = []
+    batches = 0
+    module.train()
+    for x, y in _batches(data, how, rng):
+        loss, whole = objective(x, y)
+        losses += [loss.item()] * len(x)
+        _step(module, whole, how.learning_rate)
+        batches += 1
+    return sum(losses) / len(losses), batches
 
 
 def _per_fedavg(module: nn.Module, data: Data, how: TrainingSettings, rng: np.random.Generator) -> Plain:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class CoalitionReference(GroupReference):
 
     training: str = "sgd"
     #: All options of the training, or its defaults.
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     aggregation: str = "mean"
     #: (round, client) whose personal model is gone once it has trained in that round.
     forgotten: Collection[tuple[int, int]] = ()
@@ -172,24 +172,24 @@ class CoalitionReference(GroupReference):
 
     def learn(self, state: State, client: int, number: int) -> Learnt:
         """Trains from a model, and moves the client's personal model on if the algorithm has one."""
-        rate, module = self._rate(number), self._module(state)
+        rate, module = self._rate(number), self.module(state)
         torch.manual_seed(stream_seed(self.seed, "training", number, client))
         rng = stream(self.seed, "batch-order", number, client)
         personal: nn.Module | None = None
         match self.training:
             case "fedprox":
-                steps = self._near(module, self._batches(client, rng), rate, copy.deepcopy(module), self.numbers["mu"])
+                steps = self._near(module, self.batches(client, rng), rate, copy.deepcopy(module), self.numbers["mu"])
             case "ditto":
                 received = copy.deepcopy(module)
-                steps = self._near(module, self._batches(client, rng), rate)
-                personal = self._module(self.personal.get(client, state))
-                self._near(personal, self._batches(client, rng), rate, received, self.numbers["lambda"])
+                steps = self._near(module, self.batches(client, rng), rate)
+                personal = self.module(self.personal.get(client, state))
+                self._near(personal, self.batches(client, rng), rate, received, self.numbers["lambda"])
             case "per-fedavg":
-                steps = self._halves(module, self._batches(client, rng), rate)
+                steps = self._halves(module, self.batches(client, rng), rate)
             case "pfedme":
-                steps, personal = self._thetas(module, self._batches(client, rng), rate)
+                steps, personal = self._thetas(module, self.batches(client, rng), rate)
             case _:
-                steps = self._near(module, self._batches(client, rng), rate)
+                steps = self._near(module, self.batches(client, rng), rate)
         if personal is not None:
             self.personal[client] = _state(personal)
         if self.training == "own-head":
@@ -202,16 +202,16 @@ class CoalitionReference(GroupReference):
         """What a client uses of its group's model."""
         if self.training not in ("finetune", "per-fedavg"):
             return {**state, **self.personal.get(client, {})}
-        module, left = self._module(state), int(self.numbers["steps"])
+        module, left = self.module(state), int(self.numbers["steps"])
         torch.manual_seed(stream_seed(self.seed, "adaptation", number, client))
         rng = stream(self.seed, "adaptation-order", number, client)
         while left:
-            batches = list(self._batches(client, rng, 1))[:left]
+            batches = list(self.batches(client, rng, 1))[:left]
             self._near(module, iter(batches), self._rate(number))
             left -= len(batches)
         return _state(module)
 
-    def _batches(self, client: int, rng: np.random.Generator, epochs: int | None = None) -> Iterator[Batch]:
+    def batches(self, client: int, rng: np.random.Generator, epochs: int | None = None) -> Iterator[Batch]:
         data = self.task.data(client).train
         for _ in range(epochs or self.local_epochs):
             order = rng.permutation(len(data))
@@ -275,11 +275,6 @@ class CoalitionReference(GroupReference):
             _take_buffers(module, theta)
             count += 1
         return count, theta
-
-    def _module(self, state: State) -> nn.Module:
-        module = self.task.model()
-        module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
-        return module
 
 
 def _pull(module: nn.Module, anchor: nn.Module, share: float) -> None:

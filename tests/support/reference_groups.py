@@ -258,9 +258,7 @@ class GroupReference(Reference):
         return WEIGHINGS[weighing](np.array(self._sizes(self.clients)), evidence, {}).tolist()
 
     def _judged(self, state: State, client: int, part: str) -> tuple[int, float, int]:
-        model = self.task.model()
-        model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
-        model.eval()
+        model = self.module(state).eval()
         data = getattr(self.task.data(client), part)
         right, loss_sum = 0, 0.0
         with torch.no_grad():
@@ -270,6 +268,11 @@ class GroupReference(Reference):
                 right += self.task.correct(outputs, y)
                 loss_sum += self.task.loss(outputs, y).item() * len(y)
         return right, loss_sum, len(data)
+
+    def module(self, state: State) -> torch.nn.Module:
+        model = self.task.model()
+        model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
+        return model
 
     def _right(self, state: State, client: int, part: str) -> float:
         right, _, samples = self._judged(state, client, part)

@@ -46,7 +46,7 @@ def by_taste(request: GroupingRequest, options: TasteOptions) -> Plan:
 
 @pytest.fixture(autouse=True)
 def _added(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Scheme("tastes", "by-taste", "always", "constant", "clients", "parallel", False, "sgd", "none")
+    row = Scheme(profile="tastes", grouping="by-taste", sampling="clients", merge="none")
     grouping = Grouping(
         help="by taste",
         code=by_taste,

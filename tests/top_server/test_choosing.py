@@ -263,3 +263,25 @@ def test_distances_of_models_need_clients_that_train_in_parallel(program: str) -
     error = refused(scheme="fesem", program=program)
     assert error.what == f"profile model-distances needs program parallel, and scheme fesem has {program}"
     assert error.remedy == "leave out --program"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "remedy"),
+    [
+        ({"scheme": "fednova", "training": "fedfusion"}, "aggregation fednova makes", "leave out --training"),
+        ({"scheme": "fedfusion", "aggregation": "fednova"}, "aggregation fednova makes", "leave out --aggregation"),
+        ({"scheme": "hcct-p", "training": "fedfusion"}, "scheme hcct-p keeps the heads", "leave out --training"),
+        ({"scheme": "fedavg", "merge": "smoothed-mean"}, "merge smoothed-mean needs training fedfusion", "use scheme"),
+    ],
+)
+def test_what_is_not_defined_for_a_fusion_is_refused(changes: dict[str, Any], what: str, remedy: str) -> None:
+    error = refused(**changes)
+    assert error.what.startswith(what)
+    assert error.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize("scheme", ["fedgsp", "hcct", "ifca", "flsc", "fedcollab", "fedavg"])
+def test_a_fusion_goes_with_other_groups_and_programs(scheme: str) -> None:
+    assert choose(RunConfig(scheme=scheme, training="fedfusion")).training == "fedfusion"
+    if scheme in ("fedgsp", "fedavg"):
+        assert choose(RunConfig(scheme=scheme, training="fedfusion", merge="smoothed-mean")).merge == "smoothed-mean"

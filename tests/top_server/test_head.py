@@ -1,4 +1,4 @@
-"""Schemes that keep heads with the clients need a model that has one, and something beside it."""
+"""What some schemes need of the model: a head and something beside it, or a layer that returns features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
-from top_server.choosing import check_head
+from fedgsp.settings.run import RunConfig
+from top_server.choosing import check_extractor, check_head, choose, extending
 from top_server.schemes import SCHEMES
 
 
@@ -25,3 +26,21 @@ def test_a_model_without_a_head_or_without_anything_else_is_refused(heads: tuple
 
 def test_a_head_beside_shared_layers_is_what_they_need() -> None:
     check_head(SCHEMES["hcct-p"], specs(False, True))
+
+
+def test_a_model_without_features_or_with_tensors_of_the_same_names_cannot_be_extended() -> None:
+    features = TensorSpec("5", "float32", (64,))
+    with pytest.raises(ConfigError, match="the task names no layer for them") as caught:
+        check_extractor(SCHEMES["fedfusion"], None, specs(False, True))
+    assert "set `extractor` in the task" in caught.value.remedy
+    twice = (*specs(False, True), *specs(False))
+    with pytest.raises(ConfigError, match="training fedfusion adds a tensor '0', and the model has one of that name"):
+        check_extractor(SCHEMES["fedfusion"], features, twice)
+    check_extractor(SCHEMES["fedfusion"], features, specs(False, True))
+    check_extractor(SCHEMES["fedavg"], None, twice)
+
+
+def test_only_a_training_that_adds_tensors_is_told_to_nodes() -> None:
+    chosen = choose(RunConfig(scheme="fedfusion", training_option={"operator": "multi"}))
+    assert extending(chosen) == ("fedfusion", {"operator": "multi"})
+    assert extending(choose(RunConfig(scheme="fedprox", training_option={"mu": "1"}))) == ("", {})

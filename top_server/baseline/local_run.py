@@ -17,6 +17,7 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
 from fedgsp.settings.peers import CONNECTIONS
 from fedgsp.settings.run import PROCESSES, RunConfig
+from fedgsp.trainings import TRAININGS
 from top_server.record.directory import RunDirectory, check_free, claim, lock, unusable
 from top_server.record.events.alone import GainsNotTold
 from top_server.record.history import read_lines
@@ -154,4 +155,10 @@ def check(config: RunConfig) -> None:
     if config.run_dir is not None and Path(config.run_dir).resolve() == Path(config.local_run).resolve():
         raise ConfigError("--local-run and --run-dir are the same directory", "give the local run one of its own")
     if recorded(config) is None:
+        if TRAININGS[training := _value(config, "training")].adds is not None:
+            raise ConfigError(
+                f"--local-run {config.local_run} is still to be made, and training {training} adds tensors to"
+                " the model, which clients alone have no use for",
+                f"make it before: --scheme independent --run-dir {config.local_run} with the same other settings",
+            )
         claim(RunDirectory(config.local_run), "--local-run")

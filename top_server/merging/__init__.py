@@ -12,6 +12,7 @@ from top_server.merging.clusters import Centres, Clusters
 from top_server.merging.model_per_group import ModelPerGroup
 from top_server.merging.one_model import IdaMergeOptions, InverseDistanceModel, OneModel, TrimmedModel
 from top_server.merging.server_optimisers import AdagradOptions, AdamOptions, ServerOptimiser, adagrad, adam, yogi
+from top_server.merging.smoothed import SmoothedModel, SmoothedOptions
 from top_server.merging.soft_clusters import SoftClusters, SoftOptions
 
 __all__ = ["MERGES", "MergeSettings", "Merging", "share_a_manager"]
@@ -53,6 +54,12 @@ _BUILT_IN = {
         help="one model, which moves towards the groups' mean by Yogi",
         code=partial(ServerOptimiser, second=yogi),
         options=AdamOptions,
+    ),
+    "smoothed-mean": Part(
+        help="one model: the mean of the groups' models; the gamma of FedFusion is smoothed over the rounds",
+        code=SmoothedModel,
+        options=SmoothedOptions,
+        needs={"training": ("fedfusion",)},
     ),
     "none": Part(help="a model for each group", code=ModelPerGroup),
     "clusters": Part(

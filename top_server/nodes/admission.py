@@ -142,6 +142,9 @@ def _model(hello: Hello, known: Known) -> Iterator[Failure]:
         if hello.num_classes != first.num_classes:
             detail = f"its task has {hello.num_classes} classes, that of node {first.node!r} {first.num_classes}"
             yield Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}")
+        if hello.features != first.features:
+            detail = f"its task names other features than that of node {first.node!r}"
+            yield Failure(FailureCode.WRONG_SHAPES, f"{detail}: {remedy}, and the same version of the task")
         check_same_tensors(hello.tensors, first.tensors, f"the model of node {hello.node!r}")
     except WeightsError as error:
         if first is None:

@@ -21,6 +21,7 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.options import shortened
+from fedgsp.trainings import added
 from top_server.nodes.admission import MOST_NODES, Known, refusal
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft, NodeRefused
 from top_server.record.journal import Recorder
@@ -54,8 +55,11 @@ class Membership:
         recorder: Recorder,
         task_options: Mapping[str, str] | None = None,
         needed: Collection[InstalledPart] = (),
+        training: str = "",
+        training_options: Mapping[str, str] | None = None,
     ) -> None:
-        self._run_id = run_id
+        """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none."""
+        self._welcome = Welcome(run_id, training, dict(training_options or {}))
         self._task = task
         self._task_options = task_options or {}
         self._needed = needed
@@ -75,8 +79,16 @@ class Membership:
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of the model, classifier head included; empty before the first node joined."""
-        return self._standard.tensors if self._standard else ()
+        """The tensors of the model, head and additions included; empty before the first node joined."""
+        if self._standard is None:
+            return ()
+        training, options = self._welcome.training, self._welcome.training_options
+        return (*self._standard.tensors, *(added(training, options, self.features) if training else ()))
+
+    @property
+    def features(self) -> TensorSpec | None:
+        """The features that the task names; None if it names none, or before the first node joined."""
+        return self._standard.features if self._standard else None
 
     @property
     def num_classes(self) -> int:
@@ -125,7 +137,7 @@ class Membership:
         self._standard = self._standard or hello
         node = self._nodes[hello.node] = Node(hello)
         self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients if self._bears(hosted.client)})
-        node.outbox.put_nowait(Welcome(self._run_id))
+        node.outbox.put_nowait(self._welcome)
         for manager in self._left.pop(hello.node, {}).values():
             self.attach(hello.node, manager)  # its group may still wait for this node
         self._recorder.record(

@@ -31,6 +31,8 @@ OPTIONS: dict[str, dict[str, float]] = {
     "sgd": {},
     "own-head": {},
     "fedprox": {"mu": 0.7},
+    "fedmmd": {"lambda": 0.5},
+    "fedfusion": {},
     "finetune": {"steps": 3},
     "per-fedavg": {"steps": 3},
     "pfedme": {"lambda": 3.0, "personal_steps": 2, "personal_rate": 0.2},

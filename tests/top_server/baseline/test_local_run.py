@@ -280,6 +280,12 @@ def test_one_that_is_still_to_be_made_or_can_be_compared_passes(tmp_path: Path) 
     check(run)
     ended(run, {0: 0.5})
     check(run)
+    check(config(tmp_path, scheme="fedfusion", run_dir=tmp_path / "run"))
+
+
+def test_a_training_that_adds_tensors_needs_one_that_was_made_before(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is still to be made, and training fedfusion adds tensors"):
+        check(config(tmp_path, scheme="fedfusion"))
 
 
 def test_the_directory_of_one_that_is_still_to_be_made_is_there_and_empty(tmp_path: Path) -> None:
@@ -389,7 +395,6 @@ def test_whose_gains_are_not_told_is_said_once(
 
 @pytest.mark.parametrize("alone", [{9: 0.5}, {7: 0.5}])
 def test_a_local_run_of_other_clients_altogether_is_refused(alone: dict[int, float], tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"--local-run .*alone tells nothing of any client of this run; give another"
-    ):
+    reason = r"--local-run .*alone tells nothing of any client of this run; give another"
+    with pytest.raises(ConfigError, match=reason):
         tell_left_out(config(tmp_path), HOSTED, alone, Recorder())

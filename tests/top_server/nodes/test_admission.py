@@ -33,6 +33,11 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         FailureCode.WRONG_PROTOCOL,
         "install the same version",
     ),
+    "other features": (
+        hello(*SECOND, features=TensorSpec("5", "float32", (64,))),
+        FailureCode.WRONG_SHAPES,
+        "its task names other features than that of node 'n0': give all nodes the same task options",
+    ),
     "half a digest of its task": (
         hello(*SECOND, task_digest=bytes(16)),
         FailureCode.WRONG_PROTOCOL,

@@ -15,6 +15,7 @@ from fedgsp.messages import (
     Leave,
     Member,
     RelayMode,
+    TensorSpec,
     Welcome,
 )
 from tests.support.hellos import hello, membership
@@ -53,9 +54,20 @@ async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
     assert joined.items() >= {"node": "n0", "clients": 2, "address": "127.0.0.1:7000"}.items()
 
 
+async def test_a_training_that_adds_tensors_is_told_to_nodes_and_its_tensors_belong_to_the_model() -> None:
+    members, _ = membership(training="fedfusion", training_options={"operator": "multi"})
+    node = await admitted(members, hello(features=TensorSpec("5", "float32", (64,))))
+    assert node.outbox.get_nowait() == Welcome("run-1", "fedfusion", {"operator": "multi"})
+    assert members.tensors == (*TENSORS, TensorSpec("fusion_gamma", "float32", (64,)))
+    without, _ = membership(training="fedfusion")
+    await admitted(without, hello())
+    assert (without.features, without.tensors) == (None, TENSORS)
+
+
 async def test_before_the_first_node_nothing_is_known() -> None:
     members, _ = membership()
     assert (members.tensors, members.num_classes, members.training_flop) == ((), 0, 0)
+    assert members.features is None
     assert members.clients == {}
     assert members.member(0) is None
 

@@ -1,0 +1,41 @@
+"""The received model as a second stream: it stays as it came, beside the model that trains (FedMMD, FedFusion)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from fedgsp_node.torch_weights import bound
+from fedgsp_node.training.base import LocalWork
+
+
+class Frozen:
+    """The model that the client received, in the module of the model that trains.
+
+    It is in evaluation mode and has no gradients. The random numbers and the batch-norm statistics of the training do
+    not change while it computes.
+    """
+
+    def __init__(self, work: LocalWork) -> None:
+        self._module = work.module
+        self._weights = work.received.copy()  # a model may write into its tensors in evaluation mode too
+        #: Layers that augment inputs: both streams must see the same inputs, so these layers draw as in training.
+        self._augmenting = [layer for layer in work.module.modules() if getattr(layer, "augments", False)]
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Inside the context, the module is the received model. A batch must go through it before training sees it.
+
+        The random numbers are afterwards what they were before, so the first layer that draws some draws the same in
+        both streams.
+        """
+        self._module.eval()
+        for layer in self._augmenting:
+            layer.train()
+        try:
+            with bound(self._module, self._weights), torch.random.fork_rng(devices=[]), torch.no_grad():
+                yield
+        finally:
+            self._module.train()
