@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgsp.errors import RunError
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 from fedgsp_node import server as node_server
@@ -64,12 +65,16 @@ async def play(
             rows.append(event)
 
     async def host(settings: NodeSettings, live: Host) -> None:
-        await live(dataclasses.replace(settings, top_server=await listening))
+        try:
+            await live(dataclasses.replace(settings, top_server=await listening))
+        except RunError:  # the run has ended: the top server knows why, and must not be cancelled while it closes
+            await asyncio.wait([leading])
+            raise
 
     with Journal(directory) as journal:
         journal.subscribe(watch)
         async with asyncio.TaskGroup() as group:
-            group.create_task(server.run(config, journal, server.credentials(config)))
+            leading = group.create_task(server.run(config, journal, server.credentials(config)))
             for settings, live in [*((settings, node_server.run) for settings in nodes), *others]:
                 group.create_task(host(settings, live))
     return Finished(directory, rows, events)
