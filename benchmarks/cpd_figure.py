@@ -19,12 +19,9 @@ from top_server.grouping import GROUPINGS, GroupingRequest
 from top_server.grouping.cpd import cpd_pairs
 
 mpl.use("Agg")
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 MIN_SAMPLES = 100
 GROUP_COUNTS = (10, 50)

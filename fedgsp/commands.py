@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import fedgsp
@@ -10,8 +11,6 @@ from fedgsp import logs
 from fedgsp.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import typer
 
 

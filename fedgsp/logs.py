@@ -6,10 +6,9 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fedgsp.errors import UserError
+from fedgsp.errors import UserError
 
 
 def configure(verbose: bool = False, json_lines: bool = False) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.errors import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)

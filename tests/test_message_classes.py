@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from scripts import protos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD = """
 // What animals say.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from scripts import protos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_generated_files_are_those_of_the_contract(tmp_path: Path) -> None:

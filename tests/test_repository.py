@@ -8,9 +8,10 @@ import importlib.util
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import typer
@@ -31,9 +32,6 @@ from top_server.merging import MERGES
 from top_server.merging.weighing import WEIGHINGS
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fedgsp", "fedgsp_node", "group_manager", "top_server")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,12 +19,8 @@ from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.grouping_service import GroupingServiceSettings
 from fedgsp.settings.run import RunConfig, may_change
 from top_server.choosing import NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
-    from top_server.record.directory import RunDirectory
-    from top_server.record.journal import Journal
+from top_server.record.directory import RunDirectory
+from top_server.record.journal import Journal
 
 NAME = "top-server"
 OUTPUT = "Output"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedgsp.encoding import BFLOAT16
 from fedgsp.errors import ConfigError
 from fedgsp.messages import OutgoingStep
 from fedgsp.outgoing import HEAD, OUTGOING, ROUNDING
-
-if TYPE_CHECKING:
-    from fedgsp.settings.run import RunConfig
-    from top_server.schemes import Scheme
+from fedgsp.settings.run import RunConfig
+from top_server.schemes import Scheme
 
 
 def outgoing_steps(config: RunConfig, scheme: Scheme) -> tuple[OutgoingStep, ...]:

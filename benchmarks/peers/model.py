@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 #: File in which a process records the time when a round begins or ends.
 STAMPS = "PEERS_STAMPS"

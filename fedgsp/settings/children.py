@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def arguments_of(settings: Any) -> list[str]:

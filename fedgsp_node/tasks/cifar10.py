@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.errors import DataError
@@ -17,11 +19,6 @@ from fedgsp_node.tasks.dealing import SplitName, Usual, deal
 from fedgsp_node.tasks.decoded import decoded_split
 from fedgsp_node.tasks.gradients import gradients_and_colours
 from fedgsp_node.tasks.reading import check_images, check_labels, read_npz, reading
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _SIDE = 32
 _RECORD = 1 + 3 * _SIDE * _SIDE

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.errors import DataError, TaskError
@@ -17,9 +18,6 @@ from fedgsp_node.tasks.decoded import decoded
 from fedgsp_node.tasks.digit_images import SIDE, blended, rendered
 from fedgsp_node.tasks.partitions import hold_out
 from fedgsp_node.tasks.reading import check_images, check_labels, digits, read_npz
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _OWN = ("digits", "blended", "rendered")
 _RENDERED_TEST = 2000

@@ -6,14 +6,12 @@ scikit-learn contains the photographs, matplotlib contains the fonts. Both need 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.errors import TaskError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SIDE = 28
 _FACES = (

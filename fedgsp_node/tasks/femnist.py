@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.errors import DataError, TaskError
@@ -13,11 +15,6 @@ from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.decoded import rows_of
 from fedgsp_node.tasks.femnist_files import CLASSES, Owned, read_files
 from fedgsp_node.tasks.partitions import hold_out
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _VALIDATION_SHARE = 0.1
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
 from fedgsp_node.tasks.decoded import decoded
 from fedgsp_node.tasks.reading import read_npz, reading
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 CLASSES = 62
 PARTS = ("train", "test")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.errors import DataError
@@ -13,11 +15,6 @@ from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.dealing import SplitName, Usual, deal
 from fedgsp_node.tasks.decoded import decoded_split
 from fedgsp_node.tasks.reading import check_images, check_labels, read_idx, read_npz
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _SIDE = 28
 _FORM = (

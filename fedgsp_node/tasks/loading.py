@@ -6,18 +6,16 @@ import hashlib
 import importlib
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from fedgsp.errors import TaskError, UserError
 from fedgsp.options import suggestion
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
 from fedgsp_node.tasks.options import parse_options, shared_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
 
 
 def load_task(name: str, options: Mapping[str, str]) -> Task:

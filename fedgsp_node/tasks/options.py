@@ -7,14 +7,11 @@ import inspect
 import pathlib
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp.options import shortened, suggestion, truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
 
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     bool: truth,

@@ -12,13 +12,10 @@ members j.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -18,15 +18,12 @@ so does this file: two groups are merged only if their benefit is above 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from top_server.grouping.pairwise import SHORTEST, reciprocals
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -7,12 +7,9 @@ grows. Rounds count from 1.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from fedgsp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Added to a product such as 0.1 * 10, which rounding may have left just below an integer.
 _EPSILON = 1e-9

@@ -5,8 +5,8 @@ So the groups are similar to one another, and each group has clients of all kind
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
 from top_server.grouping.request import GroupingRequest, Plan
 from top_server.grouping.sizes import MODE_HELP, MODES, Shape, hand_out, shape_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Ints = NDArray[np.int64]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from fedgsp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
 T = TypeVar("T")

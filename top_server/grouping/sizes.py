@@ -7,12 +7,11 @@ all    as exact, but the other clients join different random groups: groups of f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
 MODES = ("exact", "paper", "all")

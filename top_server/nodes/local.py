@@ -6,21 +6,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 from fedgsp.addresses import resolve
 from fedgsp.children import Child, stop, tail, template
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.settings.children import arguments_of
 from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import RunConfig
 from top_server.record.directory import RunDirectory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
-    from fedgsp.settings.run import RunConfig
-    from top_server.record.journal import Journal, Line
+from top_server.record.journal import Journal, Line
 
 logger = logging.getLogger(__name__)
 

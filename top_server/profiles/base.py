@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from fedgsp.messages import Evaluated
 from fedgsp.programs import PROGRAMS
@@ -18,10 +19,6 @@ from top_server.models import Held
 from top_server.progress import Progress
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 Options = TypeVar("Options")
 

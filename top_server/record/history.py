@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedgsp.errors import DataError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def plain(value: Any) -> Any:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from fedgsp.errors import ConfigError, not_written
-from top_server.record.directory import lock, unusable
+from top_server.record.directory import RunDirectory, lock, unusable
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import RoundFinished
 from top_server.record.history import plain, to_line
-
-if TYPE_CHECKING:
-    from io import FileIO
-    from pathlib import Path
-    from types import TracebackType
-
-    from top_server.record.directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 

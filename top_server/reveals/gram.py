@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.updates import LENGTH_BYTES
 from top_server.reveals.spool import Spool
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 _ROWS = 1024  # clients multiplied at a time: bounds what is needed beside the result
 _BYTES = 256  # of signs that are multiplied at a time, for the same reason

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterator, Sequence
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.errors import RunError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from io import FileIO
-    from pathlib import Path
-    from types import TracebackType
-
-    from numpy.typing import NDArray
 
 #: Columns read at a time. It decides the order of summation, so it may not depend on where the vectors are kept.
 COLUMNS = 2048

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fedgsp.words import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 #: Lines about a local run, at most; in plain output every line stays visible.
 LOCAL_RUN_LINES = 10

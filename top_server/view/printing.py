@@ -8,10 +8,7 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 

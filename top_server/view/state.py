@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedgsp.words import share
 from top_server.view.lines import count, describe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 LAST_EVENTS = 4
 #: The time left is estimated from the mean duration of this many rounds: later rounds have more groups than the first.

@@ -6,8 +6,8 @@ import contextlib
 import io
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleRenderable, Group
 from rich.live import Live
@@ -16,17 +16,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedgsp.words import counted
-from top_server.record.directory import is_worth_keeping
+from top_server.record.directory import RunDirectory, is_worth_keeping
 from top_server.record.history import to_line
+from top_server.record.journal import Journal, Line, Subscriber
 from top_server.view.printing import Printer, printing
 from top_server.view.state import LAST_EVENTS, ViewState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from top_server.record.directory import RunDirectory
-    from top_server.record.journal import Journal, Line, Subscriber
-    from top_server.view.state import Group as GroupState
+from top_server.view.state import Group as GroupState
 
 GROUP_WIDTH = 26
 BAR_WIDTH = 10

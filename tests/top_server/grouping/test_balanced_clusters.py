@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedgsp.errors import ConfigError
 from top_server.grouping.balanced_clusters import balanced_clusters, nearest_balanced
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SIX = np.array([(9, 1), (8, 2), (10, 0), (1, 9), (2, 8), (0, 10)])
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from top_server.grouping import GROUPINGS, GroupingRequest
@@ -14,8 +15,6 @@ from top_server.grouping.fedcluster import norms, split
 
 fedcluster = GROUPINGS["fedcluster"]
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NAN = float("nan")
 FOUR = np.array([(1, 0), (0.9, 0.1), (-1, 0), (-0.8, -0.2)])

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from top_server.grouping import GROUPINGS, GroupingRequest
 
 hcct = GROUPINGS["hcct"]
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NAN = float("nan")
 

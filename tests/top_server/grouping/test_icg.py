@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
@@ -16,8 +17,6 @@ from top_server.grouping.refining import difference
 
 icg = GROUPINGS["icg"]
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 STARTS = ("uniform", "k-means++")
 

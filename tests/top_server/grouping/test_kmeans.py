@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from top_server.grouping import GROUPINGS, GroupingRequest
@@ -13,8 +14,6 @@ from top_server.grouping.kmeans import clustered, embedded
 
 kmeans = GROUPINGS["kmeans"]
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NAN = float("nan")
 #: Local models of two kinds.

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from top_server.grouping.balanced_clusters import MOST_EXACT_ARCS, balanced_clusters, nearest_balanced
 from top_server.grouping.priced_clusters import TOLERANCE, Assignment, nearest_priced
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def skewed(clients: int, seed: int, classes: int = 20) -> NDArray[np.int64]:

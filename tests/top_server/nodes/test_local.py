@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,10 +21,6 @@ from top_server.nodes.local import blocks, commands, running
 from top_server.record.directory import RunDirectory
 from top_server.record.events.processes import NodeJoined
 from top_server.record.journal import Journal
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 #: Connects to the port it is given, says hello, and stays until its lifeline or this process ends it.
 STAYS = "import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); s.send(b'!'); sys.stdin.read()"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from top_server.record.events.rounds import RoundFinished
 from top_server.record.events.run import ClientsMissing, Listening, RunFinished, StateDamaged
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOON_IN_PARIS = datetime(2025, 1, 2, 12, 30, 0, 250_000, timezone(timedelta(hours=1)))
 

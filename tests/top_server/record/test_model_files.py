@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import resource
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedgsp.errors import DataError, RunError
 from top_server.record.model_files import ModelFiles, Origin, load, save
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ORIGIN = Origin(run="r1", scheme="fedgsp", round=12, seed=7)
 TENSORS: dict[str, np.ndarray] = {

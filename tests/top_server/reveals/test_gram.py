@@ -6,7 +6,8 @@ import math
 import os
 import re
 import resource
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +20,6 @@ from fedgsp.weights import Weights
 from fedgsp_node.updates import reveal
 from top_server.grouping.greedy_merging import partition
 from top_server.reveals.gram import SketchSpool, UpdateSpool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 IN_MEMORY = 1 << 30
 IN_A_FILE = 0

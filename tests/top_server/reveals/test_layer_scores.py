@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from top_server.reveals.layer_scores import READINGS, choose, layers, scores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Two layers without bias, and updates of three clients that agree in the first and differ in the second.
 TWO = (TensorSpec("one.weight", "float32", (2, 2)), TensorSpec("two.weight", "float32", (1, 2)))

@@ -3,7 +3,8 @@ from __future__ import annotations
 import io
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,9 +20,6 @@ from top_server.record.journal import Journal
 from top_server.view.lines import describe, size
 from top_server.view.state import ViewState
 from top_server.view.watching import draw, duration, sparkline, watching
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROW = {"accuracy": 0.5, "loss": 1.25, "seconds": 8.0, "bytes_direct": 1_500_000, "bytes_relayed": None}
