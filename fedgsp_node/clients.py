@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from fedgsp.errors import TaskError, UserError
-from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TrainingSettings
+from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TensorSpec, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.trainings import TRAININGS, Training
@@ -28,6 +29,8 @@ from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.users_code import guarded, histogram, where
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 #: Seed of random values in a model that are not part of its state. They must be equal on all nodes.
@@ -77,8 +80,8 @@ class Clients:
         self._hold(module, Extension())
         some = as_tensor(self._data.of(chosen[0]).train.x[:1])
         self.training_flop = guarded(lambda: training_flop(module, some), "model()")
-        #: The output of the task's extractor; None if the task names none.
-        self.features = features_of(module, task.extractor, some) if task.extractor else None
+        #: The output of the task's extractor; None if the task names no layer that returns features.
+        self.features = self._features(module, some)
         unbind(module)
 
     def extend(self, training: str, given: Mapping[str, str]) -> None:
@@ -90,6 +93,15 @@ class Clients:
         torch.manual_seed(_MODULE_SEED)
         self._hold(guarded(lambda: self.task.model(), "model()"), added)
         unbind(self._module)
+
+    def _features(self, module: torch.nn.Module, x: torch.Tensor) -> TensorSpec | None:
+        if not self.task.extractor:
+            return None
+        try:
+            return features_of(module, self.task.extractor, x)
+        except TaskError as error:  # only a training that needs the features ends by it
+            logger.info("%s; %s", error.what, error.remedy)
+            return None
 
     def _hold(self, module: torch.nn.Module, extension: Extension) -> None:
         """Trains and evaluates with this model of the task from now on, extended."""

@@ -215,8 +215,10 @@ def check_extractor(scheme: Scheme, features: TensorSpec | None, tensors: Collec
         return
     if features is None:
         raise ConfigError(
-            f"training {scheme.training} needs the features of the model, and the task names no layer for them",
-            "set `extractor` in the task to the name of the layer that returns the features",
+            f"training {scheme.training} needs the features of the model, and the task names no layer that returns"
+            " them",
+            "set `extractor` in the task to the name of the layer that returns the features; if it names one, the log"
+            " of a node says why that layer does not",
         )
     names = [spec.name for spec in tensors]
     if twice := {name for name in names if names.count(name) > 1}:

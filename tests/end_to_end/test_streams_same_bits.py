@@ -75,5 +75,6 @@ async def test_a_task_without_an_extractor_is_refused_with_what_to_add(tmp_path:
             [dataclasses.replace(nodes([0, 1])[0], task=BLOBS, task_option={})],
         )
     (refused,) = [error for error in caught.value.exceptions if isinstance(error, ConfigError)]
-    assert refused.what == "training fedfusion needs the features of the model, and the task names no layer for them"
-    assert refused.remedy == "set `extractor` in the task to the name of the layer that returns the features"
+    what = "training fedfusion needs the features of the model, and the task names no layer that returns them"
+    assert refused.what == what
+    assert refused.remedy.startswith("set `extractor` in the task to the name of the layer that returns the features")

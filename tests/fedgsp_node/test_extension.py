@@ -28,6 +28,18 @@ GAMMA = (TensorSpec("fusion_gamma", "float32", (8,)),)
 def test_features_are_told_by_layer_dtype_and_channels() -> None:
     assert Clients(Fused(), None).features == TensorSpec("2", "float32", (8,))
     assert Clients(Blobs(), None).features is None
+
+
+def test_a_wrong_extractor_is_logged_and_stops_only_what_needs_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Inherited(Fused):
+        extractor = "6"
+
+    with caplog.at_level("INFO"):
+        assert Clients(Inherited(), None).features is None
+    assert "the model has no layer '6', which the task names as `extractor`; name one of" in caplog.text
+
+
+def test_features_may_have_any_dtype() -> None:
     maps = nn.Sequential(nn.Conv2d(1, 5, 3), nn.Flatten(), nn.Linear(20, 2)).double()
     assert features_of(maps, "0", torch.zeros(1, 1, 4, 4).double()) == TensorSpec("0", "float64", (5,))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fedgsp.addresses import split_address
 
@@ -16,13 +17,17 @@ class Wall:
         self._rate = rate
         self._behind = split_address(behind)
         self._ends: list[asyncio.StreamWriter] = []
-        self._passing: set[asyncio.Task[None]] = set()
+        self._passing: set[asyncio.Task[Any]] = set()
         self.address = ""
         self.silent = False
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ends.append(writer)
+        taking = asyncio.current_task()
+        assert taking is not None
+        self._passing.add(taking)
         there = await asyncio.open_connection(*self._behind)
-        self._ends += [writer, there[1]]
+        self._ends.append(there[1])
         for source, sink in ((reader, there[1]), (there[0], writer)):
             task = asyncio.create_task(self._pass(source, sink))
             self._passing.add(task)
@@ -42,6 +47,7 @@ class Wall:
         await asyncio.gather(*self._passing, return_exceptions=True)
         for end in self._ends:
             end.close()
+        await asyncio.gather(*(end.wait_closed() for end in self._ends), return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -54,4 +60,7 @@ async def wall(behind: str, rate: float | None = None) -> AsyncIterator[Wall]:
         try:
             yield found
         finally:
+            server.close()
+            for _ in range(5):  # turns of the loop, in which a connection that was just accepted is taken
+                await asyncio.sleep(0)
             await found.close()

@@ -30,7 +30,7 @@ def test_a_head_beside_shared_layers_is_what_they_need() -> None:
 
 def test_a_model_without_features_or_with_tensors_of_the_same_names_cannot_be_extended() -> None:
     features = TensorSpec("5", "float32", (64,))
-    with pytest.raises(ConfigError, match="the task names no layer for them") as caught:
+    with pytest.raises(ConfigError, match="the task names no layer that returns them") as caught:
         check_extractor(SCHEMES["fedfusion"], None, specs(False, True))
     assert "set `extractor` in the task" in caught.value.remedy
     twice = (*specs(False, True), *specs(False))
