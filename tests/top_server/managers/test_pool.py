@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fedgsp.addresses import split_address
@@ -80,6 +81,20 @@ async def test_a_dead_manager_is_replaced(tmp_path: Path) -> None:
         assert await answers(second)
         lost = {"event": "manager_lost", "manager": first.name, "reason": f"exit code {-signal.SIGKILL}"}
         assert recorder.of_kind("manager_lost") == [lost]
+
+
+async def test_managers_whose_template_is_killed_are_replaced(tmp_path: Path) -> None:
+    async with pool(tmp_path) as (managers, recorder):
+        (first,) = await managers.ensure(1)
+        template = psutil.Process(first.process.pid).parent()
+        assert template is not None
+        assert "fedgsp.template" in template.cmdline()
+        template.kill()
+        await first.process.wait()
+        (second,) = await managers.ensure(1)
+        assert second.name != first.name
+        assert await answers(second)
+        assert [event["manager"] for event in recorder.of_kind("manager_lost")] == [first.name]
 
 
 async def test_the_next_manager_on_a_port_is_reached_at_once(tmp_path: Path) -> None:
