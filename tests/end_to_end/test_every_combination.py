@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,13 +108,20 @@ def _refusal(scheme: str, combination: Combination) -> ConfigError | None:
 @functools.cache
 def cover() -> list[tuple[str, Combination]]:
     """Few combinations, each with a scheme, in which every possible pair of choices and every scheme is found."""
-    candidates = {combination: pairs(combination) for combination in possible()}
-    missing = set().union(*candidates.values())
+    candidates = possible()
+    of = [pairs(combination) for combination in candidates]
+    missing = set().union(*of)
     used = dict.fromkeys(SCHEMES, 0)
     found = []
+    # How many missing pairs each had when it was last looked at, which is never less than it has now.
+    most = [(-len(each), number) for number, each in enumerate(of)]
+    heapq.heapify(most)
     while missing:
-        best = max(candidates, key=lambda combination: len(candidates[combination] & missing))
-        missing -= candidates[best]
+        while (now := -len(of[most[0][1]] & missing)) != most[0][0]:
+            heapq.heapreplace(most, (now, most[0][1]))
+        number = most[0][1]
+        best = candidates[number]
+        missing -= of[number]
         rarest = sorted(SCHEMES, key=used.__getitem__)
         fitting = (scheme for scheme in rarest if verdicts()[scheme, best.grouping, best.merge] is None)
         scheme = next(scheme for scheme in fitting if refusal(scheme, best) is None)
