@@ -25,6 +25,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "hcct-p": {},
     "fedgsp": {"beta": 2, "sampling_rate": 1.0},
     "fedavg": {},
+    "fedmmd": {},
     "ida": {"aggregation_option": {"times": "intrac"}},
     "fedadagrad": {},
     "fedadam": {},
