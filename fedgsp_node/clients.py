@@ -90,6 +90,8 @@ class Clients:
         Raises ConfigError for an unknown training or option, and TaskError if the model cannot be extended.
         """
         added = extension(training, given, self.features, self.task_tensors)
+        if not added.tensors and not self._extension.tensors:
+            return  # most trainings: the model stays as it is
         torch.manual_seed(_MODULE_SEED)
         self._hold(guarded(lambda: self.task.model(), "model()"), added)
         unbind(self._module)

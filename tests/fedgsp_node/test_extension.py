@@ -90,6 +90,20 @@ def test_the_model_is_that_of_the_task_with_further_tensors_behind_it(
     assert clients.initial_weights(5).digest == initial.digest
 
 
+def test_a_training_that_adds_nothing_makes_no_other_model() -> None:
+    made: list[nn.Module] = []
+
+    class Counted(Fused):
+        def model(self) -> nn.Module:
+            made.append(super().model())
+            return made[-1]
+
+    clients = Clients(Counted(), None)
+    clients.extend("sgd", {})
+    clients.extend("", {})
+    assert len(made) == 1
+
+
 def test_gamma_does_not_change_what_a_model_is_evaluated_with() -> None:
     clients, plain = Clients(Fused(), None), Clients(Blobs(), None)
     clients.extend("fedfusion", {"operator": "single"})
