@@ -115,7 +115,7 @@ def row(case: Case, times: int, patience: float) -> str:
     seconds, busy, found = [], [], []
     for seed in range(times):
         start, start_busy = time.perf_counter(), time.process_time()
-        found.append(solve(case.distances, case.sizes, case.weight, case.restarts, np.random.default_rng(seed)))
+        found.append(solve(case.distances, case.sizes, case.weight, case.restarts, np.random.default_rng(seed)).groups)
         seconds.append(time.perf_counter() - start)
         busy.append(time.process_time() - start_busy)
     values = [value(case, groups) for groups in found]
@@ -149,7 +149,8 @@ def main() -> None:
         case = shift(name)
         hits = [
             sum(
-                solve(case.distances, case.sizes, case.weight, restarts, np.random.default_rng(seed)) == PUBLISHED
+                solve(case.distances, case.sizes, case.weight, restarts, np.random.default_rng(seed)).groups
+                == PUBLISHED
                 for seed in range(SOLVES)
             )
             for restarts in (100, 1)

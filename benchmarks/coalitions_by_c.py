@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from top_server.grouping.coalitions import objective, solve
+from top_server.grouping.request import ranges
 
 
 def main() -> None:
@@ -27,21 +28,10 @@ def main() -> None:
         sizes = np.array(document["sizes"], np.float64)
         print(f"\n{file}\n\n| C | objective | coalitions | |\n|---|---|---|---|")
         for weight in map(float, arguments.c.split(",")):
-            groups = solve(distances, sizes, weight, arguments.restarts, np.random.default_rng(0))
+            groups = solve(distances, sizes, weight, arguments.restarts, np.random.default_rng(0)).groups
             value = objective(distances, sizes, weight, groups)
-            named = [[document["clients"][row] for row in group] for group in groups]
-            print(f"| {weight:g} | {value:.4f} | {len(groups)} | {' '.join(map(written, named))} |")
-
-
-def written(group: list[int]) -> str:
-    """A coalition as text, with 0-4 for consecutive clients."""
-    parts: list[list[int]] = []
-    for client in sorted(group):
-        if parts and parts[-1][-1] == client - 1:
-            parts[-1].append(client)
-        else:
-            parts.append([client])
-    return "{" + ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) + "}"
+            named = [f"{{{ranges(document['clients'][row] for row in group)}}}" for group in groups]
+            print(f"| {weight:g} | {value:.4f} | {len(groups)} | {' '.join(named)} |")
 
 
 if __name__ == "__main__":

@@ -119,26 +119,34 @@ def fresh(seed: int, networks: int, outputs: int, features: int, labels: int) ->
     return Weights.of(arrays, tensors(networks, outputs, features, labels))
 
 
-def split(labels: NDArray[np.int64], samples: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
+def split(labels: NDArray[np.int64], samples: int, fold: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """Divides a client's samples, with labels of shape (n,), into `samples` training rows and other validation rows.
 
-    Both are sorted. The training rows have the label distribution of all samples. Raises ValueError unless both have
-    rows.
+    Both are sorted. The training rows have the label distribution of all samples. Those of fold 1 are drawn from the
+    validation rows of fold 0. Raises ValueError unless there are enough rows for both.
     """
-    if not 1 <= samples < len(labels):
+    if not (fold in (0, 1) and 1 <= samples < len(labels) and (fold + 1) * samples <= len(labels)):
         raise ValueError(
             f"{len(labels)} samples cannot be divided into {samples} for training and some for validation"
+            f" {fold + 1} times"
         )
     shuffled = rng.permutation(len(labels))
     line = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    counts = np.unique(labels, return_counts=True)[1]
+    training = _first_of_each(line, labels, samples)
+    if fold:
+        training = _first_of_each(line[~np.isin(line, training)], labels, samples)
+    chosen = np.zeros(len(labels), bool)
+    chosen[training] = True
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+
+def _first_of_each(line: Rows, labels: NDArray[np.int64], samples: int) -> Rows:
+    """`samples` rows: of each label the first ones in `line`, which has the rows ordered by label."""
+    counts = np.unique(labels[line], return_counts=True)[1]
     ends = np.cumsum(counts)
     # The cumulative numbers are rounded, so that the rounding errors of labels do not add up.
-    quotas = np.diff(np.rint(ends * samples / len(labels)).astype(np.int64), prepend=0)
-    chosen = np.zeros(len(labels), bool)
-    for begin, quota in zip(ends - counts, quotas, strict=True):
-        chosen[line[begin : begin + quota]] = True
-    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+    quotas = np.diff(np.rint(ends * samples / len(line)).astype(np.int64), prepend=0)
+    return np.concatenate([line[begin : begin + quota] for begin, quota in zip(ends - counts, quotas, strict=True)])
 
 
 def logits(weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -227,7 +235,8 @@ def _rows(
     """Training and validation rows, the same in every exchange; ValueError or WeightsError for wrong arguments."""
     expected = tensors(*sizes(client, others, settings.shared), samples.x.shape[1], samples.classes)
     check_same_tensors(weights.tensors, expected, "a stack of discriminators")
-    return split(samples.y.numpy(), settings.samples, stream(settings.seed, "discriminator-split", client))
+    rng = stream(settings.seed, "discriminator-split", client)
+    return split(samples.y.numpy(), settings.samples, settings.fold, rng)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,10 @@
-"""Client discriminators between exchanges: averaging, early stopping, and the distances they give (FedCollab).
-
-The distance of two clients is estimated by how well a network distinguishes their samples: its accuracy on one client
-plus its accuracy on the other minus 1, on samples that it was not trained on (section 5.1).
-"""
+"""Client discriminators between exchanges: averaging, early stopping, and accuracies (FedCollab, section 5.1)."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -16,9 +12,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.averages import Mean
-from fedgsp.discriminators import LARGEST, UNKNOWN
+from fedgsp.discriminators import ESTIMATES, LARGEST, UNKNOWN
 from fedgsp.messages import Discriminated, Discrimination
 from fedgsp.weights import Weights
+
+Floats = NDArray[np.float64]
+
+
+class Course:
+    """How the accuracies of a network developed: what the estimates read of all its judgements."""
+
+    def __init__(self, patience: int) -> None:
+        #: Judgements without improvement since the best one.
+        self.without_gain = 0
+        self.best: Floats | None = None
+        self._recent: deque[Floats] = deque(maxlen=patience)
+
+    def add(self, accuracies: Floats, better: bool) -> None:
+        """Takes in a judgement; `better` says whether it is better than the best one so far."""
+        self._recent.append(accuracies)
+        if better:
+            self.best, self.without_gain = accuracies, 0
+        else:
+            self.without_gain += 1
+
+    def read(self, judgements: str) -> Floats | None:
+        """The accuracies by these judgements of an estimate; None before the first judgement.
+
+        The window is the last `patience` judgements. When a network stops, they are the ones after the best: the best
+        itself was chosen because it is large, so that it is too large on average.
+        """
+        if self.best is None:
+            return None
+        if judgements == "largest":
+            return self.best
+        if judgements == "last":
+            return self._recent[-1]
+        mean: Floats = np.mean(self._recent, axis=0)
+        return mean
 
 
 class Networks(abc.ABC):
@@ -34,6 +65,9 @@ class Networks(abc.ABC):
     def __init__(self, clients: Sequence[int], plan: Discrimination) -> None:
         self.clients = tuple(clients)
         self._patience = plan.patience
+        self._judgements = ESTIMATES[plan.estimate].judgements
+        #: Client -> number of its samples on which networks are judged.
+        self.judged_on: dict[int, int] = {}
         self._like: tuple[tuple[str, tuple[int, ...]], ...] | None = None
         newcomers = set(plan.newcomers)
         self.pairs = [
@@ -86,20 +120,14 @@ class Networks(abc.ABC):
         """
 
     @abc.abstractmethod
-    def distance(self, one: int, other: int) -> float:
-        """The distance of a pair, in -1..1; UNKNOWN if both have never judged its network."""
+    def accuracies(self) -> Floats:
+        """Shape (N, N): the share of client i's judged samples that the network of pair (i, j) gives to i.
 
-    def matrix(self) -> NDArray[np.float64]:
-        """The distances between the data of N clients, shape (N, N), rows in the order of `clients`.
-
-        The matrix is symmetric, with 0 on the diagonal. A pair that was not compared has UNKNOWN, which is 1.
+        Rows are in the order of `clients`. The diagonal and pairs that were not compared are NaN.
         """
-        row = {client: row for row, client in enumerate(self.clients)}
-        found = np.full((len(row), len(row)), UNKNOWN)
-        np.fill_diagonal(found, 0.0)
-        for one, other in self.pairs:
-            found[row[one], row[other]] = found[row[other], row[one]] = self.distance(one, other)
-        return found
+
+    def _unknown(self) -> Floats:
+        return np.full((len(self.clients), len(self.clients)), np.nan)
 
 
 class PairedNetworks(Networks):
@@ -110,8 +138,7 @@ class PairedNetworks(Networks):
     def __init__(self, clients: Sequence[int], plan: Discrimination) -> None:
         super().__init__(clients, plan)
         self._left = set(self.pairs)
-        self._best: dict[tuple[int, int], float] = {}
-        self._without_gain = dict.fromkeys(self.pairs, 0)
+        self._courses = {pair: Course(plan.patience) for pair in self.pairs}
         self._starts: dict[int, Weights] = {}
 
     @property
@@ -132,7 +159,7 @@ class PairedNetworks(Networks):
         places = {client: {other: at for at, other in enumerate(self.others(client))} for client in self.clients}
         gone = {pair for pair in self._left if failed.intersection(pair)}
         for pair in gone:
-            self._best.pop(pair, None)
+            del self._courses[pair]
         self._left -= gone
         self._average(trained, places)
         self._judge(judged, places)
@@ -141,9 +168,15 @@ class PairedNetworks(Networks):
             for client, stack in trained.items()
         }
 
-    def distance(self, one: int, other: int) -> float:
-        """The largest distance in all judgements of the pair."""
-        return self._best.get((one, other), UNKNOWN)
+    def accuracies(self) -> Floats:
+        """As in the base class, by the judgements of each pair."""
+        row = {client: row for row, client in enumerate(self.clients)}
+        found = self._unknown()
+        for (one, other), course in self._courses.items():
+            read = course.read(self._judgements)
+            if read is not None:
+                found[row[one], row[other]], found[row[other], row[one]] = read
+        return found
 
     def _average(self, trained: Mapping[int, Weights], places: Mapping[int, Mapping[int, int]]) -> None:
         """Averages in place: afterwards both stacks of a pair hold the mean."""
@@ -156,17 +189,17 @@ class PairedNetworks(Networks):
                 theirs[...] = mine
 
     def _judge(self, judged: Mapping[int, Discriminated], places: Mapping[int, Mapping[int, int]]) -> None:
+        self.judged_on.update((client, answer.samples) for client, answer in judged.items())
         for one, other in sorted(self._left) if judged else ():
             first, second = judged[one], judged[other]
             if not first.samples or not second.samples:
                 self._left.discard((one, other))
                 continue
-            distance = _distance(first, places[one][other], second, places[other][one])
-            if distance > self._best.get((one, other), -np.inf):
-                self._best[one, other], self._without_gain[one, other] = distance, 0
-                continue
-            self._without_gain[one, other] += 1
-            if self._without_gain[one, other] >= self._patience:
+            right = first.correct[places[one][other]], second.correct[places[other][one]]
+            accuracies = np.array([right[0] / first.samples, right[1] / second.samples])
+            course = self._courses[one, other]
+            course.add(accuracies, course.best is None or accuracies.sum() > course.best.sum())
+            if course.without_gain >= self._patience:
                 self._left.discard((one, other))
 
 
@@ -179,13 +212,12 @@ class SharedNetwork(Networks):
         super().__init__(clients, plan)
         self._there = set(self.clients)
         self._start: Weights | None = None
-        self._judged: Mapping[int, Discriminated] = {}  # at the best judgement
-        self._without_gain = 0
+        self._course = Course(plan.patience)
 
     @property
     def left(self) -> int:
         """The number of pairs of the remaining clients; 0 once the network no longer improves."""
-        if self._without_gain >= self._patience:
+        if self._course.without_gain >= self._patience:
             return 0
         return sum(self._there.issuperset(pair) for pair in self.pairs)
 
@@ -200,40 +232,49 @@ class SharedNetwork(Networks):
     def advance(self, judged: Mapping[int, Discriminated], trained: Mapping[int, Weights], failed: set[int]) -> None:
         """As in the base class. The mean is plain, because all clients train on equally many samples."""
         self._there -= failed
+        self.judged_on.update((client, answer.samples) for client, answer in judged.items())
         if judged:
             # Compared over the clients that are there, so that a client that fails is no gain.
-            if not self._judged or self._total(judged) > self._total(self._judged):
-                self._judged, self._without_gain = dict(judged), 0
-            else:
-                self._without_gain += 1
+            found, best = self._read(judged), self._course.best
+            self._course.add(found, best is None or self._total(found) > self._total(best))
         mean = Mean(weighted=False)
         for network in trained.values():
             mean.fold(network)
         if not mean.empty:
             self._start = mean.result()
 
-    def distance(self, one: int, other: int) -> float:
-        """The distance according to the best judgement: the one with the largest sum over all clients."""
-        return self._read(self._judged, one, other) if self._there.issuperset((one, other)) else UNKNOWN
+    def accuracies(self) -> Floats:
+        """As in the base class. The best judgement is the one with the largest sum of distances of all pairs."""
+        found = self._course.read(self._judgements)
+        return self._unknown() if found is None else self._of_those_there(found)
 
-    def _total(self, judged: Mapping[int, Discriminated]) -> float:
-        return sum(self._read(judged, *pair) for pair in self.pairs if self._there.issuperset(pair))
+    def _of_those_there(self, accuracies: Floats) -> Floats:
+        away = [client not in self._there for client in self.clients]
+        found = accuracies.copy()
+        found[away], found[:, away] = np.nan, np.nan
+        return found
 
-    def _read(self, judged: Mapping[int, Discriminated], one: int, other: int) -> float:
-        first, second = judged.get(one), judged.get(other)
-        if first is None or second is None or not first.samples or not second.samples:
-            return UNKNOWN
-        return _distance(first, self.clients.index(other), second, self.clients.index(one))
+    def _total(self, accuracies: Floats) -> float:
+        """The sum of the distances of the pairs that are there; a pair without a judgement counts as 1."""
+        there = np.flatnonzero([client in self._there for client in self.clients])
+        shares = accuracies[np.ix_(there, there)]
+        distances = np.nan_to_num(shares + shares.T - 1, nan=UNKNOWN)
+        return float(np.triu(distances, 1).sum())
+
+    def _read(self, judged: Mapping[int, Discriminated]) -> Floats:
+        found = self._unknown()
+        for row, client in enumerate(self.clients):
+            answer = judged.get(client)
+            if answer is not None and answer.samples:
+                found[row] = np.array(answer.correct) / answer.samples
+        np.fill_diagonal(found, np.nan)
+        return found
 
 
 def networks(clients: Sequence[int], plan: Discrimination) -> Networks:
     """Fresh networks for these clients."""
     assert plan.settings is not None
     return (SharedNetwork if plan.settings.shared else PairedNetworks)(clients, plan)
-
-
-def _distance(first: Discriminated, at_first: int, second: Discriminated, at_second: int) -> float:
-    return first.correct[at_first] / first.samples + second.correct[at_second] / second.samples - 1
 
 
 def _rows(stack: Weights, places: list[int]) -> Weights:

@@ -14,7 +14,7 @@ from fedgsp.messages import (
     Member,
     MemberDone,
     MemberSkipped,
-    PairsLeft,
+    NetworksLeft,
     PartLost,
     Rerouted,
     Result,
@@ -33,7 +33,7 @@ class Reports:
         #: Why the last member was skipped.
         self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
-    def tell(self, kind: MemberDone | MemberSkipped | PairsLeft | PartLost | Rerouted) -> None:
+    def tell(self, kind: MemberDone | MemberSkipped | NetworksLeft | PartLost | Rerouted) -> None:
         """Sends one event."""
         self._tell(GroupEvent(kind))
 

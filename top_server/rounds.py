@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ from top_server.record.history_row import row_of
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 from top_server.teams import Before, Teams, ask, form
+
+logger = logging.getLogger(__name__)
 
 
 async def play(
@@ -160,6 +163,8 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
     sizes = {client: hosted.train_samples for client, hosted in context.membership.clients.items()}
     question = ask(config, scheme, scheme.given("grouping"), number, before, evidence, sizes, rng)
     answer = await context.assign(question.request) if question.request is not None else None
+    if answer is not None and answer.warning:
+        logger.warning("round=%d %s", number, answer.warning)
     teams = form(config, scheme, before, question, answer, context.membership.clients, rng)
     progress.plan, progress.first_clients = teams.plan, teams.first_clients
     progress.afresh.clear()

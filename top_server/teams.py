@@ -124,6 +124,8 @@ def form(
     placed: dict[int, int] = {}
     if answer is not None:
         plan = with_absent(answer, before.plan) if before.plan is not None and scheme.continues else answer
+        if answer.note:
+            reasons.append(answer.note)
     else:
         assert before.plan is not None
         plan, placed = with_latecomers(before.plan, question.clients)

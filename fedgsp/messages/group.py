@@ -128,6 +128,8 @@ class Discrimination:
     patience: int
     #: Only pairs that contain one of these clients are trained. Empty: all pairs.
     newcomers: tuple[int, ...] = ()
+    #: Name of the estimate that makes distances from judgements.
+    estimate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Member:
 class GroupEvent:
     """Tells the top server what happened in a running group. The last event is a GroupResult or a Failure."""
 
-    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | PartLost | PairsLeft | None
+    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | PartLost | NetworksLeft | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +178,15 @@ class PartLost:
 
 
 @dataclass(frozen=True, slots=True)
-class PairsLeft:
+class NetworksLeft:
     """Progress of discriminators: how many pairs of clients are still trained."""
 
     #: Exchanges completed.
     exchanges: int
-    #: Pairs that are still trained.
+    #: Networks that are still trained, or will be.
     left: int
-    #: All pairs.
-    pairs: int
+    #: All networks: one per pair of clients in each fold.
+    networks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,8 @@ class DiscriminatorSettings:
     shared: bool = False
     #: Features are multiplied by this factor; labels are not.
     feature_scale: float = 1.0
+    #: Which samples are trained on: 0 for a first draw, 1 for a draw from the samples that the first one has left.
+    fold: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,12 +311,15 @@ class Discrimination(_message.Message):
     JUDGE_EVERY_FIELD_NUMBER: _builtins.int
     PATIENCE_FIELD_NUMBER: _builtins.int
     NEWCOMERS_FIELD_NUMBER: _builtins.int
+    ESTIMATE_FIELD_NUMBER: _builtins.int
     exchanges: _builtins.int
     """Largest number of exchanges of networks."""
     judge_every: _builtins.int
     """Exchanges between two judgements."""
     patience: _builtins.int
     """A pair of clients stops after this many judgements without improvement."""
+    estimate: _builtins.str
+    """Name of the estimate that makes distances from judgements."""
     @_builtins.property
     def settings(self) -> _order_pb2.DiscriminatorSettings: ...
     @_builtins.property
@@ -331,10 +334,11 @@ class Discrimination(_message.Message):
         judge_every: _builtins.int = ...,
         patience: _builtins.int = ...,
         newcomers: _abc.Iterable[_builtins.int] | None = ...,
+        estimate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchanges", b"exchanges", "judge_every", b"judge_every", "newcomers", b"newcomers", "patience", b"patience", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate", "exchanges", b"exchanges", "judge_every", b"judge_every", "newcomers", b"newcomers", "patience", b"patience", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -446,7 +450,7 @@ class GroupEvent(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     PART_LOST_FIELD_NUMBER: _builtins.int
-    PAIRS_LEFT_FIELD_NUMBER: _builtins.int
+    NETWORKS_LEFT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def done(self) -> Global___MemberDone: ...
     @_builtins.property
@@ -460,7 +464,7 @@ class GroupEvent(_message.Message):
     @_builtins.property
     def part_lost(self) -> Global___PartLost: ...
     @_builtins.property
-    def pairs_left(self) -> Global___PairsLeft: ...
+    def networks_left(self) -> Global___NetworksLeft: ...
     def __init__(
         self,
         *,
@@ -470,13 +474,13 @@ class GroupEvent(_message.Message):
         result: Global___GroupResult | None = ...,
         failed: _failure_pb2.Failure | None = ...,
         part_lost: Global___PartLost | None = ...,
-        pairs_left: Global___PairsLeft | None = ...,
+        networks_left: Global___NetworksLeft | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "pairs_left", b"pairs_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "networks_left", b"networks_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "pairs_left", b"pairs_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "networks_left", b"networks_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed", "part_lost", "pairs_left"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed", "part_lost", "networks_left"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -508,34 +512,34 @@ class PartLost(_message.Message):
 Global___PartLost: _TypeAlias = PartLost  # noqa: Y015
 
 @_typing.final
-class PairsLeft(_message.Message):
+class NetworksLeft(_message.Message):
     """Progress of discriminators: how many pairs of clients are still trained."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXCHANGES_FIELD_NUMBER: _builtins.int
     LEFT_FIELD_NUMBER: _builtins.int
-    PAIRS_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
     exchanges: _builtins.int
     """Exchanges completed."""
     left: _builtins.int
-    """Pairs that are still trained."""
-    pairs: _builtins.int
-    """All pairs."""
+    """Networks that are still trained, or will be."""
+    networks: _builtins.int
+    """All networks: one per pair of clients in each fold."""
     def __init__(
         self,
         *,
         exchanges: _builtins.int = ...,
         left: _builtins.int = ...,
-        pairs: _builtins.int = ...,
+        networks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchanges", b"exchanges", "left", b"left", "pairs", b"pairs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchanges", b"exchanges", "left", b"left", "networks", b"networks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PairsLeft: _TypeAlias = PairsLeft  # noqa: Y015
+Global___NetworksLeft: _TypeAlias = NetworksLeft  # noqa: Y015
 
 @_typing.final
 class MemberDone(_message.Message):

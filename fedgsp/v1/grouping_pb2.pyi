@@ -149,7 +149,7 @@ class MatrixSpec(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """"histograms" has a column per class; "gram" and "distances" have a column per client; "costs" has one per model."""
+    """"histograms" has a column per class; "gram", "distances" and "distance_errors" have a column per client; "costs" has one per model."""
     dtype: _builtins.str
     """Name of the numpy dtype, little endian."""
     rows: _builtins.int
@@ -203,16 +203,24 @@ class AssignResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
+    note: _builtins.str
+    """What the grouping says about its choice, for the record. May be empty."""
+    warning: _builtins.str
+    """Why the choice should be looked at. Empty if it need not be."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientGroup]: ...
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___ClientGroup] | None = ...,
+        note: _builtins.str = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "note", b"note", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

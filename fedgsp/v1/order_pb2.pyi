@@ -493,6 +493,7 @@ class DiscriminatorSettings(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
     FEATURE_SCALE_FIELD_NUMBER: _builtins.int
+    FOLD_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     """Samples of each client's training part to train on. The remaining samples are the validation part."""
     steps: _builtins.int
@@ -507,6 +508,8 @@ class DiscriminatorSettings(_message.Message):
     """One network with an output per client, in place of one network per pair of clients."""
     feature_scale: _builtins.float
     """Features are multiplied by this factor; labels are not."""
+    fold: _builtins.int
+    """Which samples are trained on: 0 for a first draw, 1 for a draw from the samples that the first one has left."""
     def __init__(
         self,
         *,
@@ -517,10 +520,11 @@ class DiscriminatorSettings(_message.Message):
         seed: _builtins.int = ...,
         shared: _builtins.bool = ...,
         feature_scale: _builtins.float = ...,
+        fold: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "feature_scale", b"feature_scale", "learning_rate", b"learning_rate", "samples", b"samples", "seed", b"seed", "shared", b"shared", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "feature_scale", b"feature_scale", "fold", b"fold", "learning_rate", b"learning_rate", "samples", b"samples", "seed", b"seed", "shared", b"shared", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,67 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from fedgsp.discriminators import MOST_BYTES
+from fedgsp.discriminators import ESTIMATES, MOST_BYTES
 from fedgsp.messages import (
     Discriminate,
     Discriminated,
+    Discrimination,
     DiscriminatorSettings,
     Failure,
     FailureCode,
     GroupResult,
     Member,
     ModelRef,
-    PairsLeft,
+    NetworksLeft,
     Start,
     TensorSpec,
 )
 from fedgsp.weights import Weights
 from group_manager.discrimination import Networks, networks
+from group_manager.distance_estimate import distances
 from group_manager.group import Group
 
 
 async def run(group: Group) -> GroupResult | Failure:
-    """Exchanges networks until none improves. The result is a model of `clients` (N,) and `distances` (N, N)."""
+    """Exchanges networks until none improves, in each fold.
+
+    The result is a model of `clients` (N,), and of `distances` and their standard `errors`, both (N, N).
+    """
     plan = group.request.discrimination
     if plan is None or plan.settings is None or not plan.judge_every or not plan.patience:
         return Failure(FailureCode.BAD_ORDER, "discriminators need settings, judgements and patience")
+    if plan.estimate not in ESTIMATES:
+        return Failure(FailureCode.BAD_ORDER, f"unknown estimate {plan.estimate!r}; known: {', '.join(ESTIMATES)}")
     members = {member.client: member for member in group.request.members}
     if group.request.attempt:
         await group.orders.recall(f"{_home(group)}/", ())  # models of another manager
-    found = networks(list(members), plan)
-    exchange = 0
-    while found.left and exchange <= plan.exchanges:
-        # Networks that were averaged in one exchange are judged in the next. The last ones are judged, too.
-        judges = exchange > 0 and ((exchange - 1) % plan.judge_every == 0 or exchange == plan.exchanges)
-        trains = exchange < plan.exchanges
-        if judges or trains:
-            await _Exchange(group, found, plan.settings, exchange, judges, trains).carry_out(members)
-        if judges:
-            group.reports.tell(PairsLeft(exchange, found.left, len(found.pairs)))
-        exchange += 1
-    return group.result(_keep_result(group, found))
+    folds = [networks(list(members), plan) for _ in range(ESTIMATES[plan.estimate].folds)]
+    failed: set[int] = set()
+    made = 0
+    for fold, found in enumerate(folds):
+        found.advance({}, {}, failed)
+        settings = dataclasses.replace(plan.settings, fold=fold)
+        exchange = 0
+        while found.left and exchange <= plan.exchanges:
+            # Networks that were averaged in one exchange are judged in the next. The last ones are judged, too.
+            judges = exchange > 0 and ((exchange - 1) % plan.judge_every == 0 or exchange == plan.exchanges)
+            trains = exchange < plan.exchanges
+            if judges or trains:
+                failed |= await _Exchange(group, found, settings, made + exchange, exchange, judges, trains).carry_out(
+                    members
+                )
+            if judges:
+                left = found.left + sum(later.left for later in folds[fold + 1 :])
+                group.reports.tell(NetworksLeft(made + exchange, left, len(folds) * len(found.pairs)))
+            exchange += 1
+        made += exchange
+    return group.result(_keep_result(group, folds, plan))
 
 
 class _Exchange:
     """One exchange: an order to every client that still has a network to train."""
 
     def __init__(
-        self, group: Group, found: Networks, settings: DiscriminatorSettings, number: int, judges: bool, trains: bool
+        self,
+        group: Group,
+        found: Networks,
+        settings: DiscriminatorSettings,
+        number: int,
+        in_fold: int,
+        judges: bool,
+        trains: bool,
     ) -> None:
         self._group = group
         self._found = found
         self._settings = settings
-        self._number = number
+        self._number, self._in_fold = number, in_fold
         self._judges = judges
         self._trains = trains
         # With the serial: a node that was away may still have networks of an earlier call in the round.
         self._prefix = f"{_home(group)}/{group.request.serial}/{number}"
 
-    async def carry_out(self, members: dict[int, Member]) -> None:
-        """Plays the exchange. Members that fail are skipped."""
+    async def carry_out(self, members: dict[int, Member]) -> set[int]:
+        """Plays the exchange. Members that fail are skipped, and returned."""
         group, made = self._group, set[str]()
         tickets = {}
         for position, member in enumerate(members.values()):
@@ -93,6 +118,7 @@ class _Exchange:
             group.reports.skipped(members[client], Failure(FailureCode.WRONG_SHAPES, detail))
         group.models.release(made)
         await asyncio.to_thread(self._found.advance, judged, trained, failed)
+        return failed
 
     def _order(self, member: Member, others: tuple[int, ...]) -> Discriminate:
         weights, start = self._found.start(member.client), None
@@ -103,7 +129,7 @@ class _Exchange:
             if start.keep:
                 self._group.ledger.keep(start_id, member.node)
         produces = f"{self._prefix}/{member.client}" if self._trains else ""
-        return Discriminate(start, produces, others, self._settings, self._judges, self._number)
+        return Discriminate(start, produces, others, self._settings, self._judges, self._in_fold)
 
     async def _take(
         self,
@@ -144,7 +170,9 @@ def _home(group: Group) -> str:
     return f"{request.run_id}/{request.round}/{request.group}/discriminators"
 
 
-def _keep_result(group: Group, found: Networks) -> ModelRef:
-    arrays = {"clients": np.array(found.clients, np.int64), "distances": found.matrix()}
+def _keep_result(group: Group, folds: Sequence[Networks], plan: Discrimination) -> ModelRef:
+    assert plan.settings is not None
+    found, errors = distances(folds, plan.settings.samples, plan.estimate)
+    arrays = {"clients": np.array(folds[0].clients, np.int64), "distances": found, "errors": errors}
     specs = tuple(TensorSpec(name, str(array.dtype), array.shape, False) for name, array in arrays.items())
     return group.models.keep(f"{_home(group)}/{group.request.serial}/distances", Weights.of(arrays, specs))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgsp.discriminators import ESTIMATES
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import Finished, nodes, play, settings
@@ -197,8 +198,12 @@ LEARNING = {
     "discriminator_batch": "8",
 }
 KINDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
-    "pairwise": ({}, {}),
-    "shared": ({"distance": "shared", "feature_scale": "1", "local_steps": "2"}, {"scale": 1.0, "steps": 2}),
+    "pairwise": ({}, {"estimate": "cross-fitted"}),
+    "largest": ({"estimate": "largest"}, {"estimate": "largest"}),
+    "shared": (
+        {"distance": "shared", "feature_scale": "1", "local_steps": "2"},
+        {"scale": 1.0, "steps": 2, "estimate": "cross-fitted"},
+    ),
 }
 PLACING = {"c": "5", "restarts": "10"}
 
@@ -209,8 +214,10 @@ def told_apart(kind: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
     return oracle.shared() if kind == "shared" else oracle.pairwise(), oracle.left
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [("pairwise", "one node"), ("pairwise", "mixed up"), ("largest", "mixed up"), ("shared", "one node")],
+)
 async def test_discriminators_find_the_oracles_distances_and_coalitions(
     tmp_path: Path, kind: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,11 +237,19 @@ async def test_discriminators_find_the_oracles_distances_and_coalitions(
 
 
 def test_some_discriminators_stop_before_others() -> None:
-    assert told_apart("pairwise")[1] == [(1, 21), (6, 21), (11, 21), (16, 11), (21, 3)]
+    assert told_apart("largest")[1] == [(1, 21), (6, 21), (11, 21), (16, 11), (21, 3)]
 
 
 # Clients that come and go
 
+#: Options of a short measurement of distances.
+OF_BLOBS = {
+    "exchanges": "3",
+    "judge_every": "1",
+    "discriminator_rate": "0.3",
+    "discriminator_batch": "4",
+    "restarts": "10",
+}
 BLOBS: dict[str, Any] = {"rounds": 4, "learning_rate": 0.3, "decay": 0.9, "batch_size": 8}
 
 
@@ -295,28 +310,35 @@ def placed(
 
 
 @pytest.mark.parametrize(
-    ("c", "before", "after"),
-    [(0.5, [[0, 2, 3], [1]], [[0, 2, 3, 4], [1], [5]]), (5.0, [[0, 1, 2, 3]], [[0, 1, 2, 3, 4, 5]])],
+    ("estimate", "c", "before", "after"),
+    [
+        ("largest", 0.5, [[0, 2, 3], [1]], [[0, 2, 3, 4], [1], [5]]),
+        ("cross-fitted", 5.0, [[0, 1, 2, 3]], [[0, 1, 2, 3, 4, 5]]),
+    ],
 )
 async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
-    tmp_path: Path, c: float, before: list[list[int]], after: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    estimate: str,
+    c: float,
+    before: list[list[int]],
+    after: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     managers_here(monkeypatch)
-    learning = {"exchanges": "3", "judge_every": "1", "discriminator_rate": "0.3", "discriminator_batch": "4"}
-    options = {**learning, "c": str(c), "restarts": "10"}
+    options = {**OF_BLOBS, "estimate": estimate, "c": str(c)}
     run = await play_with_newcomers(tmp_path, scheme="fedcollab", **by_kind(options))
 
     first, later = run.of_kind("distances_found")
     assert (first["clients"], later["clients"]) == ([0, 1, 2, 3], [0, 1, 2, 3, 4, 5])
-    assert {event["pairs"] for event in run.of_kind("discriminators")} == {6, 9}
-    # four transfers a pair and exchange
-    moved = [4 * pairs * 3 * 4 * NETWORK for pairs in (6, 9)]
+    count = [pairs * ESTIMATES[estimate].folds for pairs in (6, 9)]
+    assert {event["networks"] for event in run.of_kind("discriminators")} == set(count)
+    moved = [4 * networks * 3 * 4 * NETWORK for networks in count]  # four transfers a network and exchange
     assert [event["bytes"] for event in (first, later)] == pytest.approx(moved, rel=1e-3)  # tensors are padded
 
     task = GatedBlobs()
     found = json.loads(run.directory.distances.read_text(encoding="utf-8"))
     distances = np.array(found["distances"])
-    oracle = Discriminators(task, EARLY, 3, 4, 0.3, 1, 10)
+    oracle = Discriminators(task, EARLY, 3, 4, 0.3, 1, 10, estimate=estimate)
     np.testing.assert_allclose(distances[:4, :4], oracle.pairwise(), atol=1e-12)
     oracle = dataclasses.replace(oracle, clients=range(6), samples=5)
     pairs = [pair for pair in itertools.combinations(range(6), 2) if pair[1] in NEW]
@@ -333,8 +355,7 @@ async def test_only_coalitions_that_somebody_joined_train_on_if_so_asked(
     tmp_path: Path, c: float, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managers_here(monkeypatch)
-    learning = {"exchanges": "3", "judge_every": "1", "discriminator_rate": "0.3", "discriminator_batch": "4"}
-    options = {**learning, "c": str(c), "restarts": "10"}
+    options = {**OF_BLOBS, "estimate": "largest", "c": str(c)}
     run = await play_with_newcomers(
         tmp_path, scheme="fedcollab", **by_kind(options), after_arrivals="joined", rounds=5
     )

@@ -68,21 +68,40 @@ def test_targets_that_are_no_class_labels_are_refused(labels: Any) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(labels=st.lists(st.integers(0, 6), min_size=2, max_size=80), share=st.floats(0, 1), seed=st.integers(0, 9))
-def test_a_split_has_exactly_the_samples_wanted_in_the_label_mix(labels: list[int], share: float, seed: int) -> None:
+@given(
+    labels=st.lists(st.integers(0, 6), min_size=2, max_size=80),
+    share=st.floats(0, 1),
+    fold=st.integers(0, 1),
+    seed=st.integers(0, 9),
+)
+def test_a_split_has_exactly_the_samples_wanted_in_the_label_mix(
+    labels: list[int], share: float, fold: int, seed: int
+) -> None:
     y = np.array(labels)
-    wanted = max(1, min(len(y) - 1, round(share * len(y))))
-    train, validation = split(y, wanted, np.random.default_rng(seed))
+    wanted = max(1, min(len(y) // 2 if fold else len(y) - 1, round(share * len(y))))
+    train, validation = split(y, wanted, fold, np.random.default_rng(seed))
     assert len(train) == wanted
     assert np.array_equal(np.sort(np.concatenate([train, validation])), np.arange(len(y)))
+    drawn_from = y
+    if fold:  # from what the first draw has left
+        first, drawn = split(y, wanted, 0, np.random.default_rng(seed))
+        assert not set(first).intersection(train)
+        drawn_from = y[drawn]
     for label in range(7):
-        assert abs((y[train] <= label).sum() - (y <= label).sum() * wanted / len(y)) <= 0.5 + 1e-9
+        share_below = (drawn_from <= label).sum() * wanted / len(drawn_from)
+        assert abs((y[train] <= label).sum() - share_below) <= 0.5 + 1e-9
     assert all(np.array_equal(rows, np.unique(rows)) for rows in (train, validation))
+
+
+@pytest.mark.parametrize(("samples", "fold"), [(0, 0), (10, 0), (6, 1), (5, 2), (5, -1)])
+def test_a_split_that_cannot_be_is_refused(samples: int, fold: int) -> None:
+    with pytest.raises(ValueError, match="10 samples cannot be divided"):
+        split(np.zeros(10, np.int64), samples, fold, np.random.default_rng(0))
 
 
 def test_the_half_of_a_small_client_is_7_of_14() -> None:
     labels = np.repeat([5, 6, 7, 8], [2, 4, 4, 4])
-    chosen, rest = split(labels, 7, np.random.default_rng(0))
+    chosen, rest = split(labels, 7, 0, np.random.default_rng(0))
     assert np.bincount(labels[chosen]).tolist()[5:] == [1, 2, 2, 2]
     assert len(rest) == 7
 
@@ -91,5 +110,5 @@ def test_a_split_is_random_within_a_label() -> None:
     y = np.zeros(30, np.int64)
     found = np.zeros(30)
     for seed in range(200):
-        found[split(y, 15, np.random.default_rng(seed))[0]] += 1
+        found[split(y, 15, 0, np.random.default_rng(seed))[0]] += 1
     assert 60 < found.min() < found.max() < 140  # binomial, mean 100 and deviation 7

@@ -59,7 +59,9 @@ def different(networks: int, outputs: int, samples: Samples) -> Weights:
 
 
 def rows_of(samples: Samples, client: int, settings: DiscriminatorSettings = SETTINGS) -> tuple[Any, Any]:
-    return split(samples.y.numpy(), settings.samples, stream(settings.seed, "discriminator-split", client))
+    return split(
+        samples.y.numpy(), settings.samples, settings.fold, stream(settings.seed, "discriminator-split", client)
+    )
 
 
 def stepped(weights: Weights, part: Samples, client: int, others: tuple[int, ...], **changes: Any) -> Weights:

@@ -27,7 +27,7 @@ from fedgsp.messages import (
     MemberDone,
     MemberSkipped,
     ModelRef,
-    PairsLeft,
+    NetworksLeft,
     PartLost,
     RelayMode,
     Rerouted,
@@ -71,7 +71,7 @@ EVENTS: list[group_pb2.GroupEvent] = [
         MemberSkipped(4, WHY),
         Rerouted(4, "so it is"),
         PartLost(4, WHY),
-        PairsLeft(1, 2, 3),
+        NetworksLeft(1, 2, 3),
         GroupResult(ModelRef("m", 40, b"digest"), 20, 40, 0),
         WHY,
     )

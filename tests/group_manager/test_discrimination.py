@@ -14,6 +14,7 @@ from fedgsp.discriminators import UNKNOWN
 from fedgsp.messages import Discriminated, TensorSpec
 from fedgsp.weights import Weights
 from group_manager.discrimination import Networks, PairedNetworks, SharedNetwork, networks
+from group_manager.distance_estimate import distances
 from tests.support.scripted_networks import numbers, plan, stack
 
 NOBODY: set[int] = set()
@@ -35,6 +36,11 @@ def start_of(found: Networks, client: int) -> list[float]:
     start = found.start(client)
     assert start is not None
     return numbers(start)
+
+
+def matrix_of(found: Networks) -> np.ndarray:
+    """The distances by the largest judgements."""
+    return distances([found], 10, "largest")[0]
 
 
 def both(found: Networks, first: int, second: int, samples: int = 100) -> None:
@@ -63,7 +69,7 @@ def test_every_pair_has_a_network_and_newcomers_only_theirs() -> None:
 def test_a_client_that_is_no_newcomers_partner_has_nothing_to_do() -> None:
     found = paired(0, 1, newcomers=(5,))
     assert (found.left, found.others(0)) == (0, ())
-    assert found.matrix().tolist() == [[0, UNKNOWN], [UNKNOWN, 0]]
+    assert matrix_of(found).tolist() == [[0, UNKNOWN], [UNKNOWN, 0]]
 
 
 def test_networks_are_fresh_at_first() -> None:
@@ -175,7 +181,7 @@ def test_a_shared_network_is_one() -> None:
 
 def test_nothing_is_known_before_both_have_judged() -> None:
     for found in (paired(), shared()):
-        assert found.matrix().tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+        assert matrix_of(found).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -184,25 +190,25 @@ def test_nothing_is_known_before_both_have_judged() -> None:
 def test_the_distance_is_the_sum_of_both_accuracies_minus_1(first: int, second: int, distance: float) -> None:
     found = paired(0, 1)
     both(found, first, second)
-    assert found.distance(0, 1) == pytest.approx(distance)
+    assert matrix_of(found)[0, 1] == pytest.approx(distance)
 
 
 def test_clients_count_alike_however_many_samples_they_judge_on() -> None:
     found = paired(0, 1)
     found.advance({0: judged(9, samples=10), 1: judged(600, samples=1000)}, {}, NOBODY)
-    assert found.distance(0, 1) == pytest.approx(0.5)
+    assert matrix_of(found)[0, 1] == pytest.approx(0.5)
 
 
 def test_the_matrix_has_a_row_per_client_in_their_order_and_is_symmetric() -> None:
     found = paired(4, 1, 7)
     found.advance({4: judged(60, 70), 1: judged(60, 80), 7: judged(70, 80)}, {}, NOBODY)
-    assert found.matrix() == pytest.approx(np.array([[0, 0.2, 0.4], [0.2, 0, 0.6], [0.4, 0.6, 0]]))
+    assert matrix_of(found) == pytest.approx(np.array([[0, 0.2, 0.4], [0.2, 0, 0.6], [0.4, 0.6, 0]]))
 
 
 def test_a_client_without_a_validation_part_is_not_compared() -> None:
     found = paired()
     found.advance({0: judged(60, 60), 1: judged(60, 60), 2: judged(0, 0, samples=0)}, {}, NOBODY)
-    assert found.matrix() == pytest.approx(np.array([[0, 0.2, 1], [0.2, 0, 1], [1, 1, 0]]))
+    assert matrix_of(found) == pytest.approx(np.array([[0, 0.2, 1], [0.2, 0, 1], [1, 1, 0]]))
     assert found.left == 1
     assert found.others(2) == ()
 
@@ -221,7 +227,7 @@ def test_a_pair_has_its_best_judgement_and_stops_after_so_many_without_a_better(
         both(found, first, second, samples=20)
         distance = first / 20 + second / 20 - 1
         best, without = (distance, 0) if distance > best else (best, without + 1)
-        assert found.distance(0, 1) == pytest.approx(best)
+        assert matrix_of(found)[0, 1] == pytest.approx(best)
         assert found.left == (without < patience)
         if without >= patience:
             break
@@ -237,7 +243,7 @@ def test_a_shared_network_is_read_at_one_judgement_for_all_the_best_in_sum() -> 
     for told in sums:
         found.advance(told, {}, NOBODY)
     # the second, though the first pair was told apart better in both of the others
-    assert found.matrix() == pytest.approx(np.array([[0, 0.1, 0.8], [0.1, 0, 0.6], [0.8, 0.6, 0]]))
+    assert matrix_of(found) == pytest.approx(np.array([[0, 0.1, 0.8], [0.1, 0, 0.6], [0.8, 0.6, 0]]))
 
 
 def test_a_shared_network_stops_for_all_at_once() -> None:
@@ -253,7 +259,7 @@ def test_a_better_sum_makes_a_shared_network_patient_again() -> None:
     for right, left in [(60, 1), (55, 1), (61, 1), (61, 1), (61, 0)]:
         found.advance({0: judged(0, right), 1: judged(right, 0)}, {}, NOBODY)
         assert found.left == left
-    assert found.distance(0, 1) == pytest.approx(0.22)
+    assert matrix_of(found)[0, 1] == pytest.approx(0.22)
 
 
 def test_a_shared_network_is_the_plain_mean_and_the_same_for_all() -> None:
@@ -269,10 +275,10 @@ def test_judging_alone_leaves_networks_as_they_are() -> None:
         (shared(0, 1), {0: stack(1), 1: stack(3)}, judged(60, 60)),
     ]:
         found.advance({}, trained, NOBODY)
-        before = found.matrix()
+        before = matrix_of(found)
         found.advance({0: told, 1: told}, {}, NOBODY)
         assert found.left == 1
-        assert not np.array_equal(found.matrix(), before)
+        assert not np.array_equal(matrix_of(found), before)
 
 
 # --- failures
@@ -288,7 +294,7 @@ def test_pairs_of_a_failed_client_are_not_known_though_they_were_judged_before()
     found.advance(told_of(everyone, 60, 2), everyone, NOBODY)
     rest = {client: everyone[client] for client in (0, 2)}
     found.advance(told_of(rest, 55, 2), rest, {1})
-    assert found.matrix() == pytest.approx(np.array([[0, 1, 0.2], [1, 0, 1], [0.2, 1, 0]]))
+    assert matrix_of(found) == pytest.approx(np.array([[0, 1, 0.2], [1, 0, 1], [0.2, 1, 0]]))
     assert [found.others(client) for client in range(3)] == [(2,), (), (0,)]
     assert found.left == 1
 
@@ -307,7 +313,7 @@ def test_a_pair_that_stopped_before_its_client_failed_is_known() -> None:
         found.advance({0: right, 1: right, 2: judged(right.correct[1], right.correct[1])}, {}, NOBODY)
     assert [found.others(client) for client in range(3)] == [(2,), (2,), (0, 1)]
     found.advance({}, {1: stack(4), 2: stack(6, 8)}, {0})
-    assert found.matrix() == pytest.approx(np.array([[0, 0.2, 1], [0.2, 0, 0.4], [1, 0.4, 0]]))
+    assert matrix_of(found) == pytest.approx(np.array([[0, 0.2, 1], [0.2, 0, 0.4], [1, 0.4, 0]]))
 
 
 @pytest.mark.parametrize("kind", [paired, shared])
@@ -318,7 +324,7 @@ def test_when_all_have_failed_nothing_is_left_and_nothing_known(kind: type[Netwo
     found.advance(told_of(trained, 60, count), trained, NOBODY)
     found.advance({}, {}, {0, 1, 2})
     assert found.left == 0
-    assert found.matrix().tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    assert matrix_of(found).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
 def test_outputs_of_a_shared_network_keep_their_places_when_a_client_fails() -> None:
@@ -328,7 +334,7 @@ def test_outputs_of_a_shared_network_keep_their_places_when_a_client_fails() -> 
     assert found.left == 1
     assert start_of(found, 0) == [4]
     found.advance({0: judged(0, 99, 70), 2: judged(80, 99, 0)}, {}, NOBODY)
-    assert found.matrix() == pytest.approx(np.array([[0, 1, 0.5], [1, 0, 1], [0.5, 1, 0]]))
+    assert matrix_of(found) == pytest.approx(np.array([[0, 1, 0.5], [1, 0, 1], [0.5, 1, 0]]))
 
 
 def test_one_client_alone_has_no_shared_network_to_train() -> None:
@@ -341,6 +347,6 @@ def test_one_client_alone_has_no_shared_network_to_train() -> None:
 def test_one_client_or_none_has_no_pairs(kind: type[Networks]) -> None:
     alone = kind(5)  # type: ignore[arg-type,call-arg]
     assert (alone.left, alone.others(5)) == (0, ())
-    assert alone.matrix().tolist() == [[0]]
+    assert matrix_of(alone).tolist() == [[0]]
     nobody = networks((), plan(shared=kind is shared))
-    assert (nobody.left, nobody.matrix().shape) == (0, (0, 0))
+    assert (nobody.left, matrix_of(nobody).shape) == (0, (0, 0))

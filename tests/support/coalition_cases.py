@@ -52,7 +52,7 @@ class Clients:
         return objective(self.distances, self.sizes, self.weight, groups)
 
     def solve(self, restarts: int = 3, seed: int = 0) -> Groups:
-        return solve(self.distances, self.sizes, self.weight, restarts, seeded(seed))
+        return solve(self.distances, self.sizes, self.weight, restarts, seeded(seed)).groups
 
     def descents(self, restarts: int, seed: int = 0, merging: bool = True) -> list[Groups]:
         ends = descents(self.distances, self.sizes, self.weight, restarts, seeded(seed), merging)

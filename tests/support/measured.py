@@ -16,9 +16,13 @@ from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.profiles.distances import Distances
 
+#: The standard error of every distance that is found.
+ERROR = 0.125
+
 
 def found(clients: tuple[int, ...], matrix: np.ndarray) -> Weights:
-    arrays = {"clients": np.array(clients, np.int64), "distances": matrix}
+    errors = np.full(matrix.shape, ERROR)
+    arrays = {"clients": np.array(clients, np.int64), "distances": matrix, "errors": errors}
     specs = tuple(TensorSpec(name, str(array.dtype), array.shape, False) for name, array in arrays.items())
     return Weights.of(arrays, specs)
 

@@ -29,7 +29,7 @@ Answer = tuple[Result | None, Weights | None]
 def plan(shared: bool = False, **changes: object) -> Discrimination:
     """The paper's, of at most 30 exchanges."""
     settings = DiscriminatorSettings(10, 1, 5, 0.1, 0, shared)
-    fields: dict[str, object] = {"exchanges": 30, "judge_every": 10, "patience": 10, **changes}
+    fields: dict[str, object] = {"exchanges": 30, "judge_every": 10, "patience": 10, "estimate": "largest", **changes}
     return Discrimination(settings, **fields)  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ members j.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,16 @@ _MOST_PASSES = 100
 _MOST_NUMBERS = 2**25
 #: A smaller improvement counts as none: a share of the objective of the start, in which every client is alone.
 _ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A partition and the next best one, both as groups of row numbers: rows ascending, ordered by smallest rows."""
+
+    groups: list[list[int]]
+    #: The best of the other partitions in which restarts ended, and of those that differ by one move or one merge;
+    #: None for a single client.
+    next_best: list[list[int]] | None
 
 
 def objective(
@@ -51,15 +62,24 @@ def solve(
     weight: float,
     restarts: int,
     rng: np.random.Generator,
-) -> list[list[int]]:
-    """The best partition found, as groups of row numbers. With up to MOST_FOR_EXHAUSTIVE clients no other is better.
+) -> Solution:
+    """The best partition found, and the next best. Arguments as in `descents`.
 
-    The rows of a group are ascending, and the groups are ordered by their smallest rows. Arguments as in `descents`.
+    With up to MOST_FOR_EXHAUSTIVE clients no partition is better than the best one.
     """
-    if len(sizes) <= MOST_FOR_EXHAUSTIVE:
-        return _best_of_all(*_checked(distances, sizes), weight)
+
+    def cost(groups: list[list[int]]) -> float:
+        return objective(distances, sizes, weight, groups)
+
+    if len(sizes) < 2:
+        _checked(distances, sizes)
+        return Solution([[row] for row in range(len(sizes))], None)
     found = [members(labels) for labels in descents(distances, sizes, weight, restarts, rng)]
-    return min(found, key=lambda groups: objective(distances, sizes, weight, groups))
+    pulls, mass = _checked(distances, sizes)
+    best = _best_of_all(pulls, mass, weight) if len(sizes) <= MOST_FOR_EXHAUSTIVE else min(found, key=cost)
+    near = _Descents.at(best, pulls, mass, weight).neighbour()
+    others = [groups for groups in (*found, near) if groups not in (best, None)]
+    return Solution(best, min(others, key=cost, default=None))
 
 
 def descents(
@@ -144,6 +164,37 @@ class _Descents:
         error = 8 * np.finfo(np.float64).eps * pulls.sum() / sizes.min(initial=np.inf)
         self.least = _ROUNDING * float(_cost(1, sizes, 0, weight).sum()) + float(error)
 
+    @classmethod
+    def at(cls, groups: list[list[int]], pulls: Floats, sizes: Floats, weight: float) -> _Descents:
+        """A single partition, which is given."""
+        found = cls(pulls, sizes, weight, 1)
+        row = np.zeros(1, np.int64)
+        for group in groups:
+            for client in group[1:]:
+                found._shift(row, np.array([client]), np.array([client]), -1)
+                found._shift(row, np.array([client]), np.array([group[0]]), 1)
+                found.labels[0, client] = group[0]
+        return found
+
+    def neighbour(self) -> list[list[int]] | None:
+        """The best partition that a move of one client, or a merge, makes of a single partition; None if none can."""
+        row, least, found = np.zeros(1, np.int64), np.inf, None
+        for client in range(len(self.sizes)):
+            adds = self._added(row, np.array([client]))[0]
+            own = self.labels[0, client]
+            change = adds - adds[own]
+            change[own] = np.inf
+            if self.count[0, own] == 1:
+                change[self.count[0, : self.width] == 0] = np.inf  # the client would be alone again
+            if change.min() < least:
+                least, found = change.min(), self.labels[0].copy()
+                found[client] = change.argmin()
+        change, used, _, _ = self._merges(0)
+        if change.min() < least:
+            kept, gone = used[list(np.unravel_index(change.argmin(), change.shape))]
+            found = np.where(self.labels[0] == gone, kept, self.labels[0])
+        return None if found is None else members(found)
+
     def run(self, rng: np.random.Generator, merging: bool) -> None:
         rows = np.arange(len(self.labels))
         while len(rows):
@@ -166,18 +217,7 @@ class _Descents:
         """Moves one client of each partition of `rows` to its best coalition; for each, whether the client moved."""
         each = np.arange(len(rows))
         own = self.labels[rows, clients]
-        size = self.sizes[clients]
-        pull = self.pull[rows, clients, : self.width]
-        count, mass, inside, cost = (
-            numbers[rows, : self.width] for numbers in (self.count, self.mass, self.inside, self.cost)
-        )
-        # How much the client adds to the objective in each coalition, and in the empty place.
-        adds = _cost(count + 1, mass + size[:, None], inside + pull, self.weight) - cost
-        shared = count[each, own] > 1
-        here = each[shared], own[shared]
-        left = np.zeros(len(rows))
-        left[shared] = _cost(count[here] - 1, mass[here] - size[shared], inside[here] - pull[here], self.weight)
-        adds[each, own] = cost[each, own] - left
+        adds = self._added(rows, clients)
         best = adds.argmin(axis=1)
         moved: NDArray[np.bool_] = adds[each, best] < adds[each, own] - self.least
         if moved.any():
@@ -186,6 +226,23 @@ class _Descents:
             self.labels[rows[moved], clients[moved]] = best[moved]
             self._widen(int(best[moved].max()))
         return moved
+
+    def _added(self, rows: Ints, clients: Ints) -> Floats:
+        """How much a client of each partition adds to the objective, in each coalition and in the empty place."""
+        each = np.arange(len(rows))
+        own = self.labels[rows, clients]
+        size = self.sizes[clients]
+        pull = self.pull[rows, clients, : self.width]
+        count, mass, inside, cost = (
+            numbers[rows, : self.width] for numbers in (self.count, self.mass, self.inside, self.cost)
+        )
+        adds = _cost(count + 1, mass + size[:, None], inside + pull, self.weight) - cost
+        shared = count[each, own] > 1
+        here = each[shared], own[shared]
+        left = np.zeros(len(rows))
+        left[shared] = _cost(count[here] - 1, mass[here] - size[shared], inside[here] - pull[here], self.weight)
+        adds[each, own] = cost[each, own] - left
+        return adds
 
     def _narrow(self, rows: Ints) -> None:
         """Sets `width` for the partitions `rows`; coalitions move to the first places if that halves the width."""
@@ -222,15 +279,7 @@ class _Descents:
 
     def _merge(self, row: int) -> bool:
         """Merges the two coalitions for which this helps most; False if no merge improves the objective."""
-        used = np.flatnonzero(self.count[row])
-        order = np.argsort(self.labels[row], kind="stable")
-        starts = np.searchsorted(self.labels[row, order], used)
-        between = np.add.reduceat(self.pull[row][np.ix_(order, used)], starts)
-        count, mass, inside, cost = (numbers[row, used] for numbers in (self.count, self.mass, self.inside, self.cost))
-        inside = np.add.outer(inside, inside) + between
-        merged = _cost(np.add.outer(count, count), np.add.outer(mass, mass), inside, self.weight)
-        change = merged - np.add.outer(cost, cost)
-        np.fill_diagonal(change, np.inf)
+        change, used, inside, merged = self._merges(row)
         first, second = np.unravel_index(change.argmin(), change.shape)
         if not change[first, second] < -self.least:
             return False
@@ -243,6 +292,19 @@ class _Descents:
         self.cost[row, kept] = merged[first, second]
         self._clear(row, gone)
         return True
+
+    def _merges(self, row: int) -> tuple[Floats, Ints, Floats, Floats]:
+        """What the merge of each two coalitions changes; their places; the merged sums of P, and the merged cost."""
+        used = np.flatnonzero(self.count[row])
+        order = np.argsort(self.labels[row], kind="stable")
+        starts = np.searchsorted(self.labels[row, order], used)
+        between = np.add.reduceat(self.pull[row][np.ix_(order, used)], starts)
+        count, mass, inside, cost = (numbers[row, used] for numbers in (self.count, self.mass, self.inside, self.cost))
+        inside = np.add.outer(inside, inside) + between
+        merged = _cost(np.add.outer(count, count), np.add.outer(mass, mass), inside, self.weight)
+        change = merged - np.add.outer(cost, cost)
+        np.fill_diagonal(change, np.inf)
+        return change, used, inside, merged
 
 
 def _best_of_all(pulls: Floats, sizes: Floats, weight: float) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from fedgsp import seeds
 from fedgsp.discriminators import UNKNOWN
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
+from top_server.grouping.coalition_margin import Margin, margin
 from top_server.grouping.coalitions import place, solve
 from top_server.grouping.pairwise import square
 from top_server.grouping.request import GroupingRequest, Plan
@@ -36,9 +37,11 @@ def fedcollab(request: GroupingRequest, options: FedCollabOptions) -> Plan:
 
     Matrix `distances` (N, N) goes from 0 (equal data) to 1 (data that can be told apart); NaN, which is unknown,
     counts as 1. A client without samples is alone. The groups of the round before stay; clients that are in none of
-    them join a group or stay alone, one client after the other. Raises ConfigError if there is no usable matrix and
-    one is needed.
+    them join a group or stay alone, one client after the other. The plan says what the next best groups would cost,
+    and warns where that is within the errors of the distances: matrix `distance_errors` (N, N), NaN or absent if
+    unknown. Raises ConfigError if there is no usable matrix and one is needed.
     """
+    sure: Margin | None = None
     settled = {client for group in request.settled for client in group}
     groups = request.settled_rows
     newcomers = np.array([client not in settled for client in request.clients])
@@ -54,9 +57,16 @@ def fedcollab(request: GroupingRequest, options: FedCollabOptions) -> Plan:
         if settled:
             _join(groups, request, distances, sizes, options.c)
         else:
-            rng = seeds.stream(request.seed, "fedcollab")
-            groups += [rows[group].tolist() for group in solve(distances, sizes, options.c, options.restarts, rng)]
-    return Plan.from_rows(sorted(groups, key=min), request)
+            solution = solve(distances, sizes, options.c, options.restarts, seeds.stream(request.seed, "fedcollab"))
+            errors = (
+                _errors(request)[np.ix_(rows, rows)] if options.ignore != "distances" else np.zeros_like(distances)
+            )
+            sure = margin(solution, distances, errors, sizes, options.c, [request.clients[row] for row in rows])
+            groups += [rows[group].tolist() for group in solution.groups]
+    plan = Plan.from_rows(sorted(groups, key=min), request)
+    if sure is None:
+        return plan
+    return replace(plan, note=str(sure), warning=f"these coalitions are not sure: {sure}" if sure.doubtful else "")
 
 
 def _join(groups: list[list[int]], request: GroupingRequest, distances: Floats, sizes: Floats, weight: float) -> None:
@@ -82,6 +92,18 @@ def _distances(request: GroupingRequest) -> Floats:
         )
     known: Floats = np.where(np.isnan(distances), UNKNOWN, distances).astype(np.float64)
     return known
+
+
+def _errors(request: GroupingRequest) -> Floats:
+    if "distance_errors" not in request.matrices:
+        return np.full((len(request.clients), len(request.clients)), np.nan)
+    errors = square(request, "fedcollab", "distance_errors", "how sure these distances are")
+    if (errors < 0).any():
+        raise ConfigError(
+            "grouping fedcollab: matrix distance_errors has negative entries",
+            "give standard errors, and NaN for unknown",
+        )
+    return errors.astype(np.float64)
 
 
 def _mean(distances: Floats) -> float:

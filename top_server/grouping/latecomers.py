@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from top_server.grouping import Plan
 
@@ -24,7 +25,7 @@ def with_absent(plan: Plan, before: Plan) -> Plan:
             groups[common.index(max(common))] += away
         else:
             groups.append(away)
-    return Plan(tuple(tuple(sorted(group)) for group in groups), plan.idle)
+    return replace(plan, groups=tuple(tuple(sorted(group)) for group in groups))
 
 
 def with_latecomers(plan: Plan, clients: Iterable[int]) -> tuple[Plan, dict[int, int]]:

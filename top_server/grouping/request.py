@@ -78,6 +78,10 @@ class Plan:
 
     groups: tuple[tuple[int, ...], ...]
     idle: tuple[int, ...]
+    #: What the grouping says about its choice; becomes a part of the recorded reason.
+    note: str = field(default="", compare=False)
+    #: Why the choice should be looked at, if it should; it is logged.
+    warning: str = field(default="", compare=False)
 
     @classmethod
     def from_rows(cls, groups: Iterable[Iterable[int]], request: GroupingRequest) -> Plan:
@@ -124,3 +128,14 @@ def listed(clients: Iterable[int], most: int = 10) -> str:
     clients = set(clients)
     first = ", ".join(str(client) for client in sorted(clients)[:most])
     return first if len(clients) <= most else f"{first} and {len(clients) - most} more"
+
+
+def ranges(clients: Iterable[int]) -> str:
+    """Text with all of some clients, such as 0-4,7: consecutive ones with their first and last."""
+    runs: list[list[int]] = []
+    for client in sorted(clients):
+        if runs and runs[-1][-1] == client - 1:
+            runs[-1].append(client)
+        else:
+            runs.append([client])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -16,6 +16,8 @@ from top_server.grouping import GroupingRequest, Plan
 
 #: Bytes of matrix rows in one message.
 ROWS_BYTES = 1024 * 1024
+#: The longest text about a choice that is kept.
+MOST_CHARACTERS = 1000
 #: How long a service may take to answer.
 ASSIGN_TIMEOUT_S = 600.0
 
@@ -39,7 +41,8 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
         raise PeerError(f"the grouping service at {address} answered what cannot be read", "mend that service")
     groups = tuple(tuple(int(client) for client in group.clients) for group in answer.groups)
     busy = {client for group in groups for client in group}
-    plan = Plan(groups, tuple(client for client in request.clients if client not in busy))
+    idle = tuple(client for client in request.clients if client not in busy)
+    plan = Plan(groups, idle, _line(answer.note), _line(answer.warning))
     try:
         plan.check(request)
     except ValueError as error:
@@ -47,6 +50,11 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
             f"the grouping service at {address} answered a wrong plan: {error}", "mend that service"
         ) from error
     return plan
+
+
+def _line(text: str) -> str:
+    """A text from another process as one line that a log can show."""
+    return "".join(character if character.isprintable() else " " for character in text[:MOST_CHARACTERS])
 
 
 async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[grouping_pb2.AssignRequest]:

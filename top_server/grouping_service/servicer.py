@@ -41,7 +41,8 @@ class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the whole question did not come in time")
         except (ValueError, OverflowError, UserError) as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error), aiter(requests))
-        return grouping_pb2.AssignResponse(groups=[grouping_pb2.ClientGroup(clients=group) for group in plan.groups])
+        groups = [grouping_pb2.ClientGroup(clients=group) for group in plan.groups]
+        return grouping_pb2.AssignResponse(groups=groups, note=plan.note, warning=plan.warning)
 
 
 async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[str, GroupingRequest]:

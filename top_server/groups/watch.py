@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from fedgsp.discriminators import ESTIMATES
 from fedgsp.messages import (
     Evaluated,
     Failure,
@@ -15,7 +16,7 @@ from fedgsp.messages import (
     GroupEvent,
     MemberDone,
     MemberSkipped,
-    PairsLeft,
+    NetworksLeft,
     PartLost,
     Rerouted,
     Results,
@@ -71,7 +72,8 @@ class GroupWatch:
         self._members = {member.client: member for member in request.members}
         self._collects = request.results is Results.COLLECTED
         self._must_reveal = request.reveal is not None
-        self._most = request.discrimination.exchanges if request.discrimination is not None else 0
+        plan = request.discrimination
+        self._most = plan.exchanges * ESTIMATES[plan.estimate].folds if plan is not None else 0
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.hops: list[FinishedHop] = list(trace.finished)
@@ -107,8 +109,8 @@ class GroupWatch:
                 )
             case PartLost(client, failure):
                 self.lost[client] = failure or Failure(FailureCode.NO_SUCH_MODEL, "no reason was given")
-            case PairsLeft(exchanges, left, pairs):
-                told = {"exchanges": exchanges, "most": self._most, "left": left, "pairs": pairs}
+            case NetworksLeft(exchanges, left, networks):
+                told = {"exchanges": exchanges, "most": self._most, "left": left, "networks": networks}
                 self._journal.record(Discriminators(**told))
             case Rerouted(client, reason):
                 self._journal.record(rounds.Rerouted(**self._where(client), client=client, reason=reason))

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
+
+
+class Distance(NamedTuple):
+    """How far the data of two clients are apart, from 0 (equal) to 1."""
+
+    found: float
+    #: The standard error of `found`; NaN if it is not known.
+    error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +30,7 @@ class Recorded:
     #: The file; empty if there is none.
     path: str = ""
     #: (client, client) -> distance; every pair is there in both orders.
-    known: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    known: Mapping[tuple[int, int], Distance] = field(default_factory=dict)
     #: Client -> its number of training samples when it was measured; empty if the file does not say.
     sizes: Mapping[int, int] = field(default_factory=dict)
 
@@ -43,6 +53,9 @@ def read_file(path: Path) -> Recorded:
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
         if (np.abs(matrix) > 1).any() or not np.array_equal(matrix, matrix.T, equal_nan=True):
             raise ValueError("distances must be symmetric, and from -1 to 1")
+        errors = np.array(document.get("errors", np.full(matrix.shape, np.nan)), np.float64)
+        if errors.shape != matrix.shape or (errors < 0).any() or not np.array_equal(errors, errors.T, equal_nan=True):
+            raise ValueError("errors must have the shape of distances, be symmetric, and at least 0")
         sizes = document.get("sizes", [])
         if not isinstance(sizes, list) or len(sizes) not in (0, len(clients)) or {*map(type, sizes)} - {int}:
             raise ValueError("sizes must be a list of numbers of samples")
@@ -50,7 +63,18 @@ def read_file(path: Path) -> Recorded:
         raise ConfigError(
             f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
         ) from None
-    rows = list(enumerate(clients))
-    known = {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
-    known = {pair: distance for pair, distance in known.items() if not math.isnan(distance)}
+    known = {pair: it for pair, it in by_pair(clients, matrix, errors).items() if not math.isnan(it.found)}
     return Recorded(str(path), known, dict(zip(clients, sizes, strict=False)))
+
+
+def by_pair(
+    clients: Sequence[int], distances: NDArray[np.float64], errors: NDArray[np.float64]
+) -> dict[tuple[int, int], Distance]:
+    """Pair of different clients, in both orders -> distance; the arrays (N, N) have a row for each of the clients."""
+    rows = list(enumerate(clients))
+    return {
+        (one, other): Distance(float(distances[i, j]), float(errors[i, j]))
+        for i, one in rows
+        for j, other in rows
+        if i != j
+    }

@@ -22,7 +22,7 @@ from top_server.groups.survey import survey
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.merging import Merging
 from top_server.profiles.base import Profile
-from top_server.profiles.distance_file import Recorded
+from top_server.profiles.distance_file import Distance, Recorded, by_pair
 from top_server.profiles.measurements import Measurement, measurements
 from top_server.profiles.options import DistanceOptions
 from top_server.progress import Progress
@@ -42,20 +42,19 @@ class Distances(Profile[DistanceOptions]):
 
     def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: DistanceOptions) -> None:
         super().__init__(context, progress, merging, options)
-        self._known: dict[tuple[int, int], float] = {}
         self._met: set[int] = set()
         self._samples = 0
         self._sizes: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._seconds, self._bytes = 0.0, 0
         self._recorded = options.distances or Recorded()
-        self._known = dict(self._recorded.known)
+        self._known: dict[tuple[int, int], Distance] = dict(self._recorded.known)
         self._met = {client for pair in self._known for client in pair}
 
     def save(self) -> dict[str, Any]:
         """The distances, and the clients that were measured."""
         return {
-            "known": [[one, other, distance] for (one, other), distance in self._known.items()],
+            "known": [[*pair, *distance] for pair, distance in self._known.items()],
             "met": sorted(self._met),
             "samples": self._samples,
             "sizes": self._sizes,
@@ -65,7 +64,7 @@ class Distances(Profile[DistanceOptions]):
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The same."""
-        self._known = {(one, other): distance for one, other, distance in saved["known"]}
+        self._known = {(one, other): Distance(*numbers) for one, other, *numbers in saved["known"]}
         self._met = set(saved["met"])
         self._samples = saved["samples"]
         self._sizes = {int(client): size for client, size in saved["sizes"].items()}
@@ -73,8 +72,9 @@ class Distances(Profile[DistanceOptions]):
         self._seconds, self._bytes = saved["spent"]
 
     async def gather(self, round_number: int) -> Evidence:
-        """Matrix `distances` (N, N), in -1..1 and NaN for clients that could not be compared.
+        """Matrices `distances` (N, N), in -1..1, and `distance_errors` (N, N), their standard errors.
 
+        Both are NaN for clients that could not be compared; an error is also NaN if a file of distances has none.
         Newcomers are those that were measured in this round, after the first: also clients that failed before.
         """
         hosted = self.context.membership.clients
@@ -89,7 +89,8 @@ class Distances(Profile[DistanceOptions]):
             self._sizes.update((client, hosted[client].train_samples) for client in clients)
             self._record()
         newcomers = new if round_number > 1 else ()
-        return Evidence(clients, pairwise={"distances": self._matrix(clients)}, newcomers=newcomers)
+        distances, errors = self._matrices(clients)
+        return Evidence(clients, pairwise={"distances": distances, "distance_errors": errors}, newcomers=newcomers)
 
     def _check_sizes(self, round_number: int, sizes: Mapping[int, int]) -> None:
         """Refuses recorded distances of other data; a client that joins later is measured again instead."""
@@ -131,7 +132,7 @@ class Distances(Profile[DistanceOptions]):
             plan = [Measurement(min(samples, min(sizes.values()) // 2), tuple(able))]
         logger.info("round=%d telling the data of %d clients apart", round_number, len(able))
         outcomes: list[GroupOutcome] = []
-        found: dict[tuple[int, int], float] = {}
+        found: dict[tuple[int, int], Distance] = {}
         for measurement in plan:
             outcome = await survey(context, self.progress, round_number, self._task(measurement))
             taken = await self._take(outcome, len(measurement.clients))
@@ -170,39 +171,46 @@ class Distances(Profile[DistanceOptions]):
             chosen.shared,
             chosen.feature_scale,
         )
-        plan = Discrimination(settings, chosen.exchanges, chosen.judge_every, chosen.patience, newcomers)
+        plan = Discrimination(
+            settings, chosen.exchanges, chosen.judge_every, chosen.patience, newcomers, chosen.estimate
+        )
         networks, outputs = (1, len(clients)) if chosen.shared else (len(clients) - 1, 1)
         most = most_bytes(networks, outputs, self.context.membership.num_classes)
         return GroupTask(0, "discriminate", clients, discrimination=plan, max_bytes=most)
 
-    async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], float]:
+    async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], Distance]:
         """The distances that a group manager found, by pair; raises RunError if they cannot be used."""
         taken: Weights | Failure = Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a result")
         if isinstance(outcome.result, Failure):
             taken = outcome.result
         elif outcome.result.ref is not None:
-            most = 8 * (clients + 1) * (clients + 1) + 64
+            most = 8 * (2 * clients + 1) * (clients + 1) + 192  # tensors are padded
             taken = await outcome.manager.client.take(outcome.result.ref.id, None, most)
         if isinstance(taken, Failure):
             raise unanswered(f"how far the clients' data are apart was not found: {taken}", [taken])
-        order, matrix = (taken.arrays.get(name, np.empty(0)) for name in ("clients", "distances"))
-        if order.ndim != 1 or matrix.shape != (len(order), len(order)):
+        order, *matrices = (taken.arrays.get(name, np.empty(0)) for name in ("clients", "distances", "errors"))
+        if order.ndim != 1 or {matrix.shape for matrix in matrices} != {(len(order), len(order))}:
             raise RunError("a group manager sent distances that cannot be used", "run the same version everywhere")
-        rows = list(enumerate(order.tolist()))
-        return {(one, other): float(matrix[i, j]) for i, one in rows for j, other in rows if i != j}
+        distances, errors = (matrix.astype(np.float64) for matrix in matrices)
+        return by_pair(order.tolist(), distances, errors)
 
-    def _matrix(self, clients: Sequence[int]) -> NDArray[np.float64]:
+    def _matrices(self, clients: Sequence[int]) -> NDArray[np.float64]:
+        """The distances and their errors, shape (2, N, N)."""
+        same, unknown = Distance(0.0, 0.0), Distance(math.nan, math.nan)
         known, count = self._known, len(clients)
-        cells = [0.0 if one == other else known.get((one, other), math.nan) for one in clients for other in clients]
-        return np.array(cells).reshape(count, count)
+        cells = [same if one == other else known.get((one, other), unknown) for one in clients for other in clients]
+        return np.array(cells).reshape(count, count, 2).transpose(2, 0, 1)
 
     def _record(self) -> None:
         """Writes all distances into the run directory; option `distances` of another run reads that file."""
         assert self.context.config.run_dir is not None
         clients = sorted(self._sizes)
+        distances, errors = self._matrices(clients)
         document = {
             "clients": clients,
-            "distances": plain(self._matrix(clients)),  # null for a pair that could not be compared
+            "distances": plain(distances),  # null for a pair that could not be compared
+            "errors": plain(errors),
+            "estimate": self.options.estimate,
             "sizes": [self._sizes.get(client, 0) for client in clients],
             "shared": self.options.shared,
             "seconds": round(self._seconds, 3),

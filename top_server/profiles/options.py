@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedgsp.discriminators import ESTIMATES
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
 from fedgsp.updates import SKETCH_BYTES
@@ -80,6 +81,12 @@ class DistanceOptions:
     )
     feature_scale: float = setting(
         0.5, "factor on inputs beside labels: the smaller, the more labels count", least=1e-6
+    )
+    estimate: str = setting(
+        "cross-fitted",
+        "how judgements become distances: the last one (the paper), the largest one (its authors' code), or the mean"
+        " after the best one, over two draws of training samples, less what may be chance (decision 9)",
+        choices=tuple(ESTIMATES),
     )
     exchanges: int = setting(2000, "most exchanges of weights", least=1)
     local_steps: int = setting(1, "steps of SGD between two exchanges", least=1)

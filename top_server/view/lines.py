@@ -93,7 +93,7 @@ _COUNTED = {
     "groups": "group",
     "rounds": "round",
     "exchanges": "exchange",
-    "pairs": "pair",
+    "networks": "network",
     "managers": "group manager",
     "hops": "training",
 }
@@ -123,7 +123,7 @@ _LINES: dict[str, str] = {
     "newcomers": "round {round}: clients {clients} joined during the run",
     "client_placed": "round {round}: client {client} joined during the run and was placed in group {group}",
     "layer_chosen": "updates are compared by layer {layer}",
-    "discriminators": "measuring distances between clients: {exchanges_counted}, {left} of {pairs_counted} left",
+    "discriminators": "measuring distances between clients: {exchanges_counted}, {left} of {networks_counted} left",
     "not_compared": "round {round}: client {client} is not compared with the others: {reason}",
     "distances_found": "round {round}: measured distances between {clients_counted} in {seconds} s, {bytes}",
     "local_run_started": "first every client trains alone for {rounds_counted}, recorded in {directory}",

@@ -36,7 +36,7 @@ class Discriminators:
 
     exchanges: int
     left: int
-    pairs: int
+    networks: int
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ def _local_round_finished(state: ViewState, event: Mapping[str, Any]) -> None:
 
 
 def _discriminators(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.discriminators = Discriminators(*(count(event.get(name)) for name in ("exchanges", "left", "pairs")))
+    state.discriminators = Discriminators(*(count(event.get(name)) for name in ("exchanges", "left", "networks")))
 
 
 def _distances_found(state: ViewState, _event: Mapping[str, Any]) -> None:

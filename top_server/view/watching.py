@@ -103,7 +103,7 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
         return _fitted([Text(f"{where}: {state.present}", "bold"), *_events(state)])
     numbers = Text(state.present)
     if found := state.discriminators:
-        numbers.append(f"   {found.exchanges} exchanges, {found.left} of {found.pairs} pairs left", "bold")
+        numbers.append(f"   {found.exchanges} exchanges, {found.left} of {found.networks} networks left", "bold")
     if state.managers_ready < state.managers_starting:
         starting = counted(state.managers_starting, "group manager")
         numbers.append(f"   starting {starting}: {state.managers_ready} ready", "bold")
@@ -136,7 +136,7 @@ def _head(state: ViewState, now: datetime, width: int) -> Table:
     if found := state.discriminators:
         # The number of further exchanges is unknown: no time is shown, and the bar pulses until a pair has stopped.
         title, left = "measuring distances", None
-        done, total = found.pairs - found.left, found.pairs if found.left < found.pairs else None
+        done, total = found.networks - found.left, found.networks if found.left < found.networks else None
     else:
         title = f"round {state.round} of {state.rounds}" if state.round else f"before round 1 of {state.rounds}"
         done, total, left = state.finished_rounds, max(state.rounds, 1), state.seconds_left

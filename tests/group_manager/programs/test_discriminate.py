@@ -15,7 +15,7 @@ from fedgsp.messages import (
     FailureCode,
     GroupResult,
     Member,
-    PairsLeft,
+    NetworksLeft,
     RelayMode,
     SourceKind,
     TensorSpec,
@@ -55,8 +55,8 @@ async def matrix_of(play: Scene, outcome: GroupResult) -> np.ndarray:
     return np.array(weights.arrays["distances"])
 
 
-def left(play: Scene) -> list[PairsLeft]:
-    return [event.kind for event in play.events if isinstance(event.kind, PairsLeft)]
+def left(play: Scene) -> list[NetworksLeft]:
+    return [event.kind for event in play.events if isinstance(event.kind, NetworksLeft)]
 
 
 def means(clients: Sequence[int], exchanges: int) -> dict[tuple[int, int], list[float]]:
@@ -82,7 +82,7 @@ async def test_the_paper_s_earliest_stop_is_after_101_exchanges() -> None:
         await run(play, THREE[:2], plan(exchanges=2000))
         assert script.judged(0) == script.judged(1) == list(range(1, 102, 10))
         assert script.exchanges(0) == list(range(102))
-        assert left(play) == [*(PairsLeft(done, 1, 1) for done in range(1, 100, 10)), PairsLeft(101, 0, 1)]
+        assert left(play) == [*(NetworksLeft(done, 1, 1) for done in range(1, 100, 10)), NetworksLeft(101, 0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,7 @@ async def test_the_result_names_the_clients_and_their_distances() -> None:
         assert weights.tensors == (
             TensorSpec("clients", "int64", (3,), False),
             TensorSpec("distances", "float64", (3, 3), False),
+            TensorSpec("errors", "float64", (3, 3), False),
         )
         assert weights.arrays["clients"].tolist() == [2, 0, 3]
         expected = np.array([[0, 0.2, 0.6], [0.2, 0, 0.2], [0.6, 0.2, 0]])
@@ -193,7 +194,7 @@ async def test_with_newcomers_only_their_pairs_learn() -> None:
         found = await matrix_of(play, outcome)
         assert found[:3, :3].tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
         assert found[3].tolist() == [0, 0, 0, 0]
-        assert left(play) == [PairsLeft(1, 3, 3), PairsLeft(2, 3, 3)]
+        assert left(play) == [NetworksLeft(1, 3, 3), NetworksLeft(2, 3, 3)]
 
 
 # --- stopping
@@ -263,7 +264,7 @@ async def test_a_shared_network_stops_exactly_when_its_patience_ends() -> None:
     async with discriminating(THREE) as (play, script):
         await run(play, THREE, plan(shared=True, exchanges=2000))
         assert script.judged(2) == list(range(1, 102, 10))
-        assert left(play)[-2:] == [PairsLeft(91, 3, 3), PairsLeft(101, 0, 3)]
+        assert left(play)[-2:] == [NetworksLeft(91, 3, 3), NetworksLeft(101, 0, 3)]
 
 
 async def test_outputs_keep_their_places_when_a_client_fails() -> None:

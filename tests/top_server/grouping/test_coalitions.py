@@ -297,7 +297,7 @@ def test_negative_distances_and_a_distance_to_oneself_count_as_none() -> None:
 
 
 def test_no_clients_have_no_groups() -> None:
-    assert solve(np.empty((0, 0)), np.empty(0), 1, 1, seeded()) == []
+    assert solve(np.empty((0, 0)), np.empty(0), 1, 1, seeded()).groups == []
 
 
 def test_the_same_stream_has_the_same_groups() -> None:

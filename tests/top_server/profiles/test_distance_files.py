@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import ConfigError, RunError
-from tests.support.measured import matrix, measuring, same, truth
+from tests.support.measured import ERROR, matrix, measuring, same, truth
 from top_server.profiles import PROFILES
-from top_server.profiles.distance_file import Recorded, read_file
+from top_server.profiles.distance_file import read_file
 
 GOOD: dict[str, Any] = {"clients": [0, 1], "distances": [[0, 0.5], [0.5, 0]]}
 DISTANCES: list[Any] = [
@@ -43,6 +43,8 @@ async def test_what_was_found_is_recorded_and_journalled(tmp_path: Path, monkeyp
             "clients": [0, 1, 2],
             "sizes": [10, 11, 12],
             "distances": matrix((0, 1, 2)).tolist(),
+            "errors": [[0, ERROR, ERROR], [ERROR, 0, ERROR], [ERROR, ERROR, 0]],
+            "estimate": "cross-fitted",
             "shared": False,
             "bytes": 345,
         }
@@ -120,7 +122,11 @@ async def test_pairs_that_a_file_does_not_tell_are_not_known_and_its_clients_not
 ) -> None:
     path = tmp_path / "kept.json"
     path.write_text(json.dumps({"clients": [0, 1, 2], "distances": [[0, 0.5, 0.5], [0.5, 0, None], [0.5, None, 0]]}))
-    assert read_file(path) == Recorded(str(path), {(0, 1): 0.5, (1, 0): 0.5, (0, 2): 0.5, (2, 0): 0.5}, {})
+    recorded = read_file(path)
+    assert {pair: distance.found for pair, distance in recorded.known.items()} == dict.fromkeys(
+        [(0, 1), (1, 0), (0, 2), (2, 0)], 0.5
+    )
+    assert all(np.isnan(distance.error) for distance in recorded.known.values())
     async with measuring(monkeypatch, tmp_path, clients=3, distances=str(path)) as (surveys, profile):
         expected = np.array([[0, 0.5, 0.5], [0.5, 0, np.nan], [0.5, np.nan, 0]])
         assert same(await profile.gather(1), expected)

@@ -52,13 +52,14 @@ async def test_all_pairs_are_measured_once_on_half_of_the_smallest_part(
         (task,) = surveys.asked
         assert (task.program, task.clients, task.starts) == ("discriminate", (0, 1, 2, 3), ())
         settings = DiscriminatorSettings(5, 1, 32, 0.01, 5, shared=False, feature_scale=0.5)
-        assert task.discrimination == Discrimination(settings, 2000, 10, 10, ())
+        assert task.discrimination == Discrimination(settings, 2000, 10, 10, (), "cross-fitted")
 
 
 async def test_options_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {
         "distance": "shared",
         "feature_scale": "1",
+        "estimate": "last",
         "exchanges": "70",
         "local_steps": "6",
         "discriminator_batch": "8",
@@ -69,17 +70,20 @@ async def test_options_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async with measuring(monkeypatch, tmp_path, **options) as (surveys, profile):
         await profile.gather(1)
         settings = DiscriminatorSettings(5, 6, 8, 0.05, 5, shared=True, feature_scale=1.0)
-        assert plans(surveys) == [Discrimination(settings, 70, 3, 2, ())]
+        assert plans(surveys) == [Discrimination(settings, 70, 3, 2, (), "last")]
 
 
 def test_the_defaults_are_those_of_the_paper_but_for_the_scale() -> None:
-    assert PROFILES["distances"].read({}) == DistanceOptions("pairwise", 0.5, 2000, 1, 32, 0.01, 10, 10, None)
+    assert PROFILES["distances"].read({}) == DistanceOptions(
+        "pairwise", 0.5, "cross-fitted", 2000, 1, 32, 0.01, 10, 10, None
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("distance", "cosine"),
+        ("estimate", "best"),
         ("feature_scale", "0"),
         *((name, value) for name in ("exchanges", "local_steps", "judge_every", "patience") for value in ("0", "x")),
         ("discriminator_batch", "0"),
@@ -94,7 +98,9 @@ def test_an_option_that_cannot_be_is_refused(name: str, value: str) -> None:
 
 
 def test_an_unknown_option_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ConfigError, match="no option 'colour'; its options are distance, feature_scale, exchanges"):
+    with pytest.raises(
+        ConfigError, match="no option 'colour'; its options are distance, feature_scale, estimate, exchanges"
+    ):
         PROFILES["distances"].read({"colour": "red"})
 
 

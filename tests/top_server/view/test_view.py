@@ -169,7 +169,7 @@ def alone(*rounds: int, of: int = 20) -> list[dict[str, Any]]:
 
 
 def discriminators(exchanges: int, left: int = 28) -> dict[str, Any]:
-    return event("discriminators", exchanges=exchanges, left=left, pairs=28)
+    return event("discriminators", exchanges=exchanges, left=left, networks=28)
 
 
 def test_a_local_run_is_followed_as_the_run_that_it_is() -> None:
@@ -197,7 +197,7 @@ def test_discriminators_are_counted_until_the_distances_are_found() -> None:
     state = state_after(*started(), discriminators(51, left=12))
     head, numbers, *events = drawn(state)
     assert "fedgsp  measuring distances" in head
-    assert "51 exchanges, 12 of 28 pairs left" in numbers
+    assert "51 exchanges, 12 of 28 networks left" in numbers
     assert not any("exchanges" in line for line in events)
     state.apply(event("distances_found", round=1, clients=[0, 1], seconds=3.0, bytes=10))
     assert "before round 1" in drawn(state)[0]

@@ -42,8 +42,8 @@ class Discriminators(Event):
 
     exchanges: int = told("exchanges of weights so far")
     most: int = told("exchanges at most")
-    left: int = told("pairs of clients whose networks still learn")
-    pairs: int = told("all pairs")
+    left: int = told("networks that still learn")
+    networks: int = told("all networks: one per pair of clients, and two with `estimate=cross-fitted`")
 
 
 class DistancesFound(Event):
