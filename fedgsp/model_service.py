@@ -17,7 +17,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import chunks_of, received
 from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, WeightsError, require
 from fedgsp.windows import is_here, machine
 
 #: Longest wait for a promised model. The group manager watches the chain and cancels it long before.
@@ -49,12 +49,13 @@ class ModelServicer:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service at a server."""
-        fetch = grpc.stream_stream_rpc_method_handler(self.Fetch, model_pb2.FetchRequest.FromString)
-        upload = grpc.stream_stream_rpc_method_handler(
-            self.Upload, response_serializer=model_pb2.Receipt.SerializeToString
-        )
-        handler = grpc.method_handlers_generic_handler(_SERVICE, {"Fetch": fetch, "Upload": upload})
-        server.add_generic_rpc_handlers((handler,))
+        methods = {
+            "Fetch": grpc.stream_stream_rpc_method_handler(self.Fetch, model_pb2.FetchRequest.FromString),
+            "Upload": grpc.stream_stream_rpc_method_handler(
+                self.Upload, response_serializer=model_pb2.Receipt.SerializeToString
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
 
     async def Fetch(  # noqa: N802
         self, requests: AsyncIterator[model_pb2.FetchRequest], context: grpc.aio.ServicerContext
@@ -67,8 +68,7 @@ class ModelServicer:
 
         async def receipt() -> bool:
             answer = await anext(stream, request)
-            if not answer.HasField("receipt"):
-                raise WeightsError(FailureCode.BAD_STREAM, "no receipt came for what is in the window")
+            require(answer.HasField("receipt"), FailureCode.BAD_STREAM, "no receipt came for what is in the window")
             return not answer.receipt.refused
 
         try:
@@ -101,14 +101,18 @@ class ModelServicer:
                 send_receipt,
                 make_room=self._make_room,
             )
-            if not self._may_upload(ref.id):  # the reader has gone meanwhile, so nobody would release the model
-                raise WeightsError(FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
+            # If the reader has gone meanwhile, nobody would release the model.
+            require(self._may_upload(ref.id), FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
             self._store.put(ref.id, weights)
         except WeightsError as error:
             # A slow link or a cancelled wait says nothing against the model.
             blameless = error.failure.code in (FailureCode.STALLED, FailureCode.CANCELLED)
-            code = grpc.StatusCode.ABORTED if blameless else grpc.StatusCode.INVALID_ARGUMENT
-            await refuse(context, code, str(error), aiter(requests))
+            await refuse(
+                context,
+                grpc.StatusCode.ABORTED if blameless else grpc.StatusCode.INVALID_ARGUMENT,
+                str(error),
+                aiter(requests),
+            )
 
 
 async def fetch(
@@ -148,9 +152,10 @@ async def fetch(
     except TimeoutError:
         raise WeightsError(FailureCode.UNREACHABLE, f"nobody took the question for model {model_id!r}") from None
     except grpc.aio.AioRpcError as error:
-        known = grpc.StatusCode.NOT_FOUND
-        code = FailureCode.NO_SUCH_MODEL if error.code() == known else FailureCode.UNREACHABLE
-        raise WeightsError(code, describe(error)) from error
+        unknown = error.code() == grpc.StatusCode.NOT_FOUND
+        raise WeightsError(
+            FailureCode.NO_SUCH_MODEL if unknown else FailureCode.UNREACHABLE, describe(error)
+        ) from error
     finally:
         call.cancel()
     return weights
@@ -173,8 +178,11 @@ async def upload(
         answer = await call.read()
         if answer is grpc.aio.EOF:
             raise await _end(call)
-        if answer is None:  # gRPC's sign for a message that cannot be decoded
-            raise WeightsError(FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent what is no receipt")
+        require(
+            answer is not None,  # gRPC's sign for a message that cannot be decoded
+            FailureCode.BAD_STREAM,
+            f"model {model_id!r}: its receiver sent what is no receipt",
+        )
         return not answer.refused
 
     try:
@@ -182,8 +190,11 @@ async def upload(
             await _write(call, message)
             on_chunk()
         await call.done_writing()
-        if await call.read() is not grpc.aio.EOF:
-            raise WeightsError(FailureCode.BAD_STREAM, f"model {model_id!r}: its receiver sent one receipt too many")
+        require(
+            await call.read() is grpc.aio.EOF,
+            FailureCode.BAD_STREAM,
+            f"model {model_id!r}: its receiver sent one receipt too many",
+        )
     except grpc.aio.AioRpcError as error:
         refused = error.code() == grpc.StatusCode.INVALID_ARGUMENT
         raise WeightsError(FailureCode.BAD_STREAM if refused else FailureCode.UNREACHABLE, describe(error)) from error

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from fedgsp.messages import Failure, FailureCode
-from fedgsp.weights import Weights, WeightsError
+from fedgsp.weights import Weights, WeightsError, require
 
 #: Number of failed ids that are remembered for late requests.
 REMEMBERED_FAILURES = 1024
@@ -42,8 +42,11 @@ class ModelStore:
         The same model may come again, because an order that is given twice is carried out twice.
         """
         if model_id in self._held:
-            if self._held[model_id].digest != weights.digest:
-                raise WeightsError(FailureCode.BAD_ORDER, f"another model has the name {model_id!r} here")
+            require(
+                self._held[model_id].digest == weights.digest,
+                FailureCode.BAD_ORDER,
+                f"another model has the name {model_id!r} here",
+            )
             return
         self._failed.pop(model_id, None)
         self._held[model_id] = weights

@@ -18,7 +18,7 @@ from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
 from fedgsp.spill import Room, let_go
-from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, total_bytes
+from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, require, total_bytes
 from fedgsp.windows import Window
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,11 @@ async def _through(window: Window, stream: Iterator[memoryview], receipt: Receip
 
     async def one_is_read() -> None:
         nonlocal unread
-        if not await _in_time(receipt(), what):
-            raise WeightsError(FailureCode.BAD_STREAM, f"{what}: its receiver refused a window that it had opened")
+        require(
+            await _in_time(receipt(), what),
+            FailureCode.BAD_STREAM,
+            f"{what}: its receiver refused a window that it had opened",
+        )
         unread -= 1
 
     number = filled = 0
@@ -129,12 +132,12 @@ async def received(
         raise WeightsError(
             FailureCode.TOO_LONG, f"{what} has {ref.size} bytes, for which there is no memory"
         ) from None
-    source = _Source(stream, what, send_receipt)
-    if header.window:
-        await source.open(header.window)
     finiteness, hasher, filled = Finiteness(weights), xxh3_128(), 0
     decoder, size = Decoder(weights.buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
-    while (part := await source.next()) is not None:
+    async for part in _content(stream, header.window, what, send_receipt):
+        if isinstance(part, chunks.Digest):
+            weights.known_digest = part.value
+            continue
         end = filled + len(part)
         if end > size:
             raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {size} bytes came")
@@ -147,69 +150,49 @@ async def received(
         let_go(came)
         filled = end
         on_chunk()
-    if source.digest is None:
-        raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came, and no digest")
-    if filled < size:
-        raise WeightsError(FailureCode.CUT_SHORT, f"{what}: {filled} of {size} bytes came")
-    if source.digest != hasher.digest():
-        raise WeightsError(FailureCode.WRONG_DIGEST, f"{what}: the bytes do not have the announced digest")
+    came_so_far = f"{what}: {filled} of {size} bytes came"
+    require(weights.known_digest is not None, FailureCode.CUT_SHORT, f"{came_so_far}, and no digest")
+    require(filled == size, FailureCode.CUT_SHORT, came_so_far)
+    require(
+        weights.known_digest == hasher.digest(),
+        FailureCode.WRONG_DIGEST,
+        f"{what}: the bytes do not have the announced digest",
+    )
     finiteness.check()
-    weights.known_digest = source.digest
     return ref, weights
 
 
-class _Source:
-    """The bytes after a header, from the messages or from a window, and their digest, if one came."""
+async def _content(
+    stream: AsyncIterator[bytes], offered: str, what: str, send_receipt: SendReceipt
+) -> AsyncIterator[memoryview | chunks.Digest]:
+    """What follows a header: bytes, to be read before the next are asked for, and in the end their digest, if it came.
 
-    def __init__(self, stream: AsyncIterator[bytes], what: str, send_receipt: SendReceipt) -> None:
-        self._stream = stream
-        self._what = what
-        self._send_receipt = send_receipt
-        self._window: Window | None = None
-        self._number = 0  # of the window's next slot
-        self._slot: memoryview | None = None  # what is still to be read of the last one
-        self.digest: bytes | None = None
-
-    async def open(self, name: str) -> None:
-        """Opens the offered window. If that fails, the bytes come in the messages instead."""
+    The bytes come through the `offered` window. If there is none, or it cannot be opened, they come in the messages.
+    """
+    window, number = None, 0
+    if offered:
         try:
-            self._window = windows.opened(name)
+            window = windows.opened(offered)
         except OSError as error:
-            logger.info("%s: no window: %s", self._what, error)
-        await _in_time(self._send_receipt(self._window is not None), self._what)
-
-    async def next(self) -> memoryview | None:
-        """The next bytes, to be read before the next call; None at the end."""
-        if self._slot:
-            piece, self._slot = (
-                self._slot[:CHUNK_BYTES],
-                self._slot[CHUNK_BYTES:],
-            )  # pieces that fit into a cache
-            return piece
-        if self._slot is not None:
-            self._slot = None
-            await _in_time(self._send_receipt(True), self._what)
-        match await _next(self._stream, self._what, CHUNK_TIMEOUT_S):
-            case None:
-                return None
-            case chunks.Digest(value):
-                self.digest = value
-                return None
+            logger.info("%s: no window: %s", what, error)
+        await _in_time(send_receipt(window is not None), what)
+    while (part := await _next(stream, what, CHUNK_TIMEOUT_S)) is not None:
+        match part:
             case chunks.InWindow(size):
-                self._slot = self._next_slot(size)
-                return await self.next()
-            case memoryview() as part if part:
-                return part
-        # A second header, or an empty chunk: empty chunks could come forever.
-        raise WeightsError(FailureCode.BAD_STREAM, f"{self._what}: a chunk after the header holds no bytes")
-
-    def _next_slot(self, size: int) -> memoryview:
-        if self._window is None or not 0 < size <= windows.SLOT_BYTES:
-            why = f"{size} bytes cannot be in a slot" if self._window else "no window is open"
-            raise WeightsError(FailureCode.BAD_STREAM, f"{self._what}: {why}")
-        slot = self._window.slot(self._number)[:size]
-        self._number += 1
-        return slot
+                if window is None or not 0 < size <= windows.SLOT_BYTES:
+                    why = f"{size} bytes cannot be in a slot" if window else "no window is open"
+                    raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {why}")
+                for start in range(0, size, CHUNK_BYTES):  # pieces that fit into a cache
+                    yield window.slot(number)[start : min(size, start + CHUNK_BYTES)]
+                number += 1
+                await _in_time(send_receipt(True), what)
+            case memoryview() if part:
+                yield part
+            case chunks.Digest():
+                yield part
+                return
+            case _:  # a second header, or an empty chunk: empty chunks could come forever
+                raise WeightsError(FailureCode.BAD_STREAM, f"{what}: a chunk after the header holds no bytes")
 
 
 def _check_header(
@@ -218,15 +201,15 @@ def _check_header(
     """Raise WeightsError for a header that cannot be accepted, before memory is allocated for the model."""
     if expected is not None:
         check_same_tensors(header.tensors, expected, what)
-    if len(header.tensors) > MAX_TENSORS:
-        raise WeightsError(FailureCode.WRONG_SHAPES, f"{what} has {len(header.tensors)} tensors")
-    if total_bytes(header.tensors) != size:
-        found = total_bytes(header.tensors)
-        raise WeightsError(FailureCode.WRONG_SHAPES, f"{what} announces {size} bytes, its tensors have {found}")
-    if size > max_bytes:
-        raise WeightsError(FailureCode.TOO_LONG, f"{what} has {size} bytes, at most {max_bytes} are taken")
-    if header.encoding not in ENCODINGS:
-        raise WeightsError(FailureCode.BAD_STREAM, f"{what} has the unknown encoding {header.encoding[:40]!r}")
+    require(len(header.tensors) <= MAX_TENSORS, FailureCode.WRONG_SHAPES, f"{what} has {len(header.tensors)} tensors")
+    found = total_bytes(header.tensors)
+    require(found == size, FailureCode.WRONG_SHAPES, f"{what} announces {size} bytes, its tensors have {found}")
+    require(size <= max_bytes, FailureCode.TOO_LONG, f"{what} has {size} bytes, at most {max_bytes} are taken")
+    require(
+        header.encoding in ENCODINGS,
+        FailureCode.BAD_STREAM,
+        f"{what} has the unknown encoding {header.encoding[:40]!r}",
+    )
 
 
 async def _next(stream: AsyncIterator[bytes], what: str, timeout_s: float | None) -> chunks.Part | None:

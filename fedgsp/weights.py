@@ -41,6 +41,12 @@ class WeightsError(Exception):
         self.failure = Failure(code, detail)
 
 
+def require(holds: bool, code: FailureCode, detail: str) -> None:
+    """Raise WeightsError with this code and detail unless a condition holds."""
+    if not holds:
+        raise WeightsError(code, detail)
+
+
 def nbytes(spec: TensorSpec) -> int:
     """Number of bytes of one tensor, without padding."""
     return math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
@@ -82,8 +88,7 @@ def total_bytes(tensors: tuple[TensorSpec, ...]) -> int:
             raise WeightsError(FailureCode.WRONG_SHAPES, f"tensor {spec.name!r} has shape {list(spec.shape)}")
         names.add(spec.name)
     total = sum(padded_bytes(spec) for spec in tensors)
-    if total > sys.maxsize:
-        raise WeightsError(FailureCode.WRONG_SHAPES, f"{len(tensors)} tensors have {total} bytes")
+    require(total <= sys.maxsize, FailureCode.WRONG_SHAPES, f"{len(tensors)} tensors have {total} bytes")
     return total
 
 
@@ -223,10 +228,11 @@ def check_same_tensors(found: tuple[TensorSpec, ...], expected: tuple[TensorSpec
                 FailureCode.WRONG_SHAPES,
                 f"{whose} has {_described(theirs)} where {_described(mine)} is expected",
             )
-    if len(found) != len(expected):
-        raise WeightsError(
-            FailureCode.WRONG_SHAPES, f"{whose} has {len(found)} tensors where {len(expected)} are expected"
-        )
+    require(
+        len(found) == len(expected),
+        FailureCode.WRONG_SHAPES,
+        f"{whose} has {len(found)} tensors where {len(expected)} are expected",
+    )
 
 
 def _described(spec: TensorSpec) -> str:
