@@ -28,20 +28,24 @@ def check_address(flag: str, address: str) -> None:
         raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
 
 
+def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that a host is, with or without brackets; None for a name."""
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
 def is_wildcard(host: str) -> bool:
     """Whether a host means every interface."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
-    except ValueError:
-        return host == "*"
+    ip = ip_of(host)
+    return host == "*" if ip is None else ip.is_unspecified
 
 
 def is_near(host: str) -> bool:
     """Whether a host is this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+    ip = ip_of(host)
+    return host == "localhost" if ip is None else ip.is_loopback
 
 
 def resolve(address: str, seen_host: str) -> str:

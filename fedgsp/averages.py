@@ -8,10 +8,10 @@ integer tensor (such as the batch counter of a normalisation layer) is copied fr
 
 from __future__ import annotations
 
+import abc
 import math
 import mmap
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +27,57 @@ Adjust = Callable[[TensorSpec, NDArray[np.float64]], None]
 _BLOCK = 1 << 15  # elements: a block and its product fit into the processor's cache
 
 
-class Average(Protocol):
-    """Combines many models into one: `Mean`, or a class of `fedgsp.robust`."""
+class Average(abc.ABC):
+    """Combines many models into one: `Mean`, `fedgsp.ida.Ida`, or a class of `fedgsp.robust`."""
+
+    #: The tensors of the first model; none before.
+    _tensors: tuple[TensorSpec, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether no model was folded yet."""
+        return not self._tensors
 
+    @abc.abstractmethod
     def fold(self, weights: Weights, samples: float = 1) -> None:
-        """Add a model that was trained on `samples`; ValueError if it does not fit the first model."""
+        """Add a model that was trained on `samples`.
 
+        Raises ValueError if names, shapes or dtypes of its tensors differ from those of the first model.
+        """
+
+    @abc.abstractmethod
     def result(self) -> Weights:
         """The combined model. The average cannot be used afterwards. ValueError if no model was folded."""
 
+    def _check_folded(self) -> None:
+        if self.empty:
+            raise ValueError("no model was folded, so there is no mean")
 
-class Mean:
+
+class OfKept(Average):
+    """An average that keeps the folded models until the result, large models in files. They must not change."""
+
+    def __init__(self) -> None:
+        self._models: list[Weights] = []
+
+    def fold(self, weights: Weights, samples: float = 1) -> None:
+        """Add a model, as in the base class."""
+        check_alike(self._tensors, weights)
+        self._models.append(weights.at_rest())
+        self._tensors = weights.tensors
+
+    def result(self) -> Weights:
+        """The combined model, as in the base class. The folded models are released."""
+        self._check_folded()
+        models, self._models = self._models, []
+        return models[0] if len(models) == 1 else self._combined(models)
+
+    @abc.abstractmethod
+    def _combined(self, models: Sequence[Weights]) -> Weights:
+        """The average of at least two models."""
+
+
+class Mean(Average):
     """Mean of models: plain, or `weighted` by the number of samples behind each model.
 
     The first model is kept without a copy, and must not change. Sums are made when the second model comes.
@@ -50,21 +86,12 @@ class Mean:
     def __init__(self, *, weighted: bool) -> None:
         self._weighted = weighted
         self._total = 0.0
-        self._tensors: tuple[TensorSpec, ...] = ()
         self._first: Weights | None = None  # until there are sums
         self._sums: _Sums | None = None
         self._over = False
 
-    @property
-    def empty(self) -> bool:
-        """Whether no model was folded yet."""
-        return not self._tensors
-
     def fold(self, weights: Weights, samples: float = 1) -> None:
-        """Add a model that was trained on `samples`.
-
-        Raises ValueError if names, shapes or dtypes of its tensors differ from those of the first model.
-        """
+        """Add a model, as in the base class."""
         assert not self._over
         weight = float(samples) if self._weighted else 1.0
         check_weight(weight)
@@ -80,8 +107,7 @@ class Mean:
 
         Raises ValueError if no model was folded.
         """
-        if self.empty:
-            raise ValueError("no model was folded, so there is no mean")
+        self._check_folded()
         self._over = True
         narrow = all(DTYPES[spec.dtype].kind != "f" or DTYPES[spec.dtype].itemsize < 8 for spec in self._tensors)
         if self._first is not None and adjust is None and narrow:

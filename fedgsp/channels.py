@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NoReturn, Self, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import grpc
 import grpc.aio
 
-from fedgsp.addresses import is_near, loopback, split_address
+from fedgsp.addresses import ip_of, is_near, loopback, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
@@ -57,8 +57,7 @@ async def start_server(
     seconds is disconnected. Raises ConfigError if the port is in use or the host is not on this machine.
     """
     host, port = split_address(listen)
-    window = [] if is_near(host) else SMALL_WINDOW
-    settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *window]
+    settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else SMALL_WINDOW)]
     server = grpc.aio.server(options=settings, interceptors=[RefuseUnreadable()])
     for add in register:
         add(server)
@@ -84,11 +83,7 @@ async def _addresses_of(host: str) -> list[str]:
         return ["[::]"]
     if host == "localhost":  # the addresses that gRPC dials, whatever the resolver says
         return ["127.0.0.1", "[::1]"]
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        pass
-    else:
+    if ip_of(host):
         return [host]
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -101,7 +96,13 @@ async def _addresses_of(host: str) -> list[str]:
 def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
     """The port that the server bound; 0 if it could not."""
     try:
-        bound: int = server.add_secure_port(where, _server_side(tls)) if tls else server.add_insecure_port(where)
+        bound: int = (
+            server.add_secure_port(
+                where, grpc.ssl_server_credentials([(tls.key, tls.cert)], tls.ca, require_client_auth=True)
+            )
+            if tls
+            else server.add_insecure_port(where)
+        )
     except RuntimeError:
         return 0
     return bound
@@ -116,10 +117,6 @@ def _is_here(host: str) -> bool:
     except OSError:  # also if the machine has no IPv6
         return False
     return True
-
-
-def _server_side(tls: Tls) -> grpc.ServerCredentials:
-    return grpc.ssl_server_credentials([(tls.key, tls.cert)], tls.ca, require_client_auth=True)
 
 
 class Channels:
@@ -187,11 +184,9 @@ async def refuse(
     Otherwise gRPC would report an internal error to a caller that is still sending, in place of the reason.
     """
     if speaking is not None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAR_OUT_S):
                 while await asyncio.wait_for(anext(speaking, None), PAUSE_S) is not None:
                     pass
-        except TimeoutError:
-            pass
     await context.abort(code, why[:MAX_REASON])
     raise AssertionError("abort does not return")

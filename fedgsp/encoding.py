@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,26 +25,14 @@ LARGEST = (2 - 2.0**-7) * 2.0**127
 _BLOCK = 1 << 15  # values: a block and its results fit into the processor's cache
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Neighbouring tensors with the same encoding, and their place in the buffer.
-
-    `halved`: only the upper 2 of every 4 bytes travel.
-    """
-
-    start: int
-    end: int
-    halved: bool
-
-
-def _runs(tensors: tuple[TensorSpec, ...], bfloat16: bool) -> list[_Run]:
-    found = stretches(tensors, lambda spec: bfloat16 and spec.dtype == "float32")
-    return [_Run(start, end, halved) for halved, start, end in found]
+def _runs(tensors: tuple[TensorSpec, ...], bfloat16: bool) -> Iterator[tuple[bool, int, int]]:
+    """Neighbouring tensors with the same encoding: whether only the upper 2 of every 4 bytes travel, begin, end."""
+    return stretches(tensors, lambda spec: bfloat16 and spec.dtype == "float32")
 
 
 def wire_bytes(tensors: tuple[TensorSpec, ...], bfloat16: bool) -> int:
     """Number of bytes that a model takes in a stream."""
-    return sum((run.end - run.start) // (2 if run.halved else 1) for run in _runs(tensors, bfloat16))
+    return sum((end - start) // (2 if halved else 1) for halved, start, end in _runs(tensors, bfloat16))
 
 
 def rounded(weights: Weights) -> Weights:
@@ -57,9 +44,9 @@ def rounded(weights: Weights) -> Weights:
         return weights
     if weights.known_digest is not None:
         weights = weights.copy()
-    for run in _runs(weights.tensors, True):
-        if run.halved:
-            _round(weights.buffer[run.start : run.end].view(np.float32))
+    for halved, start, end in _runs(weights.tensors, True):
+        if halved:
+            _round(weights.buffer[start:end].view(np.float32))
     weights.bfloat16 = True
     return weights
 
@@ -82,9 +69,9 @@ def _round(values: NDArray[np.float32]) -> None:
 
 def encoded(weights: Weights, chunk_bytes: int) -> Iterator[tuple[memoryview, memoryview]]:
     """Pairs: a piece of a model's buffer, and the chunk of the stream made from it, of at most `chunk_bytes`."""
-    for run in _runs(weights.tensors, weights.bfloat16):
-        for piece in walk(weights.buffer[run.start : run.end], max(4, chunk_bytes & ~3)):  # whole values
-            if run.halved:
+    for halved, start, end in _runs(weights.tensors, weights.bfloat16):
+        for piece in walk(weights.buffer[start:end], max(4, chunk_bytes & ~3)):  # whole values
+            if halved:
                 yield piece.data, np.ascontiguousarray(piece.view(np.uint16)[1::2]).view(np.uint8).data
             else:
                 yield piece.data, piece.data
@@ -103,20 +90,20 @@ class Decoder:
         """Decode a chunk; returns the part of the buffer that it filled. ValueError if it ends within a value."""
         begin = self.filled
         while chunk:
-            run = self._runs[0]
-            if run.halved:
-                taken = chunk[: (run.end - self.filled) // 2]
+            halved, _, run_end = self._runs[0]
+            if halved:
+                taken = chunk[: (run_end - self.filled) // 2]
                 if len(taken) % 2:
                     raise ValueError("a chunk ends within a value")
                 end = self.filled + 2 * len(taken)
-                target = self._buffer[self.filled : end].view(np.uint32)
-                np.left_shift(np.frombuffer(taken, np.uint16), 16, out=target, dtype=np.uint32)
+                values = np.frombuffer(taken, np.uint16)
+                np.left_shift(values, 16, out=self._buffer[self.filled : end].view(np.uint32), dtype=np.uint32)
             else:
-                taken = chunk[: run.end - self.filled]
+                taken = chunk[: run_end - self.filled]
                 end = self.filled + len(taken)
                 self._buffer.data[self.filled : end] = taken
             self.filled = end
             chunk = chunk[len(taken) :]
-            if end == run.end:
+            if end == run_end:
                 self._runs.popleft()
         return self._buffer[begin : self.filled]

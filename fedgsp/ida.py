@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import Mean, check_alike, check_weight
-from fedgsp.messages import TensorSpec
+from fedgsp.averages import Mean, OfKept, check_weight
 from fedgsp.settings.fields import setting
 from fedgsp.spill import walk
 from fedgsp.updates import trainable
@@ -63,20 +62,14 @@ class IdaOptions:
     norm: str = setting("l1", "norm of the distances; none: all models are equally far", choices=(*_NORMS, "none"))
 
 
-class Ida:
-    """The mean by inverse distance. Folded models must not change."""
+class Ida(OfKept):
+    """The mean by inverse distance."""
 
     def __init__(self, options: IdaOptions) -> None:
+        super().__init__()
         self._options = options
-        self._models: list[Weights] = []
         self._samples: list[float] = []
         self._factors: list[float] = []
-        self._tensors: tuple[TensorSpec, ...] = ()
-
-    @property
-    def empty(self) -> bool:
-        """Whether no model was folded yet."""
-        return not self._tensors
 
     def fold(self, weights: Weights, samples: float = 1, accuracy: float = 0.0) -> None:
         """Add a model that was trained on `samples`; `accuracy` is read only for INTRAC.
@@ -87,19 +80,11 @@ class Ida:
         check_weight(samples)
         if self._options.times == INTRAC and not 0 < accuracy <= 1:
             raise ValueError(f"its training accuracy is {accuracy:g}, which is not above 0 and at most 1")
-        check_alike(self._tensors, weights)
-        self._models.append(weights.at_rest())
+        super().fold(weights)
         self._samples.append(float(samples))
         self._factors.append(_FACTORS[self._options.times](float(samples), accuracy))
-        self._tensors = weights.tensors
 
-    def result(self) -> Weights:
-        """The mean model. The folded models are released. ValueError if no model was folded."""
-        if self.empty:
-            raise ValueError("no model was folded, so there is no mean")
-        models, self._models = self._models, []
-        if len(models) == 1:
-            return models[0]
+    def _combined(self, models: Sequence[Weights]) -> Weights:
         found = distances(models, self._options.norm)
         mean = _mean(models, [factor / (one + _LEAST) for factor, one in zip(self._factors, found, strict=True)])
         buffers = tuple(spec for spec in self._tensors if not spec.trainable)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -21,8 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import check_alike
-from fedgsp.messages import TensorSpec
+from fedgsp.averages import OfKept
 from fedgsp.settings.fields import setting
 from fedgsp.spill import spilling_room, walk
 from fedgsp.weights import DTYPES, Weights, total_bytes
@@ -38,35 +38,13 @@ class TrimOptions:
     trim: float = setting(0.1, "share of the models that is left out at either end", least=0, below=0.5)
 
 
-class _OfSorted(abc.ABC):
-    """Keeps the folded models; these must not change."""
-
-    def __init__(self) -> None:
-        self._models: list[Weights] = []
-        self._tensors: tuple[TensorSpec, ...] = ()
-
-    @property
-    def empty(self) -> bool:
-        """Whether no model was folded yet."""
-        return not self._tensors
-
-    def fold(self, weights: Weights, samples: float = 1) -> None:
-        """Add a model; ValueError if names, shapes or dtypes differ from those of the first model."""
-        check_alike(self._tensors, weights)
-        self._models.append(weights.at_rest())
-        self._tensors = weights.tensors
-
-    def result(self) -> Weights:
-        """The mean model. The folded models are released. ValueError if no model was folded."""
-        if self.empty:
-            raise ValueError("no model was folded, so there is no mean")
-        models, self._models = self._models, []
-        if len(models) == 1:
-            return models[0]
+class _OfSorted(OfKept):
+    def _combined(self, models: Sequence[Weights]) -> Weights:
         mean = Weights(self._tensors, spilling_room(total_bytes(self._tensors)))
         for spec in self._tensors:
             if DTYPES[spec.dtype].kind == "f":
-                self._reduce([model.arrays[spec.name].reshape(-1) for model in models], _flat(mean, spec))
+                target, *tensors = (one.arrays[spec.name].reshape(-1) for one in (mean, *models))
+                self._reduce(tensors, target)
             else:
                 mean.arrays[spec.name][...] = models[0].arrays[spec.name]
         mean.clear_padding()
@@ -120,7 +98,3 @@ def _mean_of_columns(values: NDArray[Any]) -> NDArray[np.float64]:
         total += values[:, column]
     total /= values.shape[1]
     return total
-
-
-def _flat(weights: Weights, spec: TensorSpec) -> NDArray[np.generic]:
-    return weights.arrays[spec.name].reshape(-1)

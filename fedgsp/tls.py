@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import ssl
 import stat
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from fedgsp.addresses import ip_of
 from fedgsp.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -69,10 +69,9 @@ class Tls:
         except UnicodeError:
             raise ConfigError(f"{name!r}, {why}, is not a host name", "give a host name or an IP address") from None
         except ssl.SSLCertVerificationError:
-            entry = f"{'IP' if _is_ip(name) else 'DNS'}:{name}"
             raise ConfigError(
                 f"--tls-cert {self.files.cert} does not cover {name}, {why}",
-                f"issue a certificate with {entry} in its subjectAltName",
+                f"issue a certificate with {'IP' if ip_of(name) else 'DNS'}:{name} in its subjectAltName",
             ) from None
 
 
@@ -81,9 +80,9 @@ def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsFiles 
     if ca is not None and cert is not None and key is not None:
         return TlsFiles(ca, cert, key)
     named = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
-    missing = [flag for flag, path in named.items() if path is None]
-    if len(missing) < len(named):
-        given = [flag for flag in named if flag not in missing]
+    given = [flag for flag, path in named.items() if path is not None]
+    if given:
+        missing = [flag for flag in named if flag not in given]
         raise ConfigError(
             f"{' and '.join(given)} without {' and '.join(missing)}",
             "give all three flags for TLS, or none for connections without TLS",
@@ -176,11 +175,3 @@ def _speak_with_itself(files: TlsFiles, host: str | None = None) -> None:
             sides[turn % 2].do_handshake()
         except ssl.SSLWantReadError:
             continue
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
