@@ -8,8 +8,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedgsp.errors import PeerError
@@ -35,12 +34,9 @@ class Child:
         self.returncode: int | None = None
         self.stdout = reader
         self._lifeline = writer
-        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Done when the process runs; PeerError if its template cannot start it.
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended = asyncio.Event()
-
-    async def started(self) -> None:
-        """Waits for the process; raises PeerError if its template cannot start it."""
-        await self._started
 
     async def wait(self) -> int:
         """Waits until the process has ended; returns its exit code."""
@@ -61,15 +57,10 @@ class Child:
     def has_started(self, pid: int) -> None:
         """Notes the process id. A process that nobody waits for any more is killed."""
         self.pid = pid
-        if self._started.cancelled():
+        if self.started.cancelled():
             self.send(signal.SIGKILL)
         else:
-            self._started.set_result(None)
-
-    def cannot_start(self, error: PeerError) -> None:
-        """Notes why there is no process."""
-        if not self._started.cancelled():
-            self._started.set_exception(error)
+            self.started.set_result(None)
 
     def has_ended(self, code: int) -> None:
         """Notes the exit code."""
@@ -80,6 +71,7 @@ class Child:
 class Template:
     """A process that has imported `modules` and forks itself for every child; see `fedgsp.template`.
 
+    It starts when it is first needed. Use it in `contextlib.aclosing`, so that it ends with the block.
     Children end with this process, even after SIGKILL: this process holds the other ends of their lifelines.
     """
 
@@ -133,11 +125,11 @@ class Template:
                 except OSError as error:  # it was killed a moment ago
                     raise self._ended(str(error)) from None
                 self._asked.append(child)
-            await child.started()
+            await child.started
             undo.pop_all()
         return child
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Ends the template. Its children are to be stopped before."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -172,22 +164,13 @@ class Template:
         self._process = None
         self._socket.close()
         for child in self._asked:
-            child.cannot_start(self._ended(why))
+            if not child.started.cancelled():
+                child.started.set_exception(self._ended(why))
         for child in self._running.values():
             child.close()  # and so ends it
             child.has_ended(UNKNOWN_EXIT_CODE)
         self._asked.clear()
         self._running.clear()
-
-
-@asynccontextmanager
-async def template(*modules: str) -> AsyncIterator[Template]:
-    """A template that lives as long as the block at most; it starts when it is first needed."""
-    made = Template(modules)
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 async def ready_line(child: Child, name: str, log: Path | None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
-from fedgsp import forks, run_module
+from fedgsp import run_module
 from fedgsp.memory import keep_freed
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,14 @@ LIFELINE_VARIABLE = "FEDGSP_LIFELINE"
 STOP_GRACE_S = 5.0
 #: Exit codes of a process that was stopped by a signal: 128 plus the signal's number, as in shells.
 SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+#: Signals that the event loop of this process handles. They have their default effect on child processes that the
+#: user's code forks, for example through `multiprocessing`. asyncio notices a signal through a byte in a pipe that the
+#: signal handler writes. A forked child would inherit handler and pipe: a SIGTERM to the child (as from `Pool`) would
+#: stop this process, and the child would continue.
+_handled: set[int] = set()
+#: The mask of signals to go back to after a fork.
+_forking = threading.local()
 
 
 def run(main: Coroutine[Any, Any, None]) -> int:
@@ -50,17 +58,39 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
         loop.add_signal_handler(number, stop, code)
     if os.environ.get(LIFELINE_VARIABLE) == "stdin":
         loop.add_reader(0, _read_lifeline, stop, loop)
+    _handled.update(SIGNAL_EXIT_CODES)
     try:
-        with forks.kept_apart(SIGNAL_EXIT_CODES):
-            await task
+        await task
     except asyncio.CancelledError:
         if not asked:
             raise
         return asked[0]
     finally:
+        _handled.clear()
         for number in SIGNAL_EXIT_CODES:
             loop.remove_signal_handler(number)
     return 0
+
+
+def _hold_signals() -> None:
+    """Block the signals until the child has reset its handlers: a signal may come before its first line runs."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handled)
+
+
+def _let_signals_come() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _take_leave_of_the_loop() -> None:
+    if _handled:
+        signal.set_wakeup_fd(-1)
+        for number in _handled:
+            signal.signal(number, signal.SIG_DFL)
+        _handled.clear()
+    _let_signals_come()
+
+
+os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_come, after_in_child=_take_leave_of_the_loop)
 
 
 class _Threads(ThreadPoolExecutor):

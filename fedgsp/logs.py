@@ -51,13 +51,14 @@ class _Handler(logging.StreamHandler[Any]):
 
 class _Formatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 (logging's name)
-        return _utc(record)
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return time.replace("+00:00", "Z")
 
 
-class _JsonFormatter(logging.Formatter):
+class _JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": _utc(record),
+            "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -65,8 +66,3 @@ class _JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
-
-
-def _utc(record: logging.LogRecord) -> str:
-    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-    return time.replace("+00:00", "Z")

@@ -8,13 +8,12 @@ when the part is used, and only the process that runs the part imports its code,
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -159,7 +158,7 @@ class Parts(Mapping[str, T], Generic[T]):
     def _filled_in(self, part: T, name: str, package: str = "") -> T:
         if not isinstance(part, Part):
             return part
-        return dataclasses.replace(part, kind=self.kind, name=name, package=package)
+        return replace(part, kind=self.kind, name=name, package=package)
 
     def _load(self, point: EntryPoint) -> T:
         package, what = _package(point), f"{self.kind} {point.name}"

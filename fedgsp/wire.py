@@ -23,10 +23,7 @@ _MODULES: tuple[ModuleType, ...] = (failure_pb2, model_pb2, membership_pb2, orde
 
 def encode(value: Any) -> Any:
     """The protobuf message of a value."""
-    kind: Any = type(value)
-    proto = _proto_of(kind)()
-    _fill(proto, value)
-    return proto
+    return _filled(_proto_of(value.__class__)(), value)
 
 
 def decode(kind: type[T], proto: Any) -> T:
@@ -35,17 +32,17 @@ def decode(kind: type[T], proto: Any) -> T:
     return kind(*[take(proto) for _, (_, take) in _codecs(known)])
 
 
-def _fill(proto: Any, value: Any) -> None:
-    kind: Any = type(value)
-    for name, (put, _) in _codecs(kind):
+def _filled(proto: Any, value: Any) -> Any:
+    for name, (put, _) in _codecs(value.__class__):
         item = getattr(value, name)
         if item is not None:
             put(proto, item)
+    return proto
 
 
 def _fill_part(part: Any, value: Any) -> None:
     part.SetInParent()  # so that an empty message counts as set
-    _fill(part, value)
+    _filled(part, value)
 
 
 @cache
@@ -56,8 +53,7 @@ def _proto_of(kind: Any) -> Any:
 @cache
 def _codecs(kind: Any) -> tuple[tuple[str, Codec], ...]:
     """Name and codec of every field of a class, in the order of its constructor."""
-    descriptor = _proto_of(kind).DESCRIPTOR
-    return tuple((one.name, _codec(descriptor, one.name)) for one in dataclasses.fields(kind))
+    return tuple((one.name, _codec(_proto_of(kind).DESCRIPTOR, one.name)) for one in dataclasses.fields(kind))
 
 
 def _codec(descriptor: Descriptor, name: str) -> Codec:
@@ -88,8 +84,8 @@ def _codec(descriptor: Descriptor, name: str) -> Codec:
 
 
 def _oneof(name: str, fields: Sequence[FieldDescriptor]) -> Codec:
-    names = {_kind_of(field): field.name for field in fields}
     kinds = {field.name: _kind_of(field) for field in fields}
+    names = {kind: name for name, kind in kinds.items()}
 
     def take(proto: Any) -> Any:
         chosen = proto.WhichOneof(name)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from pathlib import Path
 
 from benchmarks.performance.memory import pss, uss
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.runs import MIB, joined
-from fedgsp.children import ready_line, stop, template
+from fedgsp.children import Template, ready_line, stop
 from top_server.managers.pool import COMMAND, IMPORTS
 
 CLIENTS = 100
@@ -28,7 +29,7 @@ MANAGER_S, FURTHER_S, MANAGER_MIB, NODE_MIB = 0.5, 0.1, 45.0, 300.0
 async def managers() -> tuple[float, float, float, float]:
     """Seconds until the first manager of a template and the next one are ready; PSS and USS of the latter in MiB."""
     seconds = []
-    async with template(*IMPORTS) as made:
+    async with aclosing(Template(IMPORTS)) as made:
         for name in ("m0", "m1"):
             begin = time.perf_counter()
             child = await made.spawn([*COMMAND, "--name", name, "--listen", "127.0.0.1:0"], None)

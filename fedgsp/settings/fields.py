@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from fedgsp.errors import ConfigError
 from fedgsp.options import suggestion, truth
@@ -59,7 +57,7 @@ class OptionError(ValueError):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Described:
     """The description of one setting or option."""
 
@@ -125,19 +123,19 @@ class Described:
 
 def described(kind: type[Any]) -> Mapping[str, Described]:
     """The descriptions of a dataclass of settings or options, by field: its own first, then inherited ones."""
-    hints = typing.get_type_hints(kind)
+    hints = get_type_hints(kind)
     found = {}
     # Its own fields first, then those that it has from a class of shared settings.
     for field in sorted(dataclasses.fields(kind), key=lambda field: field.name not in kind.__annotations__):
         annotation = hints[field.name]
         optional = isinstance(annotation, types.UnionType)
         if optional:
-            annotation = next(part for part in typing.get_args(annotation) if part is not types.NoneType)
+            annotation = next(part for part in get_args(annotation) if part is not types.NoneType)
         data = field.metadata
         found[field.name] = Described(
             name=data["name"] or field.name,
             field=field.name,
-            type=typing.get_origin(annotation) or annotation,
+            type=get_origin(annotation) or annotation,
             optional=optional,
             default=field.default_factory() if callable(field.default_factory) else field.default,
             help=data["help"],

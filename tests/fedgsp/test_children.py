@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 import psutil
@@ -32,10 +33,11 @@ sys.exit(run(main()))
 #: Spawns the process above as its child.
 SPAWNS = f"""
 import asyncio, sys
-from fedgsp.children import ready_line, template
+from contextlib import aclosing
+from fedgsp.children import Template, ready_line
 from fedgsp.lifecycle import run
 async def main():
-    async with template() as made:
+    async with aclosing(Template([])) as made:
         child = await made.spawn(["tests.support.execute", sys.executable, "-c", {LIVES!r}], None)
         print(await ready_line(child, "child", None), flush=True)
         await asyncio.Event().wait()
@@ -163,7 +165,7 @@ async def test_children_draw_other_numbers(template: Template) -> None:
 
 
 async def test_a_template_that_is_killed_ends_its_children_and_starts_again() -> None:
-    async with children.template() as own:
+    async with aclosing(Template([])) as own:
         process = await own.spawn(["tests.support.waiting"], None)
         (template,) = [each for each in psutil.Process().children() if psutil.Process(process.pid) in each.children()]
         started = psutil.Process(process.pid)
@@ -175,7 +177,7 @@ async def test_a_template_that_is_killed_ends_its_children_and_starts_again() ->
 
 
 async def test_a_template_that_cannot_import_is_told_with_its_last_lines() -> None:
-    async with children.template("no.such.module") as own:
+    async with aclosing(Template(["no.such.module"])) as own:
         with pytest.raises(PeerError, match=r"the template of no\.such\.module ended") as caught:
             await own.spawn(["tests.support.waiting"], None)
     assert "No module named 'no'" in caught.value.remedy
@@ -185,13 +187,13 @@ async def test_a_template_whose_end_is_cancelled_has_ended_all_the_same() -> Non
     own = Template(["numpy"])
     await own.start()
     (process,) = [each for each in psutil.Process().children() if "numpy" in each.cmdline()]
-    closing = asyncio.create_task(own.close())
+    closing = asyncio.create_task(own.aclose())
     await asyncio.sleep(0)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert not process.is_running()
-    await own.close()  # once more, without harm
+    await own.aclose()  # once more, without harm
 
 
 @shared

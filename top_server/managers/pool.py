@@ -6,13 +6,13 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
-from fedgsp.children import Child, Template, ready_line, stop, template
+from fedgsp.children import Child, Template, ready_line, stop
 from fedgsp.errors import PeerError, RunError
 from fedgsp.messages import AttachTo
 from top_server.managers.client import ManagerClient
@@ -164,7 +164,7 @@ async def manager_pool(
     prefix: str = "",
 ) -> AsyncIterator[ManagerPool]:
     """A pool of managers that are started with `flags` and end with the block; `prefix` begins their names."""
-    async with template(*IMPORTS) as made:
+    async with aclosing(Template(IMPORTS)) as made:
         await made.start()  # its imports take half a second, until the first round needs a manager
         pool = ManagerPool(made, host, ports, log_folder, channels, recorder, flags, prefix)
         try:

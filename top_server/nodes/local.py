@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from fedgsp.addresses import resolve
-from fedgsp.children import Child, stop, tail, template
+from fedgsp.children import Child, Template, stop, tail
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.settings.children import arguments_of
 from fedgsp.settings.node import NodeSettings
@@ -116,7 +116,7 @@ async def running(
 
     unsubscribe = journal.subscribe(notice)
     children: list[Child] = []
-    async with template(*IMPORTS) as nodes:
+    async with contextlib.aclosing(Template(IMPORTS)) as nodes:
         lives = [
             asyncio.create_task(live(name_of(index), command), name=f"watch {name_of(index)}")
             for index, command in enumerate(commands)
