@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.sweep import begun, beside, check
 from fedgsp.errors import RunError
 from fedgsp.lifecycle import python_module
-from fedgsp.settings.children import arguments_of
 from fedgsp.settings.files import load
+from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 

@@ -12,8 +12,8 @@ from fedgsp import logs, windows
 from fedgsp.errors import UserError
 from fedgsp.lifecycle import run as run_until_stopped
 from fedgsp.settings.checks import check
-from fedgsp.settings.children import add_to
-from fedgsp.settings.manager import ManagerSettings
+from fedgsp.settings.flags import add_to
+from fedgsp.settings.run import ManagerSettings
 from fedgsp.tls import load
 from group_manager.server import run
 

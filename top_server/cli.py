@@ -16,8 +16,7 @@ from fedgsp.errors import ConfigError, UserError
 from fedgsp.settings.checks import flag
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given, settled, with_flags
-from fedgsp.settings.grouping_service import GroupingServiceSettings
-from fedgsp.settings.run import RunConfig, may_change
+from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from top_server.choosing import NAMES
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Journal

@@ -25,9 +25,8 @@ from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
-from fedgsp.settings.children import arguments_of
-from fedgsp.settings.manager import ManagerSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.flags import arguments_of
+from fedgsp.settings.run import ManagerSettings, RunConfig
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.weights import WeightsError

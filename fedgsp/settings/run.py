@@ -1,4 +1,4 @@
-"""The settings of a run: those of the top server, and of what it starts."""
+"""The settings of a run: those of the top server, of its group managers, and of a grouping service that it asks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import described, setting
-from fedgsp.settings.peers import PeerSettings
+from fedgsp.settings.peers import PeerSettings, TlsSettings
 
 #: How the address of a grouping service begins: grpc://host:port.
 GROUPING_SERVICE = "grpc://"
@@ -243,3 +243,23 @@ class RunConfig(PeerSettings):
 def may_change() -> set[str]:
     """The settings that may have another value when a run is resumed; none of them affects results."""
     return {name for name, one in described(RunConfig).items() if one.metadata.get("may_change")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerSettings(PeerSettings):
+    """Every setting of a group manager. The top server chooses them; no person writes them."""
+
+    name: str = setting("", "name of this manager in the run's records", required="give --name")
+    listen: str = setting(
+        "127.0.0.1:0", "where the top server and nodes reach this manager", metavar="HOST:PORT", address=True
+    )
+    run: str = setting("", "id of the run; nodes of other runs are refused", metavar="ID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupingServiceSettings(TlsSettings):
+    """Every setting of `top-server grouping-service`."""
+
+    listen: str = setting(
+        "127.0.0.1:7300", "where top servers ask; port 0 takes any free port", metavar="HOST:PORT", address=True
+    )

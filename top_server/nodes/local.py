@@ -12,7 +12,7 @@ from pathlib import Path
 from fedgsp.addresses import resolve
 from fedgsp.children import Child, Template, stop, tail
 from fedgsp.errors import PeerError, RunError, UserError
-from fedgsp.settings.children import arguments_of
+from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.node import NodeSettings
 from fedgsp.settings.run import RunConfig
 from top_server.record.directory import RunDirectory

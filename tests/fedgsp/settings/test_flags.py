@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedgsp.settings.children import arguments_of
-from fedgsp.settings.manager import ManagerSettings
+from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import ManagerSettings, RunConfig
 
 
 def test_a_child_is_told_paths_that_mean_the_same_anywhere() -> None:
