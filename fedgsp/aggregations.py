@@ -29,25 +29,27 @@ class Aggregation(Part):
     needs_start: bool = False
 
 
-_BUILT_IN = {
-    "mean": Aggregation(
-        help="the mean, weighted by the scheme's weighing", code=f"{_HERE}:WeightedMean", beside_relay=True
-    ),
-    "fednova": Aggregation(
-        help="each update is divided by its number of local steps", code=f"{_HERE}:FedNova", needs_start=True
-    ),
-    "median": Aggregation(help="the median of every coordinate", code=f"{_HERE}:Median", robust=True),
-    "trimmed-mean": Aggregation(
-        help="the mean of every coordinate without its extreme values",
-        code=f"{_HERE}:TrimmedMean",
-        options=TrimOptions,
-        robust=True,
-    ),
-    "ida": Aggregation(
-        help="the mean, in which models far from the plain mean count less",
-        code=f"{_HERE}:InverseDistance",
-        options=IdaOptions,
-    ),
-}
-
-AGGREGATIONS: Parts[Aggregation] = Parts("aggregation", _BUILT_IN, Aggregation)
+AGGREGATIONS: Parts[Aggregation] = Parts(
+    "aggregation",
+    {
+        "mean": Aggregation(
+            help="the mean, weighted by the scheme's weighing", code=f"{_HERE}:WeightedMean", beside_relay=True
+        ),
+        "fednova": Aggregation(
+            help="each update is divided by its number of local steps", code=f"{_HERE}:FedNova", needs_start=True
+        ),
+        "median": Aggregation(help="the median of every coordinate", code=f"{_HERE}:Median", robust=True),
+        "trimmed-mean": Aggregation(
+            help="the mean of every coordinate without its extreme values",
+            code=f"{_HERE}:TrimmedMean",
+            options=TrimOptions,
+            robust=True,
+        ),
+        "ida": Aggregation(
+            help="the mean, in which models far from the plain mean count less",
+            code=f"{_HERE}:InverseDistance",
+            options=IdaOptions,
+        ),
+    },
+    Aggregation,
+)

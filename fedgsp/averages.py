@@ -142,7 +142,6 @@ class _Sums:
                 block[...] = product
 
     def add(self, weights: Weights, weight: float) -> None:
-        """Add `weight` times a model."""
         for name, sums in self._sums.items():
             for block, product in self._products(sums, weights.arrays[name], weight):
                 block += product

@@ -209,7 +209,6 @@ async def _write(call: Any, message: Any) -> None:
 
 
 async def _end(call: Any) -> grpc.aio.AioRpcError:
-    """The error with which a call ended."""
     return grpc.aio.AioRpcError(
         await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
     )

@@ -23,21 +23,17 @@ def installed() -> tuple[InstalledPart, ...]:
 
 def needed(chosen: Mapping[str, Sequence[str]]) -> tuple[InstalledPart, ...]:
     """The parts of other packages that nodes need for these choices, names by kind."""
-    return tuple(
-        InstalledPart(table.kind, name, package)
-        for table in _TABLES
-        for name, package in table.packages().items()
-        if name in chosen[table.kind]
-    )
+    return tuple(part for part in installed() if part.name in chosen[part.kind])
 
 
 def lacking(parts: Collection[InstalledPart], has: Collection[InstalledPart]) -> str:
     """Why a node that has some parts cannot take part in a run that needs others; empty if it can."""
     for part in parts:
-        if part in has:
-            continue
-        own = [other.package for other in has if (other.kind, other.name) == (part.kind, part.name)]
-        what = f"it has {part.kind} {part.name} of package {own[0]}" if own else f"it lacks {part.kind} {part.name}"
-        remedy = f"run `pip install {part.package.replace(' ', '==')}` on its machine, and start it again"
-        return f"{what}, and the run needs that of package {part.package}: {remedy}"
+        if part not in has:
+            own = [other.package for other in has if (other.kind, other.name) == (part.kind, part.name)]
+            what = f"has {part.kind} {part.name} of package {own[0]}" if own else f"lacks {part.kind} {part.name}"
+            return (
+                f"it {what}, and the run needs that of package {part.package}:"
+                f" run `pip install {part.package.replace(' ', '==')}` on its machine, and start it again"
+            )
     return ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import operator
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -80,8 +81,7 @@ class Part:
 
     def places(self, error: Exception) -> list[str]:
         """The lines of the part's package that an exception passed through, outermost first."""
-        module = self.code if isinstance(self.code, str) else getattr(self.code, "__module__", "")
-        top = re.split("[.:]", module)[0]
+        top = re.split("[.:]", self.code if isinstance(self.code, str) else getattr(self.code, "__module__", ""))[0]
         return [
             f"{Path(frame.f_code.co_filename).name}:{line}"
             for frame, line in traceback.walk_tb(error.__traceback__)
@@ -115,11 +115,6 @@ class Parts(Mapping[str, T], Generic[T]):
         self._shown = shown
         self._undeclared = undeclared
 
-    @property
-    def group(self) -> str:
-        """The group of entry points that adds parts of this kind."""
-        return f"fedgsp.{self.kind}s"
-
     def __iter__(self) -> Iterator[str]:
         yield from (name for name, part in self.built_in.items() if self._shown(part))
         yield from sorted(self._outside().keys() - self.built_in.keys())
@@ -138,8 +133,10 @@ class Parts(Mapping[str, T], Generic[T]):
         if points is None:
             raise ConfigError(f"there is no {self.kind} {name!r}", suggestion(name, self))
         if len(points) > 1:
-            packages = ", ".join(map(_package, points))
-            raise ConfigError(f"several packages add a {self.kind} {name}: {packages}", "uninstall all but one")
+            raise ConfigError(
+                f"several packages add a {self.kind} {name}: {', '.join(map(_package, points))}",
+                "uninstall all but one",
+            )
         return self._load(points[0])
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -153,12 +150,10 @@ class Parts(Mapping[str, T], Generic[T]):
         return {name: _package(points[0]) for name, points in self._outside().items() if name not in self.built_in}
 
     def _outside(self) -> Mapping[str, tuple[EntryPoint, ...]]:
-        return _of_group(self.group)
+        return _of_group(f"fedgsp.{self.kind}s")
 
     def _filled_in(self, part: T, name: str, package: str = "") -> T:
-        if not isinstance(part, Part):
-            return part
-        return replace(part, kind=self.kind, name=name, package=package)
+        return replace(part, kind=self.kind, name=name, package=package) if isinstance(part, Part) else part
 
     def _load(self, point: EntryPoint) -> T:
         package, what = _package(point), f"{self.kind} {point.name}"
@@ -169,7 +164,7 @@ class Parts(Mapping[str, T], Generic[T]):
                 f"let the entry point {point.value} name a {self._expected.__name__}",
             )
         try:
-            described(getattr(part, "options", NoOptions) if isinstance(part, Part) else NoOptions)
+            described(part.options if isinstance(part, Part) else NoOptions)
         except Exception as error:  # the class comes from another package
             raise ConfigError(
                 f"the options of {what} of package {package} cannot be read: {type(error).__name__}: {error}",
@@ -197,16 +192,13 @@ def load(what: str, value: str, package: str = "") -> Any:
     """The object named by "package.module:attribute"; raises ConfigError that says what of which package is broken."""
     module, _, attribute = value.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for name in attribute.split("."):
-            found = getattr(found, name)
+        return operator.attrgetter(attribute)(importlib.import_module(module))
     except (Exception, SystemExit) as error:  # code of another package may raise anything
         raise ConfigError(
             f"{what}{f' of package {package}' if package else ''} cannot be loaded from {value}:"
             f" {type(error).__name__}: {error}",
             "update or correct that package, or uninstall it",
         ) from error
-    return found
 
 
 def _package(point: EntryPoint) -> str:

@@ -48,74 +48,80 @@ class Program(Part):
 
 
 _HERE = "group_manager.programs"
-_BUILT_IN = {
-    "relay": Program(
-        code=f"{_HERE}.relay:run",
-        help="in turn: each client continues training the model of the client before it",
-        for_schemes=True,
-        trains=True,
-        chained=True,
-        makes_model=True,
-        needs_start=True,
-        takes_own_starts=True,
-        needs_training=True,
-    ),
-    "parallel": Program(
-        code=f"{_HERE}.parallel:run",
-        help="at once: all clients train from the same model, and the results are averaged",
-        for_schemes=True,
-        trains=True,
-        makes_model=True,
-        aggregates=True,
-        needs_start=True,
-        takes_own_starts=True,
-        needs_training=True,
-    ),
-    "alone": Program(
-        code=f"{_HERE}.alone:run",
-        help="each client trains on its own, and nothing is averaged",
-        trains=True,
-        needs_start=True,
-        takes_own_starts=True,
-        needs_training=True,
-    ),
-    "collect": Program(
-        code=f"{_HERE}.survey:collect", help="clients send models that their nodes hold", needs_own_models=True
-    ),
-    "compare": Program(
-        code=f"{_HERE}.survey:ask",
-        help="clients tell the training loss of a model and its distance from a model that they hold",
-        needs_start=True,
-    ),
-    "describe": Program(code=f"{_HERE}.survey:ask", help="clients tell the class histogram of their training data"),
-    "discriminate": Program(
-        code=f"{_HERE}.discriminate:run", help="clients train networks that tell their data apart", pairs=True
-    ),
-    "distance": Program(
-        code=f"{_HERE}.survey:ask",
-        help="clients tell the distance of a model from a model that they hold",
-        needs_start=True,
-        counts_samples=False,
-    ),
-    "evaluate": Program(
-        code=f"{_HERE}.survey:ask",
-        help="clients evaluate a model on their test data",
-        needs_start=True,
-        takes_own_starts=True,
-    ),
-    "evaluate-training": Program(
-        code=f"{_HERE}.survey:ask",
-        help="clients evaluate a model on their training data",
-        needs_start=True,
-        takes_own_starts=True,
-    ),
-    "forget": Program(code=f"{_HERE}.survey:forget", help="nodes forget models that they hold for their clients"),
-    "initialise": Program(
-        code=f"{_HERE}.survey:initialise",
-        help="a client's node makes fresh weights",
-        makes_model=True,
-        needs_training=True,
-    ),
-}
 
-PROGRAMS: Parts[Program] = Parts("program", _BUILT_IN, Program, shown=lambda program: program.for_schemes)
+PROGRAMS: Parts[Program] = Parts(
+    "program",
+    {
+        "relay": Program(
+            code=f"{_HERE}.relay:run",
+            help="in turn: each client continues training the model of the client before it",
+            for_schemes=True,
+            trains=True,
+            chained=True,
+            makes_model=True,
+            needs_start=True,
+            takes_own_starts=True,
+            needs_training=True,
+        ),
+        "parallel": Program(
+            code=f"{_HERE}.parallel:run",
+            help="at once: all clients train from the same model, and the results are averaged",
+            for_schemes=True,
+            trains=True,
+            makes_model=True,
+            aggregates=True,
+            needs_start=True,
+            takes_own_starts=True,
+            needs_training=True,
+        ),
+        "alone": Program(
+            code=f"{_HERE}.alone:run",
+            help="each client trains on its own, and nothing is averaged",
+            trains=True,
+            needs_start=True,
+            takes_own_starts=True,
+            needs_training=True,
+        ),
+        "collect": Program(
+            code=f"{_HERE}.survey:collect", help="clients send models that their nodes hold", needs_own_models=True
+        ),
+        "compare": Program(
+            code=f"{_HERE}.survey:ask",
+            help="clients tell the training loss of a model and its distance from a model that they hold",
+            needs_start=True,
+        ),
+        "describe": Program(
+            code=f"{_HERE}.survey:ask", help="clients tell the class histogram of their training data"
+        ),
+        "discriminate": Program(
+            code=f"{_HERE}.discriminate:run", help="clients train networks that tell their data apart", pairs=True
+        ),
+        "distance": Program(
+            code=f"{_HERE}.survey:ask",
+            help="clients tell the distance of a model from a model that they hold",
+            needs_start=True,
+            counts_samples=False,
+        ),
+        "evaluate": Program(
+            code=f"{_HERE}.survey:ask",
+            help="clients evaluate a model on their test data",
+            needs_start=True,
+            takes_own_starts=True,
+        ),
+        "evaluate-training": Program(
+            code=f"{_HERE}.survey:ask",
+            help="clients evaluate a model on their training data",
+            needs_start=True,
+            takes_own_starts=True,
+        ),
+        "forget": Program(code=f"{_HERE}.survey:forget", help="nodes forget models that they hold for their clients"),
+        "initialise": Program(
+            code=f"{_HERE}.survey:initialise",
+            help="a client's node makes fresh weights",
+            makes_model=True,
+            needs_training=True,
+        ),
+    },
+    Program,
+    shown=lambda program: program.for_schemes,
+)

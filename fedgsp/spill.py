@@ -47,10 +47,8 @@ def at_rest(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     copy = _in_file(len(array)) if _mapping(array) is None else None
     if copy is None:
         return array
-    done = 0
-    for piece in walk(copy):
-        piece[...] = array[done : done + len(piece)]
-        done += len(piece)
+    for target, piece in zip(walk(copy), walk(array), strict=True):
+        target[...] = piece
     return copy
 
 

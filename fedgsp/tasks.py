@@ -9,15 +9,17 @@ from fedgsp.parts import Part, Parts
 
 _HERE = "fedgsp_node.tasks"
 _GREY = f"{_HERE}.grey_images:GreyImages"
-_BUILT_IN = {
-    "cifar10": Part(help="colour photographs of 10 kinds of things", code=f"{_HERE}.cifar10:Cifar10"),
-    "digit_domains": Part(help="digits in several styles", code=f"{_HERE}.digit_domains:DigitDomains"),
-    "digits": Part(help="small images of digits, without a download", code=f"{_HERE}.digits:Digits"),
-    "fashion_mnist": Part(help="grey images of 10 kinds of clothes", code=_GREY),
-    "femnist": Part(help="characters by the people who wrote them", code=f"{_HERE}.femnist:Femnist"),
-    "mnist": Part(help="grey images of digits", code=_GREY),
-}
 
 TASKS: Parts[Part] = Parts(
-    "task", _BUILT_IN, Part, undeclared=lambda code: Part(help="a task of an installed package", code=code)
+    "task",
+    {
+        "cifar10": Part(help="colour photographs of 10 kinds of things", code=f"{_HERE}.cifar10:Cifar10"),
+        "digit_domains": Part(help="digits in several styles", code=f"{_HERE}.digit_domains:DigitDomains"),
+        "digits": Part(help="small images of digits, without a download", code=f"{_HERE}.digits:Digits"),
+        "fashion_mnist": Part(help="grey images of 10 kinds of clothes", code=_GREY),
+        "femnist": Part(help="characters by the people who wrote them", code=f"{_HERE}.femnist:Femnist"),
+        "mnist": Part(help="grey images of digits", code=_GREY),
+    },
+    Part,
+    undeclared=lambda code: Part(help="a task of an installed package", code=code),
 )

@@ -137,58 +137,60 @@ def _check_per_fedavg(_options: PerFedAvgOptions, _learning_rate: float, batch_s
         )
 
 
-_BUILT_IN = {
-    "sgd": Training(help="plain SGD", code=f"{_HERE}.sgd:SGD", options=NoOptions),
-    "own-head": Training(
-        help="plain SGD; each client is evaluated with the head that it trained last",
-        code=f"{_HERE}.sgd:SGD",
-        keeps_head=True,
-    ),
-    "fedprox": Training(
-        help="SGD with a pull towards the model that came",
-        code=f"{_HERE}.fedprox:FEDPROX",
-        options=FedProxOptions,
-        check=_check_fedprox,
-    ),
-    "fedmmd": Training(
-        help="SGD that keeps the outputs near those of the model that came",
-        code=f"{_HERE}.fedmmd:FEDMMD",
-        options=FedMMDOptions,
-    ),
-    "fedfusion": Training(
-        help="SGD on a model that fuses its features with those of the model that came",
-        code=f"{_HERE}.fedfusion:FEDFUSION",
-        options=FedFusionOptions,
-        adds=_fusion,
-    ),
-    "finetune": Training(
-        help="SGD; a model is evaluated after some steps on the client's own data",
-        code=f"{_HERE}.finetune:FINETUNE",
-        options=FinetuneOptions,
-    ),
-    "per-fedavg": Training(
-        help="towards a model from which one step on the client's own data leads to a good model",
-        code=f"{_HERE}.per_fedavg:PER_FEDAVG",
-        options=PerFedAvgOptions,
-        check=_check_per_fedavg,
-    ),
-    "pfedme": Training(
-        help="a personal model near the shared model, which moves towards the personal models",
-        code=f"{_HERE}.pfedme:PFEDME",
-        options=PfedmeOptions,
-        keeps_personal=True,
-        check=_check_pfedme,
-    ),
-    "ditto": Training(
-        help="SGD, and beside it a personal model with a pull towards the shared model",
-        code=f"{_HERE}.ditto:DITTO",
-        options=DittoOptions,
-        keeps_personal=True,
-        check=_check_ditto,
-    ),
-}
-
-TRAININGS: Parts[Training] = Parts("training", _BUILT_IN, Training)
+TRAININGS: Parts[Training] = Parts(
+    "training",
+    {
+        "sgd": Training(help="plain SGD", code=f"{_HERE}.sgd:SGD", options=NoOptions),
+        "own-head": Training(
+            help="plain SGD; each client is evaluated with the head that it trained last",
+            code=f"{_HERE}.sgd:SGD",
+            keeps_head=True,
+        ),
+        "fedprox": Training(
+            help="SGD with a pull towards the model that came",
+            code=f"{_HERE}.fedprox:FEDPROX",
+            options=FedProxOptions,
+            check=_check_fedprox,
+        ),
+        "fedmmd": Training(
+            help="SGD that keeps the outputs near those of the model that came",
+            code=f"{_HERE}.fedmmd:FEDMMD",
+            options=FedMMDOptions,
+        ),
+        "fedfusion": Training(
+            help="SGD on a model that fuses its features with those of the model that came",
+            code=f"{_HERE}.fedfusion:FEDFUSION",
+            options=FedFusionOptions,
+            adds=_fusion,
+        ),
+        "finetune": Training(
+            help="SGD; a model is evaluated after some steps on the client's own data",
+            code=f"{_HERE}.finetune:FINETUNE",
+            options=FinetuneOptions,
+        ),
+        "per-fedavg": Training(
+            help="towards a model from which one step on the client's own data leads to a good model",
+            code=f"{_HERE}.per_fedavg:PER_FEDAVG",
+            options=PerFedAvgOptions,
+            check=_check_per_fedavg,
+        ),
+        "pfedme": Training(
+            help="a personal model near the shared model, which moves towards the personal models",
+            code=f"{_HERE}.pfedme:PFEDME",
+            options=PfedmeOptions,
+            keeps_personal=True,
+            check=_check_pfedme,
+        ),
+        "ditto": Training(
+            help="SGD, and beside it a personal model with a pull towards the shared model",
+            code=f"{_HERE}.ditto:DITTO",
+            options=DittoOptions,
+            keeps_personal=True,
+            check=_check_ditto,
+        ),
+    },
+    Training,
+)
 
 
 def added(training: str, given: Mapping[str, str], features: TensorSpec | None) -> tuple[TensorSpec, ...]:

@@ -122,11 +122,10 @@ class Weights:
     @cached_property
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Views of the tensors, in order."""
-        views: dict[str, NDArray[np.generic]] = {}
-        for spec, offset in places(self.tensors):
-            part = self.buffer[offset : offset + nbytes(spec)]
-            views[spec.name] = part.view(DTYPES[spec.dtype]).reshape(spec.shape)
-        return views
+        return {
+            spec.name: self.buffer[offset : offset + nbytes(spec)].view(DTYPES[spec.dtype]).reshape(spec.shape)
+            for spec, offset in places(self.tensors)
+        }
 
     @property
     def digest(self) -> bytes:

@@ -41,8 +41,14 @@ def setting(
     `name` is the written name where it differs from the field's, as for `lambda`. `least` and `most` are part of the
     allowed range, `above` and `below` are not. `more` is for one reader alone, such as `panel` for `--help`.
     """
-    rules = {"least": least, "above": above, "most": most, "below": below}
-    metadata = {"help": help, "name": name, "choices": choices, "metavar": metavar, "rules": rules, **more}
+    metadata = {
+        "help": help,
+        "name": name,
+        "choices": choices,
+        "metavar": metavar,
+        "rules": {"least": least, "above": above, "most": most, "below": below},
+        **more,
+    }
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -159,8 +165,10 @@ def read_options(kind: type[T], whose: str, given: Mapping[str, str]) -> T:
         base, dot, client = name.partition(".")
         one = known.get(base)
         if one is None or (dot and not (hasattr(one.type, "parse_all") and client == str_of_client(client))):
-            written = [found for one in known.values() for found in one.written]
-            raise ConfigError(f"{whose} has no option {name!r}", suggestion(name, written, "its options are"))
+            raise ConfigError(
+                f"{whose} has no option {name!r}",
+                suggestion(name, (way for each in known.values() for way in each.written), "its options are"),
+            )
         texts.setdefault(base, {})[client] = text
     values = {}
     for name, found in texts.items():

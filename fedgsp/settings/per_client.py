@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.settings.fields import Described, OptionError
+from fedgsp.settings.fields import Described
 
 
 class PerClient(NamedTuple):
@@ -31,10 +32,5 @@ class PerClient(NamedTuple):
 
 def _number(option: Described, client: str, text: str) -> float:
     name = f"{option.name}.{client}" if client else option.name
-    try:
-        number = float(text)
-    except ValueError:
-        raise OptionError(name, text) from None
-    if not option.allows(number):
-        raise OptionError(name, text)
+    number: float = replace(option, name=name, type=float).parse(text)
     return number
