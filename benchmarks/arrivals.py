@@ -13,8 +13,7 @@ from fedgsp.errors import RunError
 from fedgsp.lifecycle import python_module
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import arguments_of
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 
 #: Event of the run -> the nodes that start after it, each given by its clients.
 Coming = Callable[[dict[str, Any]], Iterable[Iterable[int]]]

@@ -1,12 +1,14 @@
-"""Options on a command line, given as repeated `key=value`."""
+"""Texts on a command line: options, given as repeated `key=value`, and ranges of clients."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 from collections.abc import Iterable
 
 from fedgsp.errors import ConfigError
+from fedgsp.messages import MOST_CLIENTS_OF_NODE
 
 
 def options(flag: str, items: Iterable[str]) -> dict[str, str]:
@@ -20,6 +22,29 @@ def options(flag: str, items: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"{flag} {key} is given twice", "give it once")
         found[key] = value
     return found
+
+
+def parse_clients(text: str) -> tuple[int, ...]:
+    """Client ids from "3", "0-45" or "0-3,7,9-12", ascending; raises ConfigError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part, re.ASCII)
+        if not match:
+            raise ConfigError(
+                f"--clients {text!r} has {part.strip()!r}", "write ids and ranges, for example 0-3,7,9-12"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ConfigError(f"--clients has the reversed range {part.strip()}", f"write {last}-{first}")
+        if last - first >= MOST_CLIENTS_OF_NODE:
+            raise ConfigError(
+                f"--clients has the range {part.strip()}", f"a node hosts at most {MOST_CLIENTS_OF_NODE:,} clients"
+            )
+        ids = range(first, last + 1)
+        if twice := found.intersection(ids):
+            raise ConfigError(f"--clients names client {min(twice)} twice", "name each client once")
+        found.update(ids)
+    return tuple(sorted(found))
 
 
 def suggestion(wrong: str, known: Iterable[str], lead: str = "known:") -> str:

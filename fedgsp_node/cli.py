@@ -10,7 +10,7 @@ import typer
 from fedgsp import commands, lifecycle, logs
 from fedgsp.errors import ConfigError
 from fedgsp.settings.flags import given, settled, with_flags
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp.tasks import TASKS
 
 NAME = "fedgsp-node"

@@ -32,7 +32,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp.words import counted

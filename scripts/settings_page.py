@@ -16,8 +16,7 @@ import fedgsp_node.cli
 import top_server.cli
 from fedgsp.settings.checks import choices, flag
 from fedgsp.settings.fields import described
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import GroupingServiceSettings, RunConfig
+from fedgsp.settings.run import GroupingServiceSettings, NodeSettings, RunConfig
 from top_server.choosing import NAMES
 
 if typing.TYPE_CHECKING:

@@ -16,7 +16,7 @@ import random
 import sys
 
 from fedgsp.errors import UserError
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp_node.server import run
 
 #: Seconds from a node's drop to its return.

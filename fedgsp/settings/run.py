@@ -1,19 +1,78 @@
-"""The settings of a run: those of the top server, of its group managers, and of a grouping service that it asks."""
+"""The settings of the programs of a run: top server, group managers, nodes, and a grouping service."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedgsp.errors import ConfigError
+from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
+from fedgsp.options import parse_clients
 from fedgsp.settings.fields import described, setting
-from fedgsp.settings.peers import PeerSettings, TlsSettings
+from fedgsp.tls import TlsFiles, tls_files
+from fedgsp.windows import HAND_OVERS
 
 #: How the address of a grouping service begins: grpc://host:port.
 GROUPING_SERVICE = "grpc://"
 
 METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
+CONNECTIONS = "Connections"
+WORK = "Work"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The files of mutual TLS."""
+
+    tls_ca: Path | None = setting(
+        None,
+        "PEM file of the certificate authority (CA) that issued the certificates of all peers; without it, "
+        "connections are not encrypted",
+        metavar="FILE",
+        panel=CONNECTIONS,
+    )
+    tls_cert: Path | None = setting(
+        None, "PEM file of the certificate that this process shows to its peers", metavar="FILE", panel=CONNECTIONS
+    )
+    tls_key: Path | None = setting(
+        None, "PEM file of the private key of --tls-cert", metavar="FILE", panel=CONNECTIONS
+    )
+
+    def check_together(self) -> None:
+        """Raise ConfigError for settings that do not go together; each of them is already checked on its own."""
+        _ = self.tls_files
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
+        return tls_files(self.tls_ca, self.tls_cert, self.tls_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSettings(TlsSettings):
+    """Settings of connections, which every program has. A process passes them on to the processes that it starts."""
+
+    lost_after: float = setting(
+        LOST_AFTER_S,
+        "treat a peer as lost after this long without a sign of life: it is dead, frozen or cut off",
+        least=LEAST_LOST_AFTER_S,
+        most=MOST_LOST_AFTER_S,
+        metavar="SECONDS",
+        panel=CONNECTIONS,
+    )
+    hand_over: str = setting(
+        HAND_OVERS[0],
+        "how models pass between processes of one machine: through shared memory (auto), or always over the network",
+        choices=HAND_OVERS,
+        panel=CONNECTIONS,
+    )
+
+    @property
+    def for_children(self) -> dict[str, Any]:
+        """The values of these settings by name, for the processes that this process starts."""
+        return {name: getattr(self, name) for name in described(PeerSettings)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +102,7 @@ class RunConfig(PeerSettings):
         panel=METHOD,
     )
     grouping_option: dict[str, str] = setting(
-        {},
-        "an option of the grouping; repeatable",
-        options_of="grouping",
-        panel=METHOD,
+        {}, "an option of the grouping; repeatable", options_of="grouping", panel=METHOD
     )
     profile: str | None = setting(None, "what clients reveal before they are grouped", panel=METHOD)
     profile_option: dict[str, str] = setting(
@@ -254,6 +310,69 @@ class ManagerSettings(PeerSettings):
         "127.0.0.1:0", "where the top server and nodes reach this manager", metavar="HOST:PORT", address=True
     )
     run: str = setting("", "id of the run; nodes of other runs are refused", metavar="ID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings(PeerSettings):
+    """Every setting of a node."""
+
+    top_server: str = setting(
+        "",
+        "the top server to join",
+        metavar="HOST:PORT",
+        address=True,
+        required="give --top-server HOST:PORT",
+        panel=CONNECTIONS,
+    )
+    peer_listen: str | None = setting(
+        None,
+        "where other nodes fetch weights from this node; without it, weights pass through the group managers",
+        metavar="HOST:PORT",
+        address=True,
+        panel=CONNECTIONS,
+    )
+    advertise: str | None = setting(
+        None,
+        "the address that other nodes dial to reach this node, if it differs from --peer-listen",
+        metavar="HOST:PORT",
+        address=True,
+        panel=CONNECTIONS,
+    )
+    connect_timeout: float = setting(
+        120.0, "exit after this long without a top server", above=0, metavar="SECONDS", panel=CONNECTIONS
+    )
+    task: str = setting("digits", "a task by name, or your own task as module:factory", other_names=True, panel=WORK)
+    task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=WORK)
+    clients: str | None = setting(
+        None, "clients to host, such as 0-3,7; all clients of the task by default", metavar="IDS", panel=WORK
+    )
+    threads: int = setting(
+        1,
+        "threads for training; another number may change the last bits of the models",
+        least=1,
+        most=1024,
+        panel=WORK,
+    )
+    state_dir: Path | None = setting(
+        None,
+        "where the heads and models that stay with the clients are kept, so that they survive a restart of the node; "
+        "in memory only by default",
+        metavar="DIRECTORY",
+        panel=WORK,
+    )
+    name: str | None = setting(None, "name of this node in the run's records; HOST-PID by default", panel=WORK)
+
+    @property
+    def client_ids(self) -> tuple[int, ...] | None:
+        """The clients to host, ascending; None for all clients of the task. Raises ConfigError."""
+        return None if self.clients is None else parse_clients(self.clients)
+
+    def check_together(self) -> None:
+        """Raise ConfigError for settings that do not go together."""
+        PeerSettings.check_together(self)
+        _ = self.client_ids
+        if self.advertise and not self.peer_listen:
+            raise ConfigError("--advertise names an address, but this node does not listen", "give --peer-listen too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

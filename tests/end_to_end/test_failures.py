@@ -12,8 +12,7 @@ import pytest
 
 from fedgsp.errors import PeerError
 from fedgsp.messages import Described, Evaluate, Evaluated, Order
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from fedgsp_node.worker import Worker

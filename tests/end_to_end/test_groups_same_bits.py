@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import Finished, nodes, play, settings
 from tests.support.managers_here import managers_here

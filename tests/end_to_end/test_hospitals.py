@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from tests.support.cluster import Finished, play, settings
 from tests.support.reference import assert_same_bits
 from tests.support.user_modules import started_in

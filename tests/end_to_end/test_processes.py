@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from fedgsp.errors import PeerError
 from fedgsp.lifecycle import python_module
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp_node import server as node_server
 from tests.support.processes import Process, assert_gone, node, running, top_server
 from tests.support.reference import assert_same_bits

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fedgsp.messages import Describe, Discriminate, Evaluate, Order, Work
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node.trainer import Uploader
 from fedgsp_node.worker import Worker
 from tests.support.cluster import Finished, play

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.tasks import load_task

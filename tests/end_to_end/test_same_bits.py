@@ -11,8 +11,7 @@ import pytest
 
 from fedgsp import windows
 from fedgsp.model_service import upload
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import attachment
 from fedgsp_node.tasks import load_task
 from tests.support import cluster

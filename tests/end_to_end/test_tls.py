@@ -17,7 +17,7 @@ import pytest
 
 from fedgsp.channels import Channels, describe
 from fedgsp.errors import PeerError
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp.tls import Tls
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task

@@ -50,7 +50,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, order_pb2_grpc
 from fedgsp_node import attachment, server
 from fedgsp_node.attachment import Attachment

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.errors import ConfigError, TaskError
-from fedgsp.settings.node import NodeSettings, parse_clients
+from fedgsp.options import parse_clients
+from fedgsp.settings.run import NodeSettings
 from fedgsp_node import cli, server
 from fedgsp_node.server import credentials
 from tests.support.certificates import Authority

@@ -50,7 +50,7 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import server as node_server
 from top_server import server
 from top_server.record.directory import RunDirectory, prepare

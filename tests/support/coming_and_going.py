@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from fedgsp.settings.node import NodeSettings
+from fedgsp.settings.run import NodeSettings
 from fedgsp_node import server as node_server
 from tests.support.cluster import Finished, play
 from tests.support.gated_task import GATES, gated_settings, host

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from tests.support.blobs_task import Blobs
 from tests.support.cluster import nodes, settings
 from tests.support.reference_groups import GroupReference

@@ -15,8 +15,7 @@ from fedgsp.messages import HostedClient
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
-from fedgsp.settings.peers import CONNECTIONS
-from fedgsp.settings.run import PROCESSES, RunConfig
+from fedgsp.settings.run import CONNECTIONS, PROCESSES, RunConfig
 from fedgsp.trainings import TRAININGS
 from top_server.record.directory import RunDirectory, check_free, claim, lock, unusable
 from top_server.record.events.alone import GainsNotTold

@@ -13,8 +13,7 @@ from fedgsp.addresses import resolve
 from fedgsp.children import Child, Template, stop, tail
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.settings.flags import arguments_of
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import NodeSettings, RunConfig
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Journal, Line
 

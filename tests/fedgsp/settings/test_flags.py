@@ -3,8 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedgsp.settings.flags import arguments_of
-from fedgsp.settings.node import NodeSettings
-from fedgsp.settings.run import ManagerSettings, RunConfig
+from fedgsp.settings.run import ManagerSettings, NodeSettings, RunConfig
 
 
 def test_a_child_is_told_paths_that_mean_the_same_anywhere() -> None:

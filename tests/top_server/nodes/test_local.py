@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.errors import PeerError, RunError, TaskError
-from fedgsp.settings.node import parse_clients
+from fedgsp.options import parse_clients
 from fedgsp.settings.run import RunConfig
 from tests.support.events import some
 from tests.support.execute import python
