@@ -24,7 +24,8 @@ from fedgsp.weights import DTYPES, Weights, padded_bytes, total_bytes
 #: Changes the mean of a tensor before the mean is rounded: a flat float64 array, in place.
 Adjust = Callable[[TensorSpec, NDArray[np.float64]], None]
 
-_BLOCK = 1 << 15  # elements: a block and its product fit into the processor's cache
+#: Elements: a block of a model and its product fit into the processor's cache.
+BLOCK = 1 << 15
 
 
 class Average(abc.ABC):
@@ -136,7 +137,7 @@ class _Sums:
             for spec, place in zip(first.tensors, places, strict=False)
             if spec.name not in self._kept
         }
-        self._scratch = np.empty(_BLOCK)
+        self._scratch = np.empty(BLOCK)
         for name, sums in self._sums.items():
             for block, product in self._products(sums, first.arrays[name], weight):
                 block[...] = product
@@ -157,12 +158,12 @@ class _Sums:
             if adjust is not None:
                 sums /= total
                 adjust(spec, sums)
-            for start in range(0, len(sums), _BLOCK):
+            for start in range(0, len(sums), BLOCK):
                 block = self._scratch[: len(sums) - start]
-                block[...] = sums[start : start + _BLOCK]
+                block[...] = sums[start : start + BLOCK]
                 if adjust is None:
                     block /= total
-                target[start : start + _BLOCK] = block
+                target[start : start + BLOCK] = block
         mean.clear_padding()
         behind = -(-self._size // mmap.PAGESIZE) * mmap.PAGESIZE
         if behind < len(self._memory) and hasattr(mmap, "MADV_DONTNEED"):
@@ -175,8 +176,8 @@ class _Sums:
         """Pairs of arrays: a block of a tensor's sums, and `weight` times the same block of the tensor."""
         done = 0
         for piece in walk(tensor.reshape(-1)):
-            for start in range(0, len(piece), _BLOCK):
-                values = piece[start : start + _BLOCK]
+            for start in range(0, len(piece), BLOCK):
+                values = piece[start : start + BLOCK]
                 product = self._scratch[: len(values)]
                 product[...] = values
                 product *= weight

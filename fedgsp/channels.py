@@ -184,9 +184,12 @@ class Channels:
 
     def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
         self._open: dict[str, grpc.aio.Channel] = {}
-        # This setting also limits the time of a dial, which is 20 s by default.
-        dial = ("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S)))
-        self._options = [*_CHANNEL_OPTIONS, *keepalive(lost_after_s), dial]
+        self._options = [
+            *_CHANNEL_OPTIONS,
+            *keepalive(lost_after_s),
+            # This setting also limits the time of a dial, which is 20 s by default.
+            ("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S))),
+        ]
         self._credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert) if tls else None
 
     def to(self, address: str) -> grpc.aio.Channel:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.averages import Mean, OfKept, check_weight
+from fedgsp.averages import BLOCK, Mean, OfKept, check_weight
 from fedgsp.settings.fields import setting
 from fedgsp.spill import walk
 from fedgsp.updates import trainable
@@ -34,7 +34,6 @@ Floats = NDArray[np.float64]
 
 INTRAC = "intrac"
 
-_BLOCK = 1 << 15  # elements: a block of a model fits into the processor's cache
 _LEAST = 1e-12  # added to distances: a model may equal the mean
 
 #: t_k, of the samples behind a model and of its training accuracy.
@@ -102,7 +101,7 @@ def distances(models: Sequence[Weights], norm: str) -> list[float]:
     part, whole = _NORMS[norm]
     for spec in trainable(models[0].tensors):
         tensors: list[NDArray[Any]] = [model.arrays[spec.name].reshape(-1) for model in models]
-        for pieces in zip(*(walk(one, _BLOCK * one.itemsize) for one in tensors), strict=True):
+        for pieces in zip(*(walk(one, BLOCK * one.itemsize) for one in tensors), strict=True):
             mean = pieces[0].astype(np.float64)
             for piece in pieces[1:]:
                 mean += piece

@@ -53,7 +53,7 @@ class _OfSorted(OfKept):
     def _reduce(self, tensors: list[NDArray[np.generic]], target: NDArray[np.generic]) -> None:
         block = max(_LEAST_BLOCK, _SCRATCH_BYTES // (len(tensors) * target.itemsize))
         scratch = np.empty((min(block, len(target)), len(tensors)), target.dtype)
-        walks = [walk(flat, block * target.itemsize) for flat in (target, *tensors)]
+        walks = (walk(flat, block * target.itemsize) for flat in (target, *tensors))
         for made, *pieces in zip(*walks, strict=True):
             values = scratch[: len(made)]
             for column, piece in enumerate(pieces):

@@ -26,6 +26,8 @@ MOST = 8
 _SPARE = 2
 _NAME = re.compile(r"([1-9][0-9]{0,9})/([0-9]{1,9})/([0-9a-f]{32})", re.ASCII)
 
+_PREFIX = "fedgsp-"  # of the names of files in memory
+
 _made: weakref.WeakSet[Window] = weakref.WeakSet()
 _spare: deque[Window] = deque(maxlen=_SPARE)
 _allowed = True
@@ -91,7 +93,7 @@ def opened(name: str) -> Window:
         raise OSError(f"{name[:60]!r} names no window of this machine")
     process, number, token = parts.groups()
     path = f"/proc/{process}/fd/{number}"
-    if os.readlink(path) != f"/memfd:{_file(token)} (deleted)":
+    if os.readlink(path) != f"/memfd:{_PREFIX}{token} (deleted)":
         raise OSError(f"{path} is not window {token}")
     # The descriptor may be a pipe by now; without O_NONBLOCK, opening a pipe may wait forever.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -106,7 +108,7 @@ def opened(name: str) -> Window:
 
 def _make() -> Window:
     token = os.urandom(16).hex()
-    descriptor = os.memfd_create(_file(token), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create(f"{_PREFIX}{token}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(descriptor, 0, WINDOW_BYTES)  # otherwise a write could end the process when memory is short
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals())
@@ -116,10 +118,6 @@ def _make() -> Window:
         raise
     weakref.finalize(window, os.close, descriptor).atexit = False
     return window
-
-
-def _file(token: str) -> str:
-    return f"fedgsp-{token}"
 
 
 def _seals() -> int:

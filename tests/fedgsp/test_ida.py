@@ -167,7 +167,7 @@ def test_large_models_have_the_bits_of_whole_models(
 ) -> None:
     """Distances do not count buffers, which are averaged by samples. Here a tensor is one block."""
     monkeypatch.setattr(fedgsp.spill, "SPILLED_BYTES", 1 << 10 if in_file else 1 << 40)
-    monkeypatch.setattr(fedgsp.ida, "_BLOCK", 1 << 20)
+    monkeypatch.setattr(fedgsp.ida, "BLOCK", 1 << 20)
     found, samples, accuracies = states(5), (4, 1, 9, 2, 2), (0.5, 0.25, 1.0, 0.75, 0.1)
     average = Ida(IdaOptions(times, distance))
     digests = []
@@ -186,7 +186,7 @@ def test_large_models_have_the_bits_of_whole_models(
 def test_blocks_change_only_the_last_bits_of_a_distance(monkeypatch: pytest.MonkeyPatch) -> None:
     models = [Weights.of(state, SPECS) for state in states(4)]
     whole = distances(models, "l1")
-    monkeypatch.setattr(fedgsp.ida, "_BLOCK", 1000)
+    monkeypatch.setattr(fedgsp.ida, "BLOCK", 1000)
     assert distances(models, "l1") == pytest.approx(whole, rel=1e-12)
 
 
