@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from fedgsp.options import options
 from fedgsp.settings.checks import Names, check, choices, flag
 from fedgsp.settings.fields import Described, described
-from fedgsp.settings.files import load
 
 if TYPE_CHECKING:
     import typer
@@ -69,6 +68,8 @@ def given(context: typer.Context, kind: type[Any]) -> dict[str, Any]:
 
 def settled(kind: type[T], file: Path | None, flags: Mapping[str, Any], names: Names) -> T:
     """The settings of the file, if there is one; flags take precedence. Raises ConfigError for wrong values."""
+    from fedgsp.settings.files import load  # TOML, without which group managers start faster
+
     return combine(load(kind, file) if file else kind(), flags, names)
 
 
