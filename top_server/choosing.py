@@ -18,7 +18,7 @@ from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
 from fedgsp.tasks import TASKS
 from fedgsp.trainings import TRAININGS
 from top_server.grouping import GROUPINGS
-from top_server.grouping.growth import GROWTHS
+from top_server.grouping.round_size import GROWTHS
 from top_server.merging import MERGES
 from top_server.merging.weighing import WEIGHINGS
 from top_server.outgoing import check_outgoing

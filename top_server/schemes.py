@@ -23,7 +23,7 @@ class Scheme:
     #: When clients are grouped anew: "always", in every round; "arrivals", when some are in no group; or "never": the
     #: first round's groups stay, and who comes later joins the smallest.
     regroup: str = "always"
-    #: How many groups, by round; see `top_server.grouping.growth`.
+    #: How many groups, by round; see `top_server.grouping.round_size`.
     growth: str = "constant"
     #: What the sampling rate is a share of: "groups", "clients", or "none" where nobody is drawn.
     sampling: str = "none"

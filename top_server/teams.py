@@ -15,10 +15,8 @@ from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
 from top_server.evidence import Evidence
 from top_server.grouping import GroupingRequest, Plan
-from top_server.grouping.growth import group_count
-from top_server.grouping.latecomers import with_absent, with_latecomers
 from top_server.grouping.request import listed
-from top_server.grouping.sampling import sample
+from top_server.grouping.round_size import group_count, sample
 from top_server.schemes import Scheme
 
 Group = tuple[int, ...]
@@ -123,12 +121,12 @@ def form(
     reasons = [question.reason]
     placed: dict[int, int] = {}
     if answer is not None:
-        plan = with_absent(answer, before.plan) if before.plan is not None and scheme.continues else answer
+        plan = answer.with_absent(before.plan) if before.plan is not None and scheme.continues else answer
         if answer.note:
             reasons.append(answer.note)
     else:
         assert before.plan is not None
-        plan, placed = with_latecomers(before.plan, question.clients)
+        plan, placed = before.plan.with_latecomers(question.clients)
     if placed:
         reasons.append(f"latecomers join the smallest groups: {listed(placed)}")
     first = before.first_clients

@@ -13,7 +13,7 @@ from fedgsp.seeds import stream
 from fedgsp.settings.run import RunConfig
 from top_server.evidence import Evidence
 from top_server.grouping import Plan
-from top_server.grouping.sampling import sample
+from top_server.grouping.round_size import sample
 from top_server.schemes import SCHEMES, Scheme
 from top_server.teams import Before, Question, Teams, ask, form
 

@@ -10,15 +10,18 @@ from top_server.grouping.base import Grouping
 from top_server.grouping.cheapest_model import fesem, ifca
 from top_server.grouping.fedcluster import FedClusterOptions, fedcluster
 from top_server.grouping.fedcollab import FedCollabOptions, fedcollab
-from top_server.grouping.fixed import FixedOptions, fixed
-from top_server.grouping.hcct import HcctOptions, hcct
+from top_server.grouping.hcct import HcctOptions, MaxflHcctOptions, hcct, maxfl_hcct
 from top_server.grouping.icg import IcgOptions, icg
 from top_server.grouping.kmeans import KMeansOptions, kmeans
-from top_server.grouping.maxfl_hcct import MaxflHcctOptions, maxfl_hcct
-from top_server.grouping.random_groups import RandomOptions, random_groups
 from top_server.grouping.request import GroupingRequest, Plan
-from top_server.grouping.single import single_group
-from top_server.grouping.singletons import singletons
+from top_server.grouping.without_evidence import (
+    FixedOptions,
+    RandomOptions,
+    fixed,
+    random_groups,
+    single_group,
+    singletons,
+)
 
 __all__ = ["GROUPINGS", "Grouping", "GroupingRequest", "Plan"]
 

@@ -12,14 +12,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 from threadpoolctl import threadpool_limits
 
 from fedgsp.errors import ConfigError
 from top_server.grouping.priced_clusters import nearest_priced
-
-Ints = NDArray[np.int64]
+from top_server.grouping.request import Ints
 
 #: Largest number of clients times clusters for which each step is exact; a step then takes up to about 25 ms.
 MOST_EXACT_ARCS = 100_000
@@ -47,8 +45,6 @@ def balanced_clusters(rows: Ints, starts: Ints, iterations: int, exact: bool | N
     size, rest = divmod(len(rows), len(starts))
     if rest:
         raise ValueError(f"{len(rows)} rows do not make {len(starts)} clusters of one size")
-    if iterations < 1:
-        raise ValueError("at least one iteration is needed")
     if exact is None:
         exact = len(rows) * len(starts) <= MOST_EXACT_ARCS
     # The steps by prices use threads of their own: threads of BLAS inside them would only wait for one another.
@@ -57,7 +53,7 @@ def balanced_clusters(rows: Ints, starts: Ints, iterations: int, exact: bool | N
 
 
 def _clusters(rows: Ints, starts: Ints, iterations: int, size: int, exact: bool) -> Clusters:
-    sums, centroids, summed = rows[starts], rows[starts].astype(np.float64), 1
+    sums, summed = rows[starts], 1
     premiums = np.zeros(len(starts))
     labels = np.full(len(rows), -1, dtype=np.int64)
     objectives: list[float] = []
@@ -70,11 +66,11 @@ def _clusters(rows: Ints, starts: Ints, iterations: int, size: int, exact: bool)
             # First centroids are single clients, and later ones are means: the prices of the former do not fit the
             # latter.
             labels, premiums = assignment.labels, assignment.premiums if summed == size else premiums
-        objectives.append(0.5 * float(((rows - centroids[labels]) ** 2).sum()))
+        objectives.append(0.5 * float(((rows - (sums / summed)[labels]) ** 2).sum()))
         if np.array_equal(labels, previous):
             break
-        sums, summed = _sums_by_label(rows, labels, len(starts), size), size
-        centroids = sums / size
+        sums = rows[np.argsort(labels, kind="stable")].reshape(len(starts), size, -1).sum(axis=1)
+        summed = size
     return Clusters(labels, tuple(objectives))
 
 
@@ -111,9 +107,3 @@ def _costs(rows: Ints, sums: Ints) -> Ints:
     dots = (rows.astype(kind) @ sums.T.astype(kind)).astype(np.int64)
     costs: Ints = dots.max(axis=1, keepdims=True) - dots
     return costs
-
-
-def _sums_by_label(rows: Ints, labels: Ints, clusters: int, size: int) -> Ints:
-    order = np.argsort(labels, kind="stable")
-    sums: Ints = rows[order].reshape(clusters, size, -1).sum(axis=1)
-    return sums

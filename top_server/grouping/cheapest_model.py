@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
 from fedgsp.parts import NoOptions
-from top_server.grouping.request import GroupingRequest, Plan
-
-Ints = NDArray[np.int64]
+from top_server.grouping.request import GroupingRequest, Ints, Plan
 
 
 def cheapest_model(name: str, request: GroupingRequest, options: NoOptions) -> Plan:
@@ -51,8 +49,6 @@ def choices(costs: NDArray[np.floating]) -> Ints:
 
 def soft_choices(losses: NDArray[np.floating], count: int) -> Ints:
     """The `count` cheapest models of each client (FLSC), ascending, shape (N, count); the first ones in a tie."""
-    if not 1 <= count <= losses.shape[1]:
-        raise ValueError(f"{count} of {losses.shape[1]} models cannot be chosen")
     order = np.argsort(np.where(np.isnan(losses), np.inf, losses), axis=1, kind="stable")
     chosen: Ints = np.sort(order[:, :count], axis=1)
     return chosen

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgsp.settings.fields import setting
-from top_server.grouping.pairwise import Flags, Floats, Matrix, products, reciprocals
-from top_server.grouping.request import GroupingRequest, Plan
+from top_server.grouping.pairwise import Matrix, products, reciprocals
+from top_server.grouping.request import Flags, Floats, GroupingRequest, Plan
 
 _FEWEST_TO_SPLIT = 3
 
@@ -38,11 +38,12 @@ def fedcluster(request: GroupingRequest, options: FedClusterOptions) -> Plan:
     condition). Clients without an update (a row of NaN) are left out of these conditions and join the larger half.
     Clients without a group join the largest group. Raises ConfigError if there is no usable matrix after `min_round`.
     """
-    groups = _before(request)
+    groups = request.settled_rows or [[]]
+    grouped = {row for group in groups for row in group}
+    max(groups, key=len).extend(row for row in range(len(request.clients)) if row not in grouped)
     if request.round - 1 > options.min_round:
         gram, known = products(request, "fedcluster", "updates")
-        limits = (options.eps1 / request.learning_rate, options.eps2 / request.learning_rate, options.gamma_max)
-        groups = [half for group in groups for half in _halves(group, gram, known, limits)]
+        groups = [half for group in groups for half in _halves(group, gram, known, options, request.learning_rate)]
     return Plan.from_rows(sorted(groups, key=min), request)
 
 
@@ -67,25 +68,17 @@ def split(gram: Floats) -> tuple[Flags, float]:
     return first, float(cosines[np.ix_(first, ~first)].max())
 
 
-def _before(request: GroupingRequest) -> list[list[int]]:
-    groups = request.settled_rows or [[]]
-    grouped = {row for group in groups for row in group}
-    max(groups, key=len).extend(row for row in range(len(request.clients)) if row not in grouped)
-    return groups
-
-
-def _halves(group: list[int], gram: Matrix, known: Flags, limits: tuple[float, float, float]) -> list[list[int]]:
+def _halves(group: list[int], gram: Matrix, known: Flags, options: FedClusterOptions, rate: float) -> list[list[int]]:
     """The two halves of a group that is split; else the group itself."""
-    eps1, eps2, gamma_max = limits
     rows = np.array([row for row in group if known[row]])
     if len(rows) < _FEWEST_TO_SPLIT:
         return [group]
     among = gram[np.ix_(rows, rows)].astype(np.float64)
     mean, longest = norms(among)
-    if not (mean < eps1 and longest > eps2):
+    if not (mean < options.eps1 / rate and longest > options.eps2 / rate):
         return [group]
     first, across = split(among)
-    if gamma_max and not math.sqrt(max(1 - across, 0.0) / 2) > gamma_max:
+    if options.gamma_max and not math.sqrt(max(1 - across, 0.0) / 2) > options.gamma_max:
         return [group]
     halves: list[list[int]] = [rows[first].tolist(), rows[~first].tolist()]
     max(halves, key=len).extend(row for row in group if not known[row])

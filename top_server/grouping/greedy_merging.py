@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from top_server.grouping.pairwise import SHORTEST, reciprocals
+from top_server.grouping.request import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _Number = np.float64 | Floats
 
 #: A benefit is a difference of sums of cosines. Below this many times the rounding error of a number it counts as 0.
@@ -155,28 +154,25 @@ class _Merging:
             self._compact()
 
     def _update_partners(self, first: int, second: int) -> None:
-        benefits = self._benefits(first, 0)
+        benefits = self._benefits(first, slice(first))
         self.partner[(self.partner == first) | (self.partner == second)] = _STALE
         bound, partner = self.bound[:first], self.partner[:first]
         # A stale row has no valid partner: if the benefit only equals its bound, the row stays stale.
-        better = (benefits[:first] > bound) | ((benefits[:first] == bound) & (first <= partner))
+        better = (benefits > bound) | ((benefits == bound) & (first <= partner))
         partner[better] = first
-        bound[better] = benefits[:first][better]
-        self._remember(first, benefits[first + 1 :])
+        bound[better] = benefits[better]
+        self._find_partner(first)
 
     def _find_partner(self, row: int) -> None:
-        self._remember(row, self._benefits(row, row + 1))
-
-    def _remember(self, row: int, later: Floats) -> None:
+        later = self._benefits(row, slice(row + 1, None))
         if len(later):
             best = int(later.argmax())
             self.partner[row], self.bound[row] = row + 1 + best, later[best]
         else:
             self.bound[row] = -np.inf
 
-    def _benefits(self, row: int, start: int) -> Floats:
-        """Benefits of merging the group at `row` with each from place `start` on; order does not change bits."""
-        others = slice(start, None)
+    def _benefits(self, row: int, others: slice) -> Floats:
+        """Benefits of merging the group at `row` with each at the places `others`; order does not change bits."""
         merged = _utility(
             self.alpha[row] + self.alpha[others],
             self.size[row] + self.size[others],

@@ -1,4 +1,8 @@
-"""HCCT: clients are grouped if they gain more by one another's samples than they lose by different data."""
+"""The groupings of HCCT: its own, and MaxFL as its published code implements it.
+
+HCCT groups clients if they gain more by one another's samples than they lose by different data. The weights of MaxFL
+as its own paper defines it are in `top_server/merging/weighing.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
 from fedgsp.settings.per_client import PerClient
 from top_server.grouping.greedy_merging import partition, place
@@ -14,6 +19,7 @@ from top_server.grouping.request import GroupingRequest, Plan
 
 #: Groups of the first round, in which no update is known: every client alone (paper) or all together (authors' code).
 FIRST_EPOCHS = ("singletons", "all")
+_MAXFL_EVIDENCE = ("train_loss", "prior_distance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
     """
     alphas = options.alpha.of(request.clients)
     if request.round == 1 and "gram" not in request.matrices:
-        return ungrouped(request, options.first_epoch)
+        return _ungrouped(request, options.first_epoch)
 
     gram, reported = products(request, "hcct", "updates")
     known = reported & (request.sizes > 0)
@@ -60,7 +66,37 @@ def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
     return Plan.from_rows(sorted(groups, key=min), request)
 
 
-def ungrouped(request: GroupingRequest, first_epoch: str) -> Plan:
-    """The groups while no update is known: all clients in one group, or every client alone (see FIRST_EPOCHS)."""
+@dataclass(frozen=True, slots=True)
+class MaxflHcctOptions:
+    """Options of grouping `maxfl-hcct`."""
+
+    first_epoch: str = setting(
+        "singletons", "groups of the first round: everyone alone, or all together", choices=FIRST_EPOCHS
+    )
+
+
+def maxfl_hcct(request: GroupingRequest, options: MaxflHcctOptions) -> Plan:
+    """One group of the clients with `train_loss` < `prior_distance`; every other client is alone.
+
+    The condition compares a loss with a squared distance, which have different units. Both matrices are
+    (N, 1). `train_loss` is the loss of the global model on the client's training data. `prior_distance` is
+    ||w_prior - w_global||^2, where w_prior is the model that the client trained alone before the first round. A client
+    with NaN in one of them is alone. Raises ConfigError if they are missing after the first round.
+    """
+    if request.round == 1:
+        return _ungrouped(request, options.first_epoch)
+    for name in _MAXFL_EVIDENCE:
+        if name not in request.matrices or request.matrices[name].shape[1] != 1:
+            raise ConfigError(
+                f"grouping maxfl-hcct needs matrix {name} with one column",
+                "let clients report it (scheme maxfl-hcct), or use grouping single",
+            )
+    loss, distance = (request.matrices[name][:, 0] for name in _MAXFL_EVIDENCE)
+    taking_part = loss < distance
+    groups = [np.flatnonzero(taking_part).tolist(), *([row] for row in np.flatnonzero(~taking_part).tolist())]
+    return Plan.from_rows(sorted(filter(None, groups), key=min), request)
+
+
+def _ungrouped(request: GroupingRequest, first_epoch: str) -> Plan:
     groups = (request.clients,) if first_epoch == "all" else tuple((client,) for client in request.clients)
     return Plan(groups, idle=())

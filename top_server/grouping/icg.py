@@ -9,15 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedgsp import seeds
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
-from top_server.grouping.request import GroupingRequest, Plan
+from top_server.grouping.request import GroupingRequest, Ints, Plan
 from top_server.grouping.sizes import MODE_HELP, MODES, Shape, hand_out, shape_for
-
-Ints = NDArray[np.int64]
 
 #: The sum of a normalised histogram. It is finer than any sampling noise, and products fit easily into 64 bits.
 _NORMALISED_TOTAL = 2**16
@@ -53,7 +50,11 @@ def icg(request: GroupingRequest, options: IcgOptions) -> Plan:
     if options.mode == "all":
         hand_out(extra, rest.tolist(), rng)
     if options.refine:
-        clusters = _refined(clusters, histograms, extra, rng)
+        # Imported here because the import takes long.
+        from top_server.grouping.refining import dealt
+
+        held = np.stack([histograms[clients].sum(axis=0) for clients in extra])
+        clusters = dealt(clusters, histograms, held, rng)
     return Plan.from_rows([*map(list.__add__, clusters.T.tolist(), extra)], request)
 
 
@@ -62,14 +63,6 @@ def normalised(histograms: Ints) -> Ints:
     totals = np.maximum(histograms.sum(axis=1, keepdims=True), 1)
     scaled: Ints = np.rint(histograms * (_NORMALISED_TOTAL / totals)).astype(np.int64)
     return scaled
-
-
-def _refined(clusters: Ints, histograms: Ints, extra: list[list[int]], rng: np.random.Generator) -> Ints:
-    # Imported here because the import takes long.
-    from top_server.grouping.refining import dealt
-
-    held = np.stack([histograms[clients].sum(axis=0) for clients in extra])
-    return dealt(clusters, histograms, held, rng)
 
 
 def _labels(rows: Ints, shape: Shape, options: IcgOptions, rng: np.random.Generator) -> Ints:

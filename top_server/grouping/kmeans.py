@@ -6,16 +6,12 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedgsp import seeds
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
-from top_server.grouping.pairwise import Flags, Matrix, products
-from top_server.grouping.request import GroupingRequest, Plan
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from top_server.grouping.pairwise import Matrix, products
+from top_server.grouping.request import Flags, Floats, GroupingRequest, Ints, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +77,11 @@ def _join(groups: list[list[int]], gram: Matrix, known: Flags, order: list[int])
     """Puts each row of `order` that has no group into one; centres of groups do not change while rows join."""
     grouped = {row for group in groups for row in group}
     centres = [[row for row in group if known[row]] for group in groups]
-    for row in order:
-        if row in grouped:
-            continue
-        nearest = np.inf
-        chosen = min(groups, key=len)
-        for group, centre in zip(groups, centres, strict=True):
-            if known[row] and centre:
-                # The squared distance without the newcomer's own square, which is the same for all groups.
-                distance = gram[np.ix_(centre, centre)].mean() - 2 * gram[row, centre].mean()
-                if distance < nearest:
-                    nearest, chosen = distance, group
+    for row in (row for row in order if row not in grouped):
+        # The squared distance without the newcomer's own square, which is the same for all groups.
+        distances = [
+            gram[np.ix_(centre, centre)].mean() - 2 * gram[row, centre].mean() if known[row] and centre else np.inf
+            for centre in centres
+        ]
+        chosen = groups[int(np.argmin(distances))] if min(distances) < np.inf else min(groups, key=len)
         chosen.append(row)

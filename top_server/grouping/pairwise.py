@@ -6,11 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError
-from top_server.grouping.request import GroupingRequest
+from top_server.grouping.request import Flags, Floats, GroupingRequest
 
-Floats = NDArray[np.float64]
 Matrix = NDArray[np.floating]
-Flags = NDArray[np.bool_]
 
 #: A vector (an update, or the mean of a group) that is shorter counts as 0: its cosines are 0.
 SHORTEST = 1e-12

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from top_server.grouping.request import Floats, Ints
 
 #: How far the objective may be above the optimum, as a share of the objective.
 TOLERANCE = 0.001

@@ -8,11 +8,9 @@ are dealt, with sums T_m, the best deal of this cluster minimises the sum of T_m
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from top_server.grouping.request import Floats, Ints
 
 #: Number of deals over all clusters, so that refining takes no longer than the clustering; at least `_FEWEST` each.
 _DEALS, _FEWEST = 84, 4

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.messages import MOST_SAMPLES
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,9 +26,9 @@ class GroupingRequest:
     seed: int
     clients: tuple[int, ...]
     #: Training samples per client, shape (N,).
-    sizes: NDArray[np.int64]
+    sizes: Ints
     #: Training samples per class, raw counts, shape (N, F).
-    histograms: NDArray[np.int64] | None = None
+    histograms: Ints | None = None
     #: Named evidence with a row per client: pairwise ones ("gram") of shape (N, N), "costs" of shape (N, models).
     matrices: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +104,36 @@ class Plan:
         there = set(clients)
         groups = (tuple(client for client in group if client in there) for group in self.groups)
         return tuple(group for group in groups if group)
+
+    def with_absent(self, before: Plan) -> Plan:
+        """The plan with the clients that only the earlier plan `before` names, because their nodes are away.
+
+        Each of them goes where most members of its former group are now. If none of these is in a group any more, the
+        absent clients of that former group are a group again.
+        """
+        groups = [list(group) for group in self.groups]
+        here = {client for group in (*self.groups, self.idle) for client in group}
+        for former in before.groups:
+            away = [client for client in former if client not in here]
+            common = [len(set(former).intersection(group)) for group in groups] if away else []
+            if max(common, default=0):
+                groups[common.index(max(common))] += away
+            elif away:
+                groups.append(away)
+        return replace(self, groups=tuple(tuple(sorted(group)) for group in groups))
+
+    def with_latecomers(self, clients: Iterable[int]) -> tuple[Plan, dict[int, int]]:
+        """The plan with those of `clients` that it does not name, and client -> index of the group it was put into.
+
+        Each client goes into the smallest group; in a tie, into the first one.
+        """
+        groups = list(self.groups)
+        placed = {}
+        for client in sorted(set(clients).difference(self.idle, *self.groups)):
+            index = min(range(len(groups)), key=lambda index: len(groups[index]))
+            groups[index] += (client,)
+            placed[client] = index
+        return Plan(tuple(groups), self.idle), placed
 
     def check(self, request: GroupingRequest) -> None:
         """Raise ValueError unless every client of the request is in exactly one group or idle."""

@@ -7,8 +7,7 @@ import logging
 from fedgsp.errors import ConfigError
 from fedgsp.settings.run import RunConfig
 from top_server.grouping import GROUPINGS
-from top_server.grouping.growth import group_count
-from top_server.grouping.sampling import sample_size
+from top_server.grouping.round_size import group_count, sample_size
 from top_server.merging import share_a_manager
 from top_server.schemes import Scheme
 

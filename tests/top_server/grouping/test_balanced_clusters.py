@@ -95,8 +95,3 @@ def test_counts_beyond_64_bits_are_refused_with_a_remedy() -> None:
 def test_clusters_of_unequal_size_are_refused() -> None:
     with pytest.raises(ValueError, match="5 rows do not make 2 clusters"):
         balanced_clusters(np.ones((5, 2), np.int64), np.arange(2), iterations=10)
-
-
-def test_no_iteration_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one iteration"):
-        balanced_clusters(SIX, np.arange(2), iterations=0)

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.errors import ConfigError
-from top_server.grouping.growth import GROWTHS, group_count
+from top_server.grouping.round_size import GROWTHS, group_count
 
 CLIENTS = 368
 
@@ -66,23 +64,6 @@ def test_a_count_is_within_one_and_the_clients_however_late_the_round(
     assert group_count(name, 1, alpha, beta, clients) == min(beta, clients)
 
 
-@pytest.mark.parametrize("alpha", [0, -1, math.nan, math.inf])
-def test_a_bad_alpha_is_refused(alpha: float) -> None:
-    with pytest.raises(ConfigError, match="alpha"):
-        group_count("log", 1, alpha, 10, CLIENTS)
-
-
-def test_a_bad_beta_is_refused() -> None:
-    with pytest.raises(ConfigError, match="beta"):
-        group_count("log", 1, 2, 0, CLIENTS)
-
-
 def test_an_unknown_growth_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'cubic'.*linear, log, exp, constant"):
         group_count("cubic", 1, 2, 10, CLIENTS)
-
-
-@pytest.mark.parametrize(("round_number", "clients"), [(0, 5), (1, 0)])
-def test_rounds_and_clients_count_from_one(round_number: int, clients: int) -> None:
-    with pytest.raises(ValueError, match="count from 1"):
-        group_count("log", round_number, 2, 10, clients)

@@ -6,18 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from top_server.grouping import Plan
-from top_server.grouping.latecomers import with_absent, with_latecomers
 
 
 def test_latecomers_join_the_smallest_group_each_of_equals_the_first() -> None:
-    plan, placed = with_latecomers(Plan(((0, 1, 2), (3,), (4,)), ()), range(8))
+    plan, placed = Plan(((0, 1, 2), (3,), (4,)), ()).with_latecomers(range(8))
     assert plan.groups == ((0, 1, 2), (3, 5, 7), (4, 6))
     assert placed == {5: 1, 6: 2, 7: 1}
 
 
 def test_those_who_idle_have_their_place_already_and_those_who_left_keep_theirs() -> None:
     before = Plan(((0, 1), (2, 3)), (4,))
-    plan, placed = with_latecomers(before, [0, 4])
+    plan, placed = before.with_latecomers([0, 4])
     assert (plan, placed) == (before, {})
 
 
@@ -28,7 +27,7 @@ def test_those_who_idle_have_their_place_already_and_those_who_left_keep_theirs(
 def test_everybody_is_placed_once_and_nobody_moves(places: list[int], clients: set[int]) -> None:
     groups = [tuple(c for c, place in enumerate(places) if place == group) for group in range(1, 5)]
     before = Plan(tuple(group for group in groups if group) or ((99,),), (77,))
-    plan, placed = with_latecomers(before, clients)
+    plan, placed = before.with_latecomers(clients)
     for index, group in enumerate(before.groups):
         assert plan.groups[index][: len(group)] == group
         assert plan.groups[index][len(group) :] == tuple(sorted(c for c, at in placed.items() if at == index))
@@ -43,7 +42,7 @@ def test_everybody_is_placed_once_and_nobody_moves(places: list[int], clients: s
 def test_who_is_away_stays_with_most_of_its_group_or_with_its_rest() -> None:
     before = Plan(((0, 1, 2, 3), (4, 5), (6,)), (7,))
     split = Plan(((0,), (1, 2), (8,)), (7,))
-    assert with_absent(split, before) == Plan(((0,), (1, 2, 3), (8,), (4, 5), (6,)), (7,))
+    assert split.with_absent(before) == Plan(((0,), (1, 2, 3), (8,), (4, 5), (6,)), (7,))
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=10), st.lists(st.integers(-1, 3), min_size=10, max_size=10))
@@ -53,7 +52,7 @@ def test_everybody_stays_named_once_and_those_who_are_there_stay_together(old: l
         return Plan(tuple(group for group in groups if group), ())
 
     before, now = plan(old), plan(new)
-    kept = with_absent(now, before)
+    kept = now.with_absent(before)
     named = [client for group in kept.groups for client in group]
     assert len(named) == len(set(named))
     assert set(named) == {client for group in (*before.groups, *now.groups) for client in group}

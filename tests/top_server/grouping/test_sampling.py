@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgsp.errors import ConfigError
-from top_server.grouping.sampling import sample, sample_size
+from top_server.grouping.round_size import sample, sample_size
 
 
 @pytest.mark.parametrize(
@@ -29,19 +26,6 @@ from top_server.grouping.sampling import sample, sample_size
 )
 def test_a_share_is_rounded_half_up_and_at_least_one(total: int, rate: float, size: int) -> None:
     assert sample_size(total, rate) == size
-
-
-@pytest.mark.parametrize("rate", [0, -0.1, 1.01, math.nan, math.inf])
-def test_a_bad_rate_is_refused(rate: float) -> None:
-    with pytest.raises(ConfigError, match="sampling rate"):
-        sample_size(10, rate)
-    with pytest.raises(ConfigError, match="sampling rate"):
-        sample("abc", rate, np.random.default_rng(0))
-
-
-def test_nothing_cannot_be_sampled() -> None:
-    with pytest.raises(ValueError, match="nothing to sample"):
-        sample((), 0.5, np.random.default_rng(0))
 
 
 @given(total=st.integers(1, 60), rate=st.floats(0.001, 1), seed=st.integers(0, 2**32))

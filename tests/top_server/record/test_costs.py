@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from top_server.grouping.growth import group_count
+from top_server.grouping.round_size import group_count
 from top_server.record.costs import CostModel
 
 PAPER = CostModel()

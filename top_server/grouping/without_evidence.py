@@ -1,13 +1,16 @@
-"""Groups that the user lists in an option."""
+"""Groupings without evidence about the clients: those that the user lists, all together, each alone, at random."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from fedgsp import seeds
 from fedgsp.errors import ConfigError
+from fedgsp.parts import NoOptions
 from fedgsp.settings.fields import setting
 from top_server.grouping.request import GroupingRequest, Plan
+from top_server.grouping.sizes import MODE_HELP, MODES, hand_out, shape_for
 
 _FORM = "ids with commas between them and / between groups, for example 0,1/2"
 
@@ -43,6 +46,34 @@ def fixed(request: GroupingRequest, options: FixedOptions) -> Plan:
     found = [tuple(sorted(present & set(group))) for group in options.groups]
     found += [(client,) for client in request.clients if client not in named]
     return Plan(tuple(group for group in found if group), idle=())
+
+
+def single_group(request: GroupingRequest, options: NoOptions) -> Plan:
+    """One group of all clients, whatever number of groups the request asks for."""
+    return Plan(groups=(request.clients,), idle=())
+
+
+def singletons(request: GroupingRequest, options: NoOptions) -> Plan:
+    """One group for each client, whatever number of groups the request asks for."""
+    return Plan(groups=tuple((client,) for client in request.clients), idle=())
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOptions:
+    """Options of grouping `random`."""
+
+    mode: str = setting("exact", MODE_HELP, choices=MODES)
+
+
+def random_groups(request: GroupingRequest, options: RandomOptions) -> Plan:
+    """Random groups (uniform) with the same sizes as the groups of ICG."""
+    rng = seeds.stream(request.seed, "random-groups", request.round)
+    shape = shape_for(len(request.clients), request.groups, options.mode)
+    order = rng.permutation(len(request.clients))
+    groups = order[: shape.clients].reshape(shape.groups, shape.members).tolist()
+    if options.mode == "all":
+        hand_out(groups, order[shape.clients :].tolist(), rng)
+    return Plan.from_rows(groups, request)
 
 
 def _ids(text: str) -> list[int]:

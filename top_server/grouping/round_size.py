@@ -1,4 +1,4 @@
-"""How many groups a round has (FedGSP, eqs. of the growth functions).
+"""The size of a round: how many groups the clients form (FedGSP, growth functions), and which of them train.
 
 `alpha` > 0 is the speed of growth. `beta` >= 1 is the number of groups in round 1, and the step by which the number
 grows. Rounds count from 1.
@@ -7,11 +7,16 @@ grows. Rounds count from 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
 
 from fedgsp.errors import ConfigError
 
-#: Added to a product such as 0.1 * 10, which rounding may have left just below an integer.
+T = TypeVar("T")
+
+#: Added to a product such as 0.1 * 10, which rounding may have left just below an integer or a half.
 _EPSILON = 1e-9
 _LARGEST_EXPONENT = 700.0  # e**709 is the last finite double
 
@@ -44,19 +49,19 @@ GROWTHS: dict[str, Callable[[int, float], float]] = {
 
 
 def group_count(name: str, round_number: int, alpha: float, beta: int, clients: int) -> int:
-    """The number of groups of a round: beta * floor(growth), limited to 1 .. clients; ConfigError for bad settings."""
-    check_growth(name, alpha, beta)
-    if round_number < 1 or clients < 1:
-        raise ValueError(f"round {round_number} and {clients} clients: both count from 1")
+    """The number of groups of a round: beta * floor(growth), limited to 1 .. clients; ConfigError for another name."""
+    if name not in GROWTHS:
+        raise ConfigError(f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
     steps = math.floor(min(GROWTHS[name](round_number, alpha), clients) + _EPSILON)
     return min(beta * steps, clients)
 
 
-def check_growth(name: str, alpha: float, beta: int) -> None:
-    """Raises ConfigError for an unknown growth, alpha <= 0 or beta < 1."""
-    if name not in GROWTHS:
-        raise ConfigError(f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise ConfigError(f"growth {name} has alpha {alpha}", "alpha is a number above 0")
-    if beta < 1:
-        raise ConfigError(f"growth {name} has beta {beta}", "beta is an integer of at least 1")
+def sample_size(total: int, rate: float) -> int:
+    """The share `rate` of `total`, rounded half up, at least 1; 0 < rate <= 1."""
+    return max(1, math.floor(rate * total + 0.5 + _EPSILON))
+
+
+def sample(items: Sequence[T], rate: float, rng: np.random.Generator) -> tuple[T, ...]:
+    """A uniform random sample without replacement. The drawn items keep their order."""
+    chosen = rng.choice(len(items), size=sample_size(len(items), rate), replace=False)
+    return tuple(items[i] for i in sorted(chosen.tolist()))
