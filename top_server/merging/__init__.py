@@ -8,12 +8,17 @@ from fedgsp.averages import Mean
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import Median, TrimOptions
 from top_server.merging.base import MergeSettings, Merging
-from top_server.merging.clusters import Centres, Clusters
+from top_server.merging.clusters import Centres, Clusters, SoftClusters, SoftOptions
 from top_server.merging.model_per_group import ModelPerGroup
-from top_server.merging.one_model import IdaMergeOptions, InverseDistanceModel, OneModel, TrimmedModel
+from top_server.merging.one_model import (
+    IdaMergeOptions,
+    OneModel,
+    SmoothedModel,
+    SmoothedOptions,
+    inverse_distance_model,
+    trimmed_model,
+)
 from top_server.merging.server_optimisers import AdagradOptions, AdamOptions, ServerOptimiser, adagrad, adam, yogi
-from top_server.merging.smoothed import SmoothedModel, SmoothedOptions
-from top_server.merging.soft_clusters import SoftClusters, SoftOptions
 
 __all__ = ["MERGES", "MergeSettings", "Merging", "share_a_manager"]
 
@@ -32,12 +37,12 @@ _BUILT_IN = {
     ),
     "trimmed-mean": Part(
         help="one model: the mean of the groups' models without the extreme values of each coordinate",
-        code=TrimmedModel,
+        code=trimmed_model,
         options=TrimOptions,
     ),
     "ida": Part(
         help="one model: the mean of the groups' models, in which models far from the plain mean count less",
-        code=InverseDistanceModel,
+        code=inverse_distance_model,
         options=IdaMergeOptions,
     ),
     "fedadagrad": Part(

@@ -18,6 +18,7 @@ from fedgsp.messages import Results
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.models import Changes, Held, Holdings
+from top_server.remembered import restore_of, saved_of
 
 #: Models with their weights; a group starts from their weighted mean, or from the model itself if there is only one.
 Starts = tuple[tuple[Held, float], ...]
@@ -67,6 +68,7 @@ class GroupModel:
     members: Mapping[int, MemberModel]
 
 
+@dataclass(eq=False)
 class Merging(abc.ABC):
     """One merge of one run.
 
@@ -87,8 +89,7 @@ class Merging(abc.ABC):
     #: Whether all clients have the same model.
     shared: ClassVar[bool] = False
 
-    def __init__(self, settings: MergeSettings) -> None:
-        self.settings = settings
+    settings: MergeSettings
 
     def prepare(self, slots: Mapping[str, Held]) -> Changes:
         """Changes before the first round; the slot `INITIAL` is there."""
@@ -145,17 +146,18 @@ class Merging(abc.ABC):
         return holdings.samples
 
     def state(self) -> State:
-        """What the merge must remember beside the models of slots. It is saved after a round.
+        """What the merge must remember beside the models of slots: its `remembered` fields. It is saved after a round.
 
         Tensors are written and restored bit for bit, in their own dtype: a merge that sums in float64 keeps float64.
         """
-        return {}, {}
+        return saved_of(self), {}
 
-    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:  # noqa: B027
+    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
         """Puts a new merge where `state` was taken. Keys of the JSON are text.
 
         Raises KeyError, TypeError or ValueError if something is missing or damaged.
         """
+        restore_of(self, saved)
 
     def model_id(self, round_number: int, name: object) -> str:
         """The id of a model that is made in a round; `name` tells it from the others of the round."""

@@ -1,34 +1,31 @@
-"""A model for each cluster. It is kept also in rounds in which no client chose it (IFCA, sec. 4; FeSEM, sec. 6)."""
+"""A model for each cluster, kept also in rounds in which no client chose it (IFCA and FLSC, sec. 4; FeSEM, sec. 6)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedgsp.averages import Mean
+from fedgsp.messages import Results
+from fedgsp.seeds import stream
+from fedgsp.settings.fields import setting
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.grouping.cheapest_model import choices
-from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts, State
-from top_server.models import Changes, Held, Holdings, Made, cluster_slot
+from top_server.grouping.cheapest_model import choices, soft_choices
+from top_server.merging.base import GroupModel, Merging, Starts
+from top_server.models import Changes, Held, Holdings, Made, client_slot, cluster_slot
+from top_server.remembered import remembered
 
 
+@dataclass(eq=False)
 class Clusters(Merging):
     """The members of a group chose the same cluster: the group starts from its model, and its mean replaces it."""
 
-    def __init__(self, settings: MergeSettings) -> None:
-        super().__init__(settings)
-        self._chosen: dict[int, int] = {}
-
-    def state(self) -> State:
-        """The cluster that each client chose."""
-        return {"chosen": self._chosen}, {}
-
-    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
-        """The same."""
-        self._chosen = {int(client): cluster for client, cluster in saved["chosen"].items()}
+    #: Client -> the cluster that it chose last.
+    _chosen: dict[int, int] = remembered()
 
     def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
         """Notes the cluster that each client chose."""
@@ -60,6 +57,7 @@ class Clusters(Merging):
         return f"nobody trained cluster {cluster}, which it chose" if initial else ""
 
 
+@dataclass(eq=False)
 class Centres(Clusters):
     """Like `Clusters`, but a group starts from its centre: the plain mean of the models that its members trained last.
 
@@ -67,20 +65,8 @@ class Centres(Clusters):
     model of the cluster.
     """
 
-    def __init__(self, settings: MergeSettings) -> None:
-        super().__init__(settings)
-        #: Cluster -> the ids of the members' models whose mean is the model of the cluster.
-        self._behind: dict[int, list[str]] = {}
-
-    def state(self) -> State:
-        """The cluster that each client chose, and the members' models of which each cluster's model is the mean."""
-        saved, tensors = super().state()
-        return {**saved, "behind": self._behind}, tensors
-
-    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
-        """The same."""
-        super().restore(saved, tensors)
-        self._behind = {int(cluster): ids for cluster, ids in saved["behind"].items()}
+    #: Cluster -> the ids of the members' models whose mean is the model of the cluster.
+    _behind: dict[int, list[str]] = remembered()
 
     def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
         """The members' own models, which stay on their nodes; or the cluster's model if it is the mean of these."""
@@ -95,3 +81,83 @@ class Centres(Clusters):
         """The mean of what the members trained becomes the model of the cluster."""
         self._behind[self._chosen[group.clients[0]]] = [one.held.ref.id for one in group.members.values()]
         return super().fold(round_number, group)
+
+
+@dataclass(frozen=True, slots=True)
+class SoftOptions:
+    """Options of merge `soft-clusters`."""
+
+    soft: int = setting(2, "number of clusters that a client counts in", least=1)
+
+
+@dataclass(eq=False)
+class SoftClusters(Merging):
+    """Clusters overlap: a client starts from the mean of a few clusters' models, and its result counts in each (FLSC).
+
+    A client is evaluated on the model that it trained itself; its clusters' models are not sent back to it.
+    """
+
+    alone: ClassVar[Results | None] = Results.COLLECTED
+
+    _chosen: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
+    #: Cluster -> the mean of the models folded so far, for the clusters in which a model was folded.
+    _means: dict[int, Mean] = field(init=False, default_factory=dict)
+
+    def reads(self, evidence: Evidence) -> Iterable[str]:
+        """The models of all clusters."""
+        return map(cluster_slot, range(evidence.matrices["costs"].shape[1]))
+
+    def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
+        """Chooses each client's clusters, those of smallest loss, or at random in round 1; makes the starts."""
+        losses, count = evidence.matrices["costs"], self.settings.options.soft
+        chosen = soft_choices(losses, count)
+        if round_number == 1:
+            rng = stream(self.settings.seed, "soft-clusters")
+            drawn = [rng.choice(losses.shape[1], count, replace=False) for _ in evidence.clients]
+            chosen = np.sort(drawn, axis=1)
+        self._chosen = {c: tuple(row) for c, row in zip(evidence.clients, chosen.tolist(), strict=True)}
+        self._means = {}
+        starts: dict[str, Made] = {}
+        for clusters in sorted(set(self._chosen.values())):
+            mean = Mean(weighted=False)
+            for cluster in clusters:
+                mean.fold(weights[cluster_slot(cluster)])
+            slot = _start_slot(clusters)
+            starts[slot] = Made(self.model_id(round_number, slot), mean.result())
+        return starts
+
+    def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
+        """The plain mean of the client's clusters."""
+        (client,) = group
+        return ((holdings.slots[_start_slot(self._chosen[client])], 1.0),)
+
+    def fold(self, round_number: int, group: GroupModel) -> Changes:
+        """The model of every client counts in all of its clusters, by its samples, in the order of the clients."""
+        changes: dict[str, Made] = {}
+        for client, own in group.members.items():
+            assert own.weights is not None
+            for cluster in self._chosen[client]:
+                self._means.setdefault(cluster, Mean(weighted=True)).fold(own.weights, own.samples)
+            changes[client_slot(client)] = Made(own.held.ref.id, own.weights)
+        return changes
+
+    def finish(self, round_number: int) -> Changes:
+        """A cluster that no client chose keeps its model."""
+        merged = {
+            cluster_slot(cluster): Made(self.model_id(round_number, f"c{cluster}"), mean.result())
+            for cluster, mean in sorted(self._means.items())
+        }
+        self._means = {}
+        return {**merged, **dict.fromkeys(map(_start_slot, self._chosen.values()))}
+
+    def of(self, client: int, slots: Mapping[str, Held]) -> Held:
+        """The model that the client trained last; before that, the model of the first cluster."""
+        return slots.get(client_slot(client)) or slots[cluster_slot(0)]
+
+    def untrained(self, client: int, slots: Mapping[str, Held]) -> str:
+        """Before it trained, a client would use the first cluster's model, which it did not choose."""
+        return "" if client_slot(client) in slots else "it never trained"
+
+
+def _start_slot(clusters: tuple[int, ...]) -> str:
+    return f"start {'+'.join(map(str, clusters))}"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fedgsp.messages import ModelRef, Results
-from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts, State
+from top_server.merging.base import GroupModel, Merging, Starts
 from top_server.models import INITIAL, Changes, Held, Holdings, Made, client_slot
+from top_server.remembered import remembered
 
 
+@dataclass(eq=False)
 class ModelPerGroup(Merging):
     """A group starts from the mean of its members' models, weighted by samples; the model of one client stays with it.
 
@@ -22,18 +22,8 @@ class ModelPerGroup(Merging):
 
     alone: ClassVar[Results | None] = Results.RETAINED
 
-    def __init__(self, settings: MergeSettings) -> None:
-        super().__init__(settings)
-        #: Client -> the round in which its model was trained.
-        self._trained: dict[int, int] = {}
-
-    def state(self) -> State:
-        """The last training round of each client."""
-        return {"trained": self._trained}, {}
-
-    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
-        """The same."""
-        self._trained = {int(client): number for client, number in saved["trained"].items()}
+    #: Client -> the round in which its model was trained.
+    _trained: dict[int, int] = remembered()
 
     def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
         """A model that several members share counts once, with the samples of all of them."""

@@ -1,29 +1,38 @@
-"""One global model: the mean of the groups' models, plain or weighted by samples, or their median or trimmed mean."""
+"""One global model: an average of the groups' models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
-from fedgsp.averages import Average
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgsp.averages import Average, Mean
 from fedgsp.ida import INTRAC, Ida, IdaOptions
+from fedgsp.messages import TensorSpec
 from fedgsp.robust import TrimmedMean
+from fedgsp.settings.fields import setting
+from fedgsp.trainings import GAMMA
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
-from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts
+from top_server.merging.base import GroupModel, MergeSettings, Merging, Starts, State
 from top_server.models import GLOBAL, INITIAL, Changes, Held, Holdings, Made
 
 
+@dataclass(eq=False)
 class OneModel(Merging):
     """All groups start from the global model. Their results are folded in the order of the groups."""
 
     shared: ClassVar[bool] = True
 
-    def __init__(self, settings: MergeSettings, average: Callable[[], Average]) -> None:
-        super().__init__(settings)
-        self._average = average
-        self._mean = average()
+    #: Makes a new average, to which the groups' models are added.
+    average: Callable[[], Average]
+
+    def __post_init__(self) -> None:
+        self._mean = self.average()
 
     def prepare(self, slots: Mapping[str, Held]) -> Changes:
         """The initial model becomes the global model."""
@@ -31,7 +40,7 @@ class OneModel(Merging):
 
     def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
         """Begins a new mean."""
-        self._mean = self._average()
+        self._mean = self.average()
         return {}
 
     def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
@@ -47,7 +56,7 @@ class OneModel(Merging):
     def finish(self, round_number: int) -> Changes:
         """The mean becomes the global model."""
         merged = self.merged()
-        self._mean = self._average()  # does not hold on to the groups' models
+        self._mean = self.average()  # does not hold on to the groups' models
         return {GLOBAL: Made(self.model_id(round_number, GLOBAL), merged)}
 
     def merged(self) -> Weights:
@@ -68,15 +77,50 @@ class IdaMergeOptions(IdaOptions):
             raise ValueError("times=intrac needs the training accuracy of each model, which a group's model has not")
 
 
-class InverseDistanceModel(OneModel):
+def inverse_distance_model(settings: MergeSettings) -> OneModel:
     """The mean in which models of groups far from the plain mean count less; options `times` and `norm`."""
-
-    def __init__(self, settings: MergeSettings) -> None:
-        super().__init__(settings, lambda: Ida(settings.options))
+    return OneModel(settings, partial(Ida, settings.options))
 
 
-class TrimmedModel(OneModel):
+def trimmed_model(settings: MergeSettings) -> OneModel:
     """The mean without the extreme values of every coordinate; option `trim` is the share left out at either end."""
+    return OneModel(settings, partial(TrimmedMean, settings.options.trim))
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothedOptions:
+    """Options of merge `smoothed-mean`."""
+
+    mu: float = setting(0.9, "share of gamma that remains from the rounds before", least=0, below=1)
+    weighted: bool = setting(True, "whether the groups' models count by their training samples")
+
+
+class SmoothedModel(OneModel):
+    """The mean, with FedFusion's gamma smoothed over the rounds (section 6).
+
+    gamma_r = (1 - mu) mean gamma + mu gamma_{r-1}, with gamma_0 = 0; all other tensors are the mean. A model without
+    gamma (the operator conv) is the mean. Gamma is kept in float64.
+    """
 
     def __init__(self, settings: MergeSettings) -> None:
-        super().__init__(settings, lambda: TrimmedMean(settings.options.trim))
+        super().__init__(settings, partial(Mean, weighted=settings.options.weighted))
+        self._gamma: NDArray[np.float64] | None = None
+
+    def state(self) -> State:
+        """Gamma after the last round."""
+        return {}, {} if self._gamma is None else {GAMMA: self._gamma}
+
+    def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
+        """The same."""
+        self._gamma = np.array(tensors[GAMMA], np.float64) if GAMMA in tensors else None
+
+    def merged(self) -> Weights:
+        """The mean, with the gamma of this round."""
+        assert isinstance(self._mean, Mean)
+        return self._mean.result(self._smooth)
+
+    def _smooth(self, spec: TensorSpec, mean: NDArray[np.float64]) -> None:
+        if spec.name == GAMMA:
+            before = np.zeros_like(mean) if self._gamma is None else self._gamma
+            mean[...] = (1 - self.settings.options.mu) * mean + self.settings.options.mu * before
+            self._gamma = mean.copy()
