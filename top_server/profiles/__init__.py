@@ -9,7 +9,7 @@ __all__ = ["PROFILES"]
 
 _HERE = "top_server.profiles"
 _BUILT_IN = {
-    "none": Part(help="nothing but numbers of samples", code=f"{_HERE}.nothing:Nothing"),
+    "none": Part(help="nothing but numbers of samples", code=f"{_HERE}.base:Nothing"),
     "histograms": Part(help="the number of training samples in each class", code=f"{_HERE}.histograms:Histograms"),
     "updates": Part(
         help="the last update of each client, one layer of it, or a sketch of it",
@@ -23,14 +23,14 @@ _BUILT_IN = {
     ),
     "losses": Part(
         help="the training loss of each cluster's model on each client",
-        code=f"{_HERE}.losses:Losses",
+        code=f"{_HERE}.evaluations:Losses",
         options=LossOptions,
         # Else the models that clients choose among are never trained.
         needs={"merge": ("clusters", "soft-clusters")},
     ),
     "training-accuracy": Part(
         help="the accuracy of the global model on the training data of each client",
-        code=f"{_HERE}.training_accuracy:TrainingAccuracy",
+        code=f"{_HERE}.evaluations:TrainingAccuracy",
     ),
     "prior-losses": Part(
         help="training losses of the global model, and of a model that each client trains alone beforehand",
@@ -44,12 +44,12 @@ _BUILT_IN = {
     ),
     "prior-models": Part(
         help="a model that each client trains alone before the first round",
-        code=f"{_HERE}.prior_models:PriorModels",
+        code=f"{_HERE}.priors:PriorModels",
         options=PriorOptions,
     ),
     "model-distances": Part(
         help="the distance of each cluster's model to the model that each client trained last",
-        code=f"{_HERE}.model_distances:ModelDistances",
+        code=f"{_HERE}.evaluations:ModelDistances",
         options=ModelOptions,
         needs={"program": ("parallel",), "merge": ("centres",)},
     ),

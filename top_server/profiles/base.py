@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fedgsp.messages import Evaluated
+from fedgsp.parts import NoOptions
 from fedgsp.programs import PROGRAMS
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
@@ -17,12 +19,14 @@ from top_server.merging import Merging
 from top_server.merging.base import Starts
 from top_server.models import Held
 from top_server.progress import Progress
+from top_server.remembered import restore_of, saved_of
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 
 Options = TypeVar("Options")
 
 
+@dataclass(eq=False)
 class Profile(abc.ABC, Generic[Options]):
     """The protocol of profiles: gathers evidence about the clients before every round.
 
@@ -33,11 +37,10 @@ class Profile(abc.ABC, Generic[Options]):
     resumed run must go on to the same bits, so that everything that a later round needs is in `save` or `write`.
     """
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: Options) -> None:
-        self.context = context
-        self.progress = progress
-        self.merging = merging
-        self.options = options
+    context: RunContext
+    progress: Progress
+    merging: Merging
+    options: Options
 
     @abc.abstractmethod
     async def gather(self, round_number: int) -> Evidence:
@@ -58,11 +61,12 @@ class Profile(abc.ABC, Generic[Options]):
         return None
 
     def save(self) -> dict[str, Any]:
-        """What it must remember, as JSON; large data goes to files (see `write`)."""
-        return {}
+        """What it must remember, as JSON: its `remembered` fields; large data goes to files (see `write`)."""
+        return saved_of(self)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Puts a new profile where `save` was called; `load` comes after. Raises KeyError, TypeError or ValueError."""
+        restore_of(self, saved)
 
     def write(self, folder: Path) -> None:
         """Writes large data into files of this folder. Runs in a thread while no round is played."""
@@ -102,6 +106,14 @@ class Profile(abc.ABC, Generic[Options]):
     def start(self, clients: Iterable[int]) -> Starts:
         """The models that a group of these clients would start from."""
         return self.merging.start(clients, self.context.holdings(self.progress.local_models))
+
+
+class Nothing(Profile[NoOptions]):
+    """The profile that asks the clients nothing: a grouping knows only their ids and their numbers of samples."""
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Evidence with the ids of the present clients, and nothing else."""
+        return Evidence(tuple(self.context.membership.clients))
 
 
 #: A profile, whatever its options.

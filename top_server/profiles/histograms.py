@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,37 +11,25 @@ from fedgsp.messages import MOST_SAMPLES, Described, FailureCode, MemberDone
 from fedgsp.parts import NoOptions
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
-from top_server.merging import Merging
 from top_server.profiles.base import Profile
-from top_server.progress import Progress
 from top_server.record.events.rounds import ClientSkipped
-from top_server.run import RunContext
+from top_server.remembered import remembered
 
 
+@dataclass(eq=False)
 class Histograms(Profile[NoOptions]):
     """Asks each client once for the class histogram of its training part."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: NoOptions) -> None:
-        super().__init__(context, progress, merging, options)
-        self._known: dict[int, tuple[int, ...]] = {}
+    _known: dict[int, tuple[int, ...]] = remembered(tuple)
 
     @property
     def histograms(self) -> Mapping[int, tuple[int, ...]]:
         """The usable histograms so far, shape (classes,) each."""
         return self._known
 
-    def save(self) -> dict[str, Any]:
-        """The usable histograms so far."""
-        return {"known": self._known}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The same."""
-        self._known = {int(client): tuple(counts) for client, counts in saved["known"].items()}
-
     async def gather(self, round_number: int) -> Evidence:
         """Histograms of shape (N, classes), of the clients that gave a usable one."""
-        clients = self.context.membership.clients
-        unknown = tuple(client for client in clients if client not in self._known)
+        unknown = tuple(client for client in self.context.membership.clients if client not in self._known)
         if unknown:
             outcome = await self.ask(round_number, GroupTask(0, "describe", unknown))
             for done in outcome.done:
@@ -55,8 +43,10 @@ class Histograms(Profile[NoOptions]):
         if len(counts) == classes and 0 < sum(counts) <= MOST_SAMPLES:
             self._known[done.client] = counts
             return
-        what = f"its class histogram has {len(counts)} entries with {sum(counts)} samples"
-        reason = f"{what}, the task {classes} classes: let class_counts() count the samples of each"
+        reason = (
+            f"its class histogram has {len(counts)} entries with {sum(counts)} samples, the task {classes} classes:"
+            " let class_counts() count the samples of each"
+        )
         self.context.journal.record(
             ClientSkipped(
                 round=round_number,

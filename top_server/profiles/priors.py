@@ -1,83 +1,69 @@
-"""The global model compared with models that clients train alone before the first round (MaxFL, section 4)."""
+"""Profiles with a model that every client trains alone before the first round (MaxFL, sec. 4; k-means, sec. 6)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from fedgsp.messages import Evaluated, Results
+from fedgsp.updates import trainable
+from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.groups.task import GroupTask
-from top_server.merging import Merging
 from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held
 from top_server.profiles.base import Profile
 from top_server.profiles.options import PriorOptions
-from top_server.progress import Progress
+from top_server.record.directory import RunDirectory
+from top_server.remembered import remembered
+from top_server.reveals.gram import UpdateSpool
 from top_server.run import RunContext
 
 
+@dataclass(eq=False)
 class Priors(Profile[PriorOptions]):
     """Every client trains its prior model alone, once; the model stays on its node until the run is over."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
-        super().__init__(context, progress, merging, options)
-        self.priors: dict[int, Held] = {}
-        self._initial: Held | None = None
-        #: Client -> the round in which it trained its prior model.
-        self._made_in: dict[int, int] = {}
-
-    def save(self) -> dict[str, Any]:
-        """The prior models and the rounds in which they were trained."""
-        priors = {client: held.to_json() for client, held in self.priors.items()}
-        return {"priors": priors, "made_in": self._made_in}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The same."""
-        self.priors = {int(client): Held.from_json(held) for client, held in saved["priors"].items()}
-        self._made_in = {int(client): number for client, number in saved["made_in"].items()}
-        if INITIAL in self.context.models:
-            self._initial = self.context.models[INITIAL]
+    priors: dict[int, Held] = remembered(Held.from_json, Held.to_json)
+    #: Client -> the round in which it trained its prior model.
+    _made_in: dict[int, int] = remembered()
 
     async def train_priors(self, round_number: int) -> tuple[int, ...]:
         """Lets clients train prior models that have none; returns the clients that have one then."""
         context = self.context
-        if self._initial is None:
+        if INITIAL not in context.models:
             # Kept for clients that join later, when the global model has changed.
             weights = context.models.weights(self.start(tuple(context.membership.clients))[0][0])
-            self._initial = context.models.put([INITIAL], context.initial_id(INITIAL), weights)
+            context.models.put([INITIAL], context.initial_id(INITIAL), weights)
         missing = tuple(client for client in context.membership.clients if client not in self.priors)
         if missing:
             epochs = self.options.prior_epochs or context.config.rounds * context.config.local_epochs
-            start = ((self._initial, 1.0),)
+            start = ((context.models[INITIAL], 1.0),)
             by_round: dict[int, list[int]] = {}
             for client in missing:  # a lost model is made again as it was
                 by_round.setdefault(self._made_in.setdefault(client, round_number), []).append(client)
+            work = GroupTask(0, "alone", (), start, results=Results.KEPT, local_epochs=epochs, training="sgd")
             for made_in, clients in by_round.items():
-                members = tuple(clients)
-                task = GroupTask(0, "alone", members, start, results=Results.KEPT, local_epochs=epochs, training="sgd")
-                outcome = await self.ask(made_in, task)
+                outcome = await self.ask(made_in, replace(work, clients=tuple(clients)))
                 self.priors.update(outcome.own_models)
         return tuple(client for client in context.membership.clients if client in self.priors)
 
+    def forget(self, clients: Iterable[int]) -> None:
+        """Forgets prior models that gave no answer, perhaps lost with their nodes: the clients train other ones."""
+        for client in clients:
+            self.priors.pop(client)
 
+
+@dataclass(eq=False)
 class PriorLosses(Priors):
     """Training losses of the global model and of the client's own prior model (MaxFL proper)."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: PriorOptions) -> None:
-        super().__init__(context, progress, merging, options)
-        self._losses: dict[int, float] = {}
-
-    def save(self) -> dict[str, Any]:
-        """The prior models, the rounds in which they were trained, and their losses."""
-        return {**super().save(), "losses": self._losses}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The same."""
-        super().restore(saved)
-        self._losses = {int(client): loss for client, loss in saved["losses"].items()}
+    #: Client -> the training loss of its prior model.
+    _losses: dict[int, float] = remembered()
 
     async def gather(self, round_number: int) -> Evidence:
         """Columns `train_loss` and `prior_loss`, with NaN for clients without a prior model or without an answer."""
@@ -85,11 +71,9 @@ class PriorLosses(Priors):
         unknown = {client: self.priors[client] for client in clients if client not in self._losses}
         if unknown:
             answers = await self.evaluate(round_number, "evaluate-training", unknown, (), unknown)
-            for client in set(unknown) - set(answers):
-                self.priors.pop(client)  # if it was lost with its node, the client trains another one
+            self.forget(set(unknown) - set(answers))
             self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
-        start = self.start(clients)
-        answers = await self.evaluate(round_number, "evaluate-training", clients, start)
+        answers = await self.evaluate(round_number, "evaluate-training", clients, self.start(clients))
         losses = {c: answer.loss_sum / answer.samples for c, answer in answers.items() if c in self._losses}
         prior = {client: self._losses[client] for client in losses}
         return _columns(self.context, train_loss=losses, prior_loss=prior)
@@ -109,13 +93,11 @@ class PriorDistances(Priors):
         start = self.start(clients)
         answers = await self._compare(round_number, clients, start)
         lost = set(clients) - set(answers)
-        if lost:  # perhaps with their nodes: these clients train another one
-            for client in lost:
-                self.priors.pop(client)
+        if lost:
+            self.forget(lost)
             again = tuple(client for client in await self.train_priors(round_number) if client in lost)
             answers.update(await self._compare(round_number, again, start) if again else {})
-            for client in set(again) - set(answers):
-                self.priors.pop(client)
+            self.forget(set(again) - set(answers))
         losses = {client: answer.loss_sum / answer.samples for client, answer in answers.items()}
         distances = {client: answer.squared_distance for client, answer in answers.items()}
         return _columns(self.context, train_loss=losses, prior_distance=distances)
@@ -123,6 +105,52 @@ class PriorDistances(Priors):
     async def _compare(self, round_number: int, clients: tuple[int, ...], start: Starts) -> dict[int, Evaluated]:
         own = {client: self.priors[client] for client in clients}
         return await self.evaluate(round_number, "compare", clients, start, own)
+
+
+@dataclass(eq=False)
+class PriorModels(Priors):
+    """Keeps the model that each client trained alone, for one-shot k-means.
+
+    The model comes here once, and stays until the run is over.
+    """
+
+    def __post_init__(self) -> None:
+        assert self.context.config.run_dir is not None
+        self._gram: Evidence | None = None
+        self._spool = UpdateSpool(RunDirectory(self.context.config.run_dir).path)
+
+    def write(self, folder: Path) -> None:
+        """Writes the prior models."""
+        self._spool.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """The same."""
+        self._spool.load(folder)
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Matrix `gram` (N, N): inner products of the clients' trainable weights; rows of NaN where these are lost."""
+        clients = await self.train_priors(round_number)
+        unknown = {client: self.priors[client] for client in clients if client not in self._spool.clients}
+        if unknown:
+            await self._collect(round_number, unknown)
+        self.forget(set(unknown) - set(self._spool.clients))
+        if unknown or self._gram is None or self._gram.clients != clients:
+            gram = await asyncio.to_thread(self._spool.gram, clients)
+            self._gram = Evidence(clients, pairwise={"gram": gram})
+        return self._gram
+
+    def close(self) -> None:
+        """Gives back the spool's memory and disk."""
+        self._spool.close()
+
+    async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
+        task = GroupTask(0, "collect", tuple(held), own_starts=held, results=Results.COLLECTED)
+        outcome = await self.ask(round_number, task)
+        for client, weights in outcome.models.items():
+            if isinstance(weights, Weights):
+                parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
+                vector = np.concatenate(parts).astype(np.float32)
+                await asyncio.to_thread(self._spool.put, client, vector)
 
 
 def _columns(context: RunContext, **figures: Mapping[int, float]) -> Evidence:

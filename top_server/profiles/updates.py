@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,42 +19,37 @@ from top_server.evidence import Evidence
 from top_server.groups.survey import survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
-from top_server.merging import Merging
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile
 from top_server.profiles.options import UpdateOptions
-from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.record.events.evidence import LayerChosen, Newcomers
 from top_server.reveals import layer_scores
 from top_server.reveals.gram import SketchSpool, UpdateSpool
 from top_server.reveals.updates import Reveals, Updates, most_bytes
-from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SKETCH, DEFAULT_SCORE = 16384, "robust"
 
 
+@dataclass(eq=False)
 class UpdateProfile(Profile[UpdateOptions]):
     """Takes the updates that clients reveal when they train, and computes their inner products before each round."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: UpdateOptions) -> None:
-        super().__init__(context, progress, merging, options)
-        self._similarity = options.similarity
-        self._without_head = options.similarity_of == "shared"
-        self._score = options.layer_score or DEFAULT_SCORE
-        self._sketch = options.sketch_bytes or DEFAULT_SKETCH
-        self._view = f"sketch:{self._sketch}" if self._similarity == "sketch" else "exact"
+    def __post_init__(self) -> None:
+        self._without_head = self.options.similarity_of == "shared"
+        self._sketch = self.options.sketch_bytes or DEFAULT_SKETCH
+        self._sketched = self.options.similarity == "sketch"
+        self._view = f"sketch:{self._sketch}" if self._sketched else "exact"
         self._met: set[int] = set()
-        sketched = self._similarity == "sketch"
         length = whole = trainable_size(self._tensors)
         if not whole:
             raise ConfigError(
                 "nothing of the model outside its head is trained, and updates are compared without that",
                 "give --profile-option similarity_of=all",
             )
-        if sketched:
+        if self._sketched:
             length = LENGTH_BYTES + self._sketch
             if length >= 4 * whole:
                 logger.warning("sketches of %d bytes are no smaller than whole updates of %d", length, 4 * whole)
@@ -61,22 +57,21 @@ class UpdateProfile(Profile[UpdateOptions]):
 
     def save(self) -> dict[str, Any]:
         """What is known about the updates (rounds, length, clients). `write` puts the updates into files."""
-        updates = self.updates
         return {
             "met": sorted(self._met),
             "view": self._view,
-            "length": updates.length,
-            "round": updates.round,
-            "rounds": updates.rounds,
+            "length": self.updates.length,
+            "round": self.updates.round,
+            "rounds": self.updates.rounds,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The same."""
         self._met, self._view = set(saved["met"]), saved["view"]
         self.updates.spool.close()
-        self.updates = updates = self._fresh(saved["length"])
-        updates.round = saved["round"]
-        updates.rounds = {int(client): number for client, number in saved["rounds"].items()}
+        self.updates = self._fresh(saved["length"])
+        self.updates.round = saved["round"]
+        self.updates.rounds = {int(client): number for client, number in saved["rounds"].items()}
 
     @property
     def reveals(self) -> Reveals:
@@ -93,20 +88,18 @@ class UpdateProfile(Profile[UpdateOptions]):
 
     async def gather(self, round_number: int) -> Evidence:
         """The Gram matrix (N, N) of the last updates, with NaN for clients without one. In round 1 there is none."""
-        updates = self.updates
         present = tuple(self.context.membership.clients)
         # A client whose model was lost may have its group's model by now.
         slots = self.context.models.slots
         self._met -= {client for client in self.progress.afresh if self.merging.untrained(client, slots)}
         newcomers = tuple(client for client in present if client not in self._met)
         self._met.update(present)
-        reveal = Reveal(self._view, self._without_head)
         if round_number == 1:
-            return Evidence(present, reveal=reveal)
-        async with updates.lock:
-            updates.forget_older()
-            if self._similarity == "layer" and self._view == "exact" and updates.spool.clients:
-                await self._choose_layer(updates)
+            return Evidence(present, reveal=Reveal(self._view, self._without_head))
+        async with self.updates.lock:
+            self.updates.forget_older()
+            if self.options.similarity == "layer" and self._view == "exact" and self.updates.spool.clients:
+                await self._choose_layer(self.updates)
         updates, reveal = self.updates, Reveal(self._view, self._without_head)
         if newcomers:
             await self._welcome(round_number, newcomers, reveal)
@@ -127,8 +120,7 @@ class UpdateProfile(Profile[UpdateOptions]):
 
     def _fresh(self, length: int) -> Updates:
         assert self.context.config.run_dir is not None
-        kind = SketchSpool if self._similarity == "sketch" else UpdateSpool
-        spool = kind(RunDirectory(self.context.config.run_dir).path)
+        spool = (SketchSpool if self._sketched else UpdateSpool)(RunDirectory(self.context.config.run_dir).path)
         return Updates(spool, length, most_bytes(self.context.membership.tensors, self._sketch))
 
     async def _choose_layer(self, updates: Updates) -> None:
@@ -142,7 +134,8 @@ class UpdateProfile(Profile[UpdateOptions]):
         """The chosen layer's part of the updates, the name of the layer, and the scores of all layers."""
         tensors = self._tensors
         layers, clients = layer_scores.layers(tensors), updates.spool.clients
-        scores = layer_scores.scores(self._score, tensors, lambda columns: updates.spool.blocks(clients, columns))
+        reading = self.options.layer_score or DEFAULT_SCORE
+        scores = layer_scores.scores(reading, tensors, lambda columns: updates.spool.blocks(clients, columns))
         chosen = layer_scores.choose(scores)
         cut = self._fresh(layers[chosen].stop - layers[chosen].start)
         cut.round = updates.round

@@ -15,7 +15,7 @@ from fedgsp.weights import Weights
 from tests.support.surveyed import Surveys, surveyed
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import GLOBAL, INITIAL
-from top_server.profiles.prior_models import PriorModels
+from top_server.profiles.priors import PriorModels
 
 #: Of a prior model: two parameters, a buffer and a counter.
 SPECS = (

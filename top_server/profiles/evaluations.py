@@ -1,0 +1,107 @@
+"""Profiles for which clients evaluate, in every round, the models of the run on their training data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from fedgsp.messages import Evaluated
+from fedgsp.parts import NoOptions
+from fedgsp.seeds import stream
+from top_server.evidence import Evidence
+from top_server.grouping.cheapest_model import choices
+from top_server.groups.initial import make_initial
+from top_server.models import Held, cluster_slot
+from top_server.profiles.base import Profile
+from top_server.profiles.options import LossOptions, ModelOptions
+from top_server.record.events.evidence import ClustersChosen
+
+
+class TrainingAccuracy(Profile[NoOptions]):
+    """Asks every client in every round for the training accuracy of the global model (FedFA as in HCCT, section 4)."""
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Column `train_accuracy` of accuracies in 0..1, of the clients that answered."""
+        everyone = tuple(self.context.membership.clients)
+        answers = await self.evaluate(round_number, "evaluate-training", everyone, self.start(everyone))
+        clients = tuple(sorted(answers))
+        accuracies = [[answers[client].correct / answers[client].samples] for client in clients]
+        return Evidence(clients, figures={"train_accuracy": np.array(accuracies).reshape(-1, 1)})
+
+
+class Losses(Profile[LossOptions]):
+    """Training loss of every cluster's model on each client (IFCA and FLSC, section 4).
+
+    The models begin with different weights: with equal weights all clients would choose the first model. The result
+    depends much on these weights, and IFCA's authors start several times. Event `clusters_chosen` has the training
+    loss, by which restarts can be compared without the test parts.
+    """
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Matrix `costs` (N, models) of mean losses, of the clients that evaluated all models on training samples."""
+        count = self.options.models
+        hosted = self.context.membership.clients
+        everyone = tuple(hosted)
+        columns = await _of_each_model(
+            self, round_number, "evaluate-training", everyone, first=self.options.restart * count
+        )
+        able = [client for client in everyone if hosted[client].train_samples]
+        clients = tuple(client for client in able if all(client in column for column in columns))
+        rows = [[column[client].loss_sum / column[client].samples for column in columns] for client in clients]
+        costs = np.array(rows).reshape(-1, count)
+        if clients:
+            chosen = choices(costs)
+            least = costs[np.arange(len(costs)), chosen]
+            known = np.isfinite(least)  # a client without a finite loss is in no group
+            sizes = np.array([hosted[client].train_samples for client in clients])
+            self.context.journal.record(
+                ClustersChosen(
+                    round=round_number,
+                    clients=np.bincount(chosen[known], minlength=count).tolist(),
+                    train_loss=np.average(least[known], weights=sizes[known]) if known.any() else None,
+                )
+            )
+        return Evidence(clients, figures={"costs": costs})
+
+
+class ModelDistances(Profile[ModelOptions]):
+    """Distances between the clusters' models and the models that clients trained last (FeSEM, section 6).
+
+    The models begin with different weights; a client without a model of its own draws one at random.
+    """
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Matrix `costs` (N, models): squared distances. Without a model of its own a client has 0 for one, else 1."""
+        count = self.options.models
+        clients = tuple(self.context.membership.clients)
+        own = {client: held for client, held in self.progress.local_models.items() if client in clients}
+        columns = await _of_each_model(self, round_number, "distance", own, own)
+        rng = stream(self.context.config.seed, "model-distances", round_number)
+        costs = (rng.integers(count, size=len(clients))[:, None] != np.arange(count)).astype(np.float64)
+        without = []
+        for row, client in enumerate(clients):
+            if all(client in column for column in columns):
+                costs[row] = [column[client].squared_distance for column in columns]
+            else:
+                without.append(client)  # if it had a model, that is lost or out of reach
+        return Evidence(clients, figures={"costs": costs}, retain=True, without_model=tuple(without))
+
+
+async def _of_each_model(
+    profile: Profile[LossOptions] | Profile[ModelOptions],
+    round_number: int,
+    program: str,
+    clients: Collection[int],
+    own_starts: Mapping[int, Held] | None = None,
+    first: int = 0,
+) -> list[dict[int, Evaluated]]:
+    """For each cluster's model, the answers by client; models that are missing are made, numbered from `first` on."""
+    answers = []
+    for cluster in range(profile.options.models):
+        slot = cluster_slot(cluster)
+        if slot not in profile.context.models:
+            await make_initial(profile.context, profile.progress, slot, first + cluster)
+        start = ((profile.context.models[slot], 1.0),)
+        answers.append(await profile.evaluate(round_number, program, clients, start, own_starts) if clients else {})
+    return answers
