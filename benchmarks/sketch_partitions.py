@@ -25,7 +25,7 @@ from fedgsp_node.tasks import load_task
 from fedgsp_node.training.control import Control
 from fedgsp_node.updates import reveal
 from top_server.grouping.greedy_merging import partition, utility
-from top_server.reveals.gram import SketchSpool, UpdateSpool
+from top_server.reveals.spool import SketchSpool, UpdateSpool
 
 SIZES = (1024, 4096, 16384, 65536)  # bytes
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,13 +81,6 @@ def yogi(v: Floats, squares: Floats, options: AdamOptions) -> None:
     v -= squares
 
 
-class _Moments(NamedTuple):
-    """m and v of one parameter, flat."""
-
-    m: Floats
-    v: Floats
-
-
 class ServerOptimiser(OneModel):
     """All groups start from the global model, and their mean says in which direction the global model moves.
 
@@ -95,14 +89,10 @@ class ServerOptimiser(OneModel):
     """
 
     def __init__(self, settings: MergeSettings, second: Second) -> None:
-        options: AdagradOptions = settings.options
-        super().__init__(settings, lambda: Mean(weighted=options.weighted))
-        self._options = options
+        super().__init__(settings, partial(Mean, weighted=settings.options.weighted))
         self._second = second
-        self._before: Weights | None = None
-        self._moved = False
-        #: By the names of parameters.
-        self._moments: dict[str, _Moments] = {}
+        #: "m NAME" and "v NAME" of every parameter, flat.
+        self._moments: dict[str, Floats] = {}
 
     def reads(self, evidence: Evidence) -> Iterable[str]:
         """The global model."""
@@ -116,14 +106,13 @@ class ServerOptimiser(OneModel):
     def fold(self, round_number: int, group: GroupModel) -> Changes:
         """Folds the model of a group into the mean."""
         assert group.weights is not None
-        assert self._before is not None
         self._moved = self._moved or group.weights.digest != self._before.digest
         return super().fold(round_number, group)
 
     def finish(self, round_number: int) -> Changes:
         """The global model moves. Raises RunError if it is not finite then."""
         changes = super().finish(round_number) if self._moved else {}
-        self._before = None
+        del self._before
         return changes
 
     def merged(self) -> Weights:
@@ -140,27 +129,24 @@ class ServerOptimiser(OneModel):
 
     def state(self) -> State:
         """m and v of every parameter."""
-        kept = {
-            f"{kind} {name}": array for name, one in self._moments.items() for kind, array in one._asdict().items()
-        }
-        return {"parameters": list(self._moments)}, kept
+        names = [name.removeprefix("m ") for name in self._moments if name.startswith("m ")]
+        return {"parameters": names}, dict(self._moments)
 
     def restore(self, saved: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> None:
         """The same."""
-        self._moments = {
-            name: _Moments(*(_restored(tensors[f"{kind} {name}"]) for kind in _Moments._fields))
-            for name in saved["parameters"]
-        }
+        names = [f"{kind} {name}" for name in saved["parameters"] for kind in "mv"]
+        self._moments = {name: _restored(tensors[name]) for name in names}
 
     def _step(self, spec: TensorSpec, mean: Floats) -> None:
         """Replaces the mean of a parameter by its next value, block by block; changes m and v."""
         if not spec.trainable:
             return
-        assert self._before is not None
-        options = self._options
-        if spec.name not in self._moments:
-            self._moments[spec.name] = _Moments(_filled(len(mean), 0.0), _filled(len(mean), options.tau**2))
-        arrays = (mean, self._before.arrays[spec.name].reshape(-1), *self._moments[spec.name])
+        options: AdagradOptions = self.settings.options
+        for kind, at_first in (("m", 0.0), ("v", options.tau**2)):
+            if f"{kind} {spec.name}" not in self._moments:
+                self._moments[f"{kind} {spec.name}"] = _filled(len(mean), at_first)
+        m_and_v = (self._moments[f"{kind} {spec.name}"] for kind in "mv")
+        arrays = (mean, self._before.arrays[spec.name].reshape(-1), *m_and_v)
         for change, before, m, v in zip(*(walk(one, _BLOCK * one.itemsize) for one in arrays), strict=True):
             change -= before
             m *= options.beta1

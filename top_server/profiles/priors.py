@@ -20,7 +20,7 @@ from top_server.profiles.base import Profile
 from top_server.profiles.options import PriorOptions
 from top_server.record.directory import RunDirectory
 from top_server.remembered import remembered
-from top_server.reveals.gram import UpdateSpool
+from top_server.reveals.spool import UpdateSpool
 from top_server.run import RunContext
 
 

@@ -25,7 +25,7 @@ from top_server.profiles.options import UpdateOptions
 from top_server.record.directory import RunDirectory
 from top_server.record.events.evidence import LayerChosen, Newcomers
 from top_server.reveals import layer_scores
-from top_server.reveals.gram import SketchSpool, UpdateSpool
+from top_server.reveals.spool import SketchSpool, UpdateSpool
 from top_server.reveals.updates import Reveals, Updates, most_bytes
 
 logger = logging.getLogger(__name__)

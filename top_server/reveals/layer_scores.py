@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.errors import TaskError
+from fedgsp.messages import TensorSpec
 from fedgsp.updates import trainable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from fedgsp.messages import TensorSpec
-
-    #: Gives the columns of a slice of the updates, as consecutive blocks of shape (N, any).
-    Blocks = Callable[[slice], Iterable[NDArray[np.floating]]]
+#: Gives the columns of a slice of the updates, as consecutive blocks of shape (N, any).
+Blocks = Callable[[slice], Iterable[NDArray[np.floating]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +98,9 @@ def layers(tensors: Iterable[TensorSpec]) -> dict[str, slice]:
 
 
 def scores(reading: str, tensors: Iterable[TensorSpec], blocks: Blocks) -> dict[str, float]:
-    """The score of each layer, in the order of the model; ValueError for an unknown reading."""
-    if reading not in READINGS:
-        raise ValueError(f"eq. 19 has no reading {reading!r}; there are: {', '.join(READINGS)}")
-    score = READINGS[reading]
+    """The score of each layer, in the order of the model, by one of READINGS."""
     return {
-        prefix: score([sum(map(Moments.of, blocks(part)), Moments()) for part in parts])
+        prefix: READINGS[reading]([sum(map(Moments.of, blocks(part)), Moments()) for part in parts])
         for prefix, parts in _parts(tensors).items()
     }
 

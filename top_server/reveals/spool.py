@@ -1,25 +1,34 @@
-"""Keeps the vectors that clients revealed, one for each client, in bounded memory."""
+"""Keeps the vectors that clients revealed, one for each client, in bounded memory, and multiplies them.
+
+A vector is a whole update, one layer of it, or a sketch of it.
+"""
 
 from __future__ import annotations
 
+import abc
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import RunError
+from fedgsp.updates import LENGTH_BYTES
 
 #: Columns read at a time. It decides the order of summation, so it may not depend on where the vectors are kept.
 COLUMNS = 2048
+_ROWS = 1024  # clients multiplied at a time: bounds what is needed beside the result
+_BYTES = 256  # of signs that are multiplied at a time, for the same reason
+#: Lengths are multiplied and squared; those of float32 updates are far below.
+_LONGEST = 1e150
 
 
-class Spool:
+class Spool(abc.ABC):
     """One vector per client: in memory up to `memory_bytes`, beyond that all in a file without a name.
 
     Only one thread may use the spool at a time. From a file, `memory_bytes` are read at a time.
@@ -75,9 +84,8 @@ class Spool:
 
         A block is valid until the next one is requested. Raises ValueError for a client without an update.
         """
-        for client in clients:
-            if client not in self._held and client not in self._rows:
-                raise ValueError(f"client {client} has no update")
+        if without := [client for client in clients if client not in self._held and client not in self._rows]:
+            raise ValueError(f"client {without[0]} has no update")
         start, stop, step = columns.indices(self._length)
         if step != 1:
             raise ValueError(f"columns are read one after the other, not every {step}")
@@ -113,13 +121,28 @@ class Spool:
         if self._file is not None:
             self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
+    def gram(self, clients: Sequence[int]) -> NDArray[np.float64]:
+        """Inner products of the updates, shape (N, N) in the order of `clients`; NaN for clients without an update.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        Summed in float64 from the first column to the last, 2048 columns at a time. So the bits depend neither on when
+        and in which order the updates came, nor on where they are kept. Beside the updates, N x N + 3072 x N numbers
+        in float64 are needed.
+        """
+        present = self.present(clients)
+        gram = np.zeros((len(present), len(present)))
+        if present:
+            self._multiply([clients[place] for place in present], gram)
+        for row in range(len(gram)):
+            gram[row + 1 :, row] = gram[row, row + 1 :]
+        if len(present) == len(clients):
+            return gram
+        padded = np.full((len(clients), len(clients)), np.nan)
+        padded[np.ix_(present, present)] = gram
+        return padded
+
+    @abc.abstractmethod
+    def _multiply(self, clients: Sequence[int], gram: NDArray[np.float64]) -> None:
+        """Adds the inner products of all these clients' updates to the upper triangle of `gram`, which is 0."""
 
     def _check(self, client: int, vector: NDArray[Any]) -> None:
         if vector.ndim != 1 or vector.dtype != self.dtype:
@@ -182,3 +205,54 @@ class Spool:
             f"updates cannot be spooled in {self._directory}: {error.strerror}",
             "make room on that disk, or have the clients show a sketch in place of the exact update",
         )
+
+
+class UpdateSpool(Spool):
+    """The updates of the clients as vectors: whole updates, or one layer of each."""
+
+    def _multiply(self, clients: Sequence[int], gram: NDArray[np.float64]) -> None:
+        for block in self.blocks(clients):
+            _add_products(gram, block.astype(np.float64))
+
+
+class SketchSpool(Spool):
+    """Sketches of updates: the length of each update, and signs of random projections (docs/decisions, 0007).
+
+    Inner products are estimated: if two vectors have the angle t, a share t / pi of their signs differs (Goemans and
+    Williamson, JACM 1995).
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def _multiply(self, clients: Sequence[int], gram: NDArray[np.float64]) -> None:
+        for block in self.blocks(clients, slice(LENGTH_BYTES, None)):
+            for left in range(0, block.shape[1], _BYTES):
+                bits = np.unpackbits(block[:, left : left + _BYTES], axis=1)
+                # Sums of so few ones and minus ones are exact in float32.
+                _add_products(gram, np.float32(1) - 2 * bits.astype(np.float32))
+        (block,) = self.blocks(clients, slice(LENGTH_BYTES))
+        lengths = _lengths(block)
+        signs = 8 * (self._length - LENGTH_BYTES)
+        for row, products in enumerate(gram):
+            products *= math.pi / 2 / signs
+            np.sin(products, out=products)
+            products *= lengths[row] * lengths
+
+    def _check(self, client: int, vector: NDArray[Any]) -> None:
+        super()._check(client, vector)
+        if len(vector) <= LENGTH_BYTES:
+            raise ValueError(f"the sketch of client {client} has {len(vector)} bytes, which leaves none for signs")
+        (length,) = _lengths(vector[None, :LENGTH_BYTES])
+        if not 0 <= length < _LONGEST:
+            raise ValueError(f"the sketch of client {client} says that its update is {length} long")
+
+
+def _lengths(shown: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The lengths of N updates, shape (N,), from the first bytes of their sketches."""
+    return np.frombuffer(shown.tobytes(), "<f8")
+
+
+def _add_products(gram: NDArray[np.float64], rows: NDArray[np.floating]) -> None:
+    """Adds the inner products of all rows to `gram`: to its whole upper triangle, and to a part of the lower one."""
+    for row in range(0, len(rows), _ROWS):
+        gram[row : row + _ROWS, row:] += rows[row : row + _ROWS] @ rows[row:].T

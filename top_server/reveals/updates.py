@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedgsp.messages import Failure, TensorSpec
 from fedgsp.updates import LENGTH_BYTES, trainable_size
 from fedgsp.weights import Weights, total_bytes
-from top_server.reveals.gram import SketchSpool, UpdateSpool
+from top_server.reveals.spool import SketchSpool, UpdateSpool
 
 
 class Reveals(Protocol):

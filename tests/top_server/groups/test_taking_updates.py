@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from tests.support.recorder import Recorder
 from top_server.groups.task import Trace
 from top_server.groups.watch import GroupWatch
 from top_server.progress import Progress
-from top_server.reveals.gram import UpdateSpool
+from top_server.reveals.spool import UpdateSpool
 from top_server.reveals.updates import Updates
 
 LENGTH = 4096
@@ -80,14 +81,14 @@ class Crowded(UpdateSpool):
 
 
 async def test_the_spool_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None:
-    with Crowded(tmp_path) as spool:
+    with closing(Crowded(tmp_path)) as spool:
         await taken(spool, {client: shown(client) for client in range(4)})
         assert not spool.together
         np.testing.assert_array_equal(np.diagonal(spool.gram(range(4))) / LENGTH, (np.arange(4) + 1) ** 2)
 
 
 async def test_one_that_cannot_be_used_is_told_and_known_no_more(tmp_path: Path) -> None:
-    with UpdateSpool(tmp_path) as spool:
+    with closing(UpdateSpool(tmp_path)) as spool:
         spool.put(0, np.ones(LENGTH, np.float32))
         lost = Failure(FailureCode.NODE_LOST, "gone")
         journal = await taken(spool, {0: lost, 1: shown(1, length=7), 2: shown(2)})

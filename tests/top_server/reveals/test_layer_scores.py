@@ -111,11 +111,6 @@ def test_a_model_without_such_a_layer_is_refused() -> None:
         layers((TensorSpec("norm.weight", "float32", (3,)),))
 
 
-def test_an_unknown_reading_is_refused() -> None:
-    with pytest.raises(ValueError, match="no reading 'median'; there are: robust, release, magnitude"):
-        scores("median", TWO, Blocks(UPDATES, 4))
-
-
 def test_clients_that_agree_score_nothing_and_those_without_consensus_the_most() -> None:
     agreeing = np.array([[0.0] * 4 + [1.0, 2.0]] * 3)
     opposed = np.array([[0.0] * 4 + [1.0, -2.0], [0.0] * 4 + [-1.0, 2.0]])

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 from fedgsp_node.updates import reveal
 from top_server.grouping.greedy_merging import partition
-from top_server.reveals.gram import SketchSpool, UpdateSpool
+from top_server.reveals.spool import SketchSpool, UpdateSpool
 
 IN_MEMORY = 1 << 30
 IN_A_FILE = 0
@@ -43,7 +44,7 @@ def read(spool: UpdateSpool, clients: Sequence[int], columns: slice = slice(None
 
 @pytest.fixture(params=[IN_MEMORY, IN_A_FILE], ids=["memory", "file"])
 def spool(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[UpdateSpool]:
-    with UpdateSpool(tmp_path, request.param) as spool:
+    with closing(UpdateSpool(tmp_path, request.param)) as spool:
         yield spool
 
 
@@ -53,7 +54,7 @@ def test_the_gram_matrix_is_every_inner_product(
     tmp_path_factory: pytest.TempPathFactory, clients: int, size: int, memory_bytes: int, seed: int
 ) -> None:
     rows = vectors(clients, size, seed)
-    with filled(tmp_path_factory.mktemp("spool"), rows, memory_bytes) as spool:
+    with closing(filled(tmp_path_factory.mktemp("spool"), rows, memory_bytes)) as spool:
         gram = spool.gram(range(clients))
         assert np.allclose(gram, rows.astype(np.float64) @ rows.astype(np.float64).T, rtol=1e-12, atol=1e-9)
         assert np.array_equal(gram, gram.T)
@@ -71,7 +72,7 @@ def test_the_bits_depend_neither_on_the_order_of_arrival_nor_on_where_the_update
     grams = []
     for order in ([0, 1, 2, 3, 4, 5], [3, 5, 0, 2, 4, 1]):
         for memory_bytes in (IN_MEMORY, IN_A_FILE, rows[0].nbytes * 3, 2048 * 4 * 6 * 2):
-            with UpdateSpool(tmp_path, memory_bytes) as spool:
+            with closing(UpdateSpool(tmp_path, memory_bytes)) as spool:
                 spool.put(5, rows[0])
                 for client in order:
                     spool.put(client, rows[client])
@@ -159,7 +160,7 @@ def test_a_bad_update_is_refused_and_changes_nothing(spool: UpdateSpool, vector:
 
 def test_nothing_is_seen_on_disk_and_nothing_is_left_there(tmp_path: Path) -> None:
     def crash() -> None:
-        with UpdateSpool(tmp_path, IN_A_FILE) as spool:
+        with closing(UpdateSpool(tmp_path, IN_A_FILE)) as spool:
             spool.put(0, vectors(1, 5_000)[0])
             assert list(tmp_path.iterdir()) == []
             raise KeyError
@@ -171,7 +172,7 @@ def test_nothing_is_seen_on_disk_and_nothing_is_left_there(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("usual_umask")
 def test_updates_on_disk_can_be_read_by_nobody_else(tmp_path: Path) -> None:
-    with filled(tmp_path, vectors(2, 10), IN_A_FILE) as spool:
+    with closing(filled(tmp_path, vectors(2, 10), IN_A_FILE)) as spool:
         assert spool._file is not None
         assert os.fstat(spool._file.fileno()).st_mode & 0o777 == 0o600
 
@@ -190,7 +191,7 @@ def test_a_directory_that_cannot_be_written_ends_the_run_with_a_reason(tmp_path:
 def test_a_disk_that_takes_no_more_ends_the_run_with_a_reason(tmp_path: Path, memory_bytes: int, room: int) -> None:
     rows = vectors(3, 10_000)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with UpdateSpool(tmp_path, memory_bytes) as spool:
+    with closing(UpdateSpool(tmp_path, memory_bytes)) as spool:
         spool.put(0, rows[0])
         spool.put(1, rows[1])
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
@@ -233,7 +234,7 @@ def test_inner_products_of_sketches_are_those_of_vectors_at_the_angle_that_the_s
     tmp_path_factory: pytest.TempPathFactory, clients: int, size: int, memory_bytes: int, seed: int
 ) -> None:
     lengths, signs, rows = sketches(clients, size, seed)
-    with SketchSpool(tmp_path_factory.mktemp("spool"), memory_bytes) as spool:
+    with closing(SketchSpool(tmp_path_factory.mktemp("spool"), memory_bytes)) as spool:
         for client, row in enumerate(rows):
             spool.put(client, row)
         gram = spool.gram([*range(clients), 99])
@@ -246,7 +247,7 @@ def test_inner_products_of_sketches_are_those_of_vectors_at_the_angle_that_the_s
 
 
 def test_sketches_of_nobody_have_no_products(tmp_path: Path) -> None:
-    with SketchSpool(tmp_path) as spool:
+    with closing(SketchSpool(tmp_path)) as spool:
         assert spool.gram([]).shape == (0, 0)
         assert np.isnan(spool.gram([1, 2])).all()
 
@@ -264,7 +265,7 @@ def test_sketches_of_nobody_have_no_products(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_sketch_is_refused(tmp_path: Path, shown: np.ndarray, reason: str) -> None:
-    with SketchSpool(tmp_path) as spool, pytest.raises(ValueError, match=re.escape(reason)):
+    with closing(SketchSpool(tmp_path)) as spool, pytest.raises(ValueError, match=re.escape(reason)):
         spool.put(7, shown)
 
 
@@ -274,7 +275,7 @@ def test_groups_are_found_by_sketches_as_by_whole_updates(tmp_path: Path) -> Non
     rows = np.repeat(kinds, 5, axis=0) + rng.standard_normal((20, 3000)).astype(np.float32)
     spec = (TensorSpec("w", "float32", (3000,)),)
     nothing = Weights.of({"w": np.zeros(3000)}, spec)
-    with SketchSpool(tmp_path) as told, UpdateSpool(tmp_path) as whole:
+    with closing(SketchSpool(tmp_path)) as told, closing(UpdateSpool(tmp_path)) as whole:
         for client, row in enumerate(rows):
             told.put(client, reveal("sketch:4096", Weights.of({"w": row}, spec), nothing, 1.0, 3).arrays["update"])
             whole.put(client, row)
