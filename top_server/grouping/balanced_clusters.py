@@ -90,8 +90,7 @@ def nearest_balanced(rows: Ints, sums: Ints, size: int) -> Ints:
     status = flow.solve()
     if status != flow.OPTIMAL:
         raise RuntimeError(f"the flow solver ended with {status}, not OPTIMAL")
-    labels: Ints = flow.flows(arcs).reshape(clients, clusters).argmax(axis=1)
-    return labels
+    return np.asarray(flow.flows(arcs).reshape(clients, clusters).argmax(axis=1), np.int64)
 
 
 def _costs(rows: Ints, sums: Ints) -> Ints:
@@ -105,5 +104,4 @@ def _costs(rows: Ints, sums: Ints) -> Ints:
     # A product of float64 is exact below 2**53, and much faster than one of integers, for which numpy has no BLAS.
     kind = np.float64 if largest <= _LARGEST_EXACT_DOUBLE else np.int64
     dots = (rows.astype(kind) @ sums.T.astype(kind)).astype(np.int64)
-    costs: Ints = dots.max(axis=1, keepdims=True) - dots
-    return costs
+    return np.asarray(dots.max(axis=1, keepdims=True) - dots, np.int64)

@@ -50,5 +50,4 @@ def choices(costs: NDArray[np.floating]) -> Ints:
 def soft_choices(losses: NDArray[np.floating], count: int) -> Ints:
     """The `count` cheapest models of each client (FLSC), ascending, shape (N, count); the first ones in a tie."""
     order = np.argsort(np.where(np.isnan(losses), np.inf, losses), axis=1, kind="stable")
-    chosen: Ints = np.sort(order[:, :count], axis=1)
-    return chosen
+    return np.sort(order[:, :count], axis=1)

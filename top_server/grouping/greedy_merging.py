@@ -179,8 +179,7 @@ class _Merging:
             (self.within_sh[row] + self.within_sh[others]) + self.between_sh[row, others],
             (self.within_h[row] + self.within_h[others]) + 2 * self.between_h[row, others],
         )
-        benefits: Floats = merged - (self.utility[row] + self.utility[others])
-        return benefits
+        return np.asarray(merged - (self.utility[row] + self.utility[others]), np.float64)
 
     def _compact(self) -> None:
         """Drops the dead groups. The others keep their order."""
@@ -199,8 +198,7 @@ class _Merging:
 def _utility(alpha: _Number, size: _Number, within_sh: _Number, within_h: _Number) -> Floats:
     length = np.sqrt(np.maximum(within_h, 0))  # rounding may leave the square of no length just below 0
     cosines = np.divide(within_sh, length, out=np.zeros_like(length), where=length >= SHORTEST * size)
-    utilities: Floats = cosines - alpha / size
-    return utilities
+    return cosines - alpha / size
 
 
 def _rounding(dtype: np.dtype[np.floating]) -> float:

@@ -61,8 +61,7 @@ def icg(request: GroupingRequest, options: IcgOptions) -> Plan:
 def normalised(histograms: Ints) -> Ints:
     """The histograms as integers with the same sum, nearly; a client without samples has only zeros."""
     totals = np.maximum(histograms.sum(axis=1, keepdims=True), 1)
-    scaled: Ints = np.rint(histograms * (_NORMALISED_TOTAL / totals)).astype(np.int64)
-    return scaled
+    return np.asarray(np.rint(histograms * (_NORMALISED_TOTAL / totals)), np.int64)
 
 
 def _labels(rows: Ints, shape: Shape, options: IcgOptions, rng: np.random.Generator) -> Ints:
@@ -80,8 +79,7 @@ def _uniform(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
     order = rng.permutation(len(rows))
     firsts = np.sort(np.unique(rows[order], axis=0, return_index=True)[1])
     repeats = np.setdiff1d(np.arange(len(rows)), firsts)
-    starts: Ints = order[np.concatenate([firsts, repeats])[:count]]
-    return starts
+    return np.take(order, np.concatenate([firsts, repeats])[:count])
 
 
 def _k_means_plus_plus(rows: Ints, count: int, rng: np.random.Generator) -> Ints:

@@ -69,8 +69,7 @@ def embedded(gram: Floats) -> Floats:
     centred = gram - gram.mean(axis=0)
     centred -= centred.mean(axis=1, keepdims=True)
     values, vectors = np.linalg.eigh((centred + centred.T) / 2)
-    points: Floats = vectors * np.sqrt(np.maximum(values, 0))
-    return points
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0)), np.float64)
 
 
 def _join(groups: list[list[int]], gram: Matrix, known: Flags, order: list[int]) -> None:

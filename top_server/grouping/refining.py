@@ -61,8 +61,7 @@ def dealt(clusters: Ints, histograms: Ints, sums: Ints, rng: np.random.Generator
 
 def _centred(counts: Ints) -> Floats:
     """M times the `counts` (..., M, F), minus their sum over M."""
-    centred: Floats = (counts.shape[-2] * counts - counts.sum(axis=-2, keepdims=True)).astype(np.float64)
-    return centred
+    return np.asarray(counts.shape[-2] * counts - counts.sum(axis=-2, keepdims=True), np.float64)
 
 
 def _places(own: Floats, totals: Floats, heat: float, rng: np.random.Generator) -> Ints:
@@ -80,5 +79,4 @@ def _best(own: Floats, totals: Floats, heat: float, rng: np.random.Generator) ->
     costs: Floats = totals @ own.T
     if heat:
         costs += heat * rng.standard_normal(costs.shape)
-    best: Ints = linear_sum_assignment(costs)[1]
-    return best
+    return np.asarray(linear_sum_assignment(costs)[1], np.int64)
