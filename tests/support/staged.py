@@ -45,7 +45,7 @@ from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held, Models
 from top_server.nodes.membership import Membership
 from top_server.profiles import PROFILES
-from top_server.profiles.base import Nothing
+from top_server.profiles.questions import Nothing
 from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.resume import state

@@ -49,29 +49,25 @@ def balanced_clusters(rows: Ints, starts: Ints, iterations: int, exact: bool | N
         exact = len(rows) * len(starts) <= MOST_EXACT_ARCS
     # The steps by prices use threads of their own: threads of BLAS inside them would only wait for one another.
     with nullcontext() if exact else threadpool_limits(1):
-        return _clusters(rows, starts, iterations, size, exact)
-
-
-def _clusters(rows: Ints, starts: Ints, iterations: int, size: int, exact: bool) -> Clusters:
-    sums, summed = rows[starts], 1
-    premiums = np.zeros(len(starts))
-    labels = np.full(len(rows), -1, dtype=np.int64)
-    objectives: list[float] = []
-    for _ in range(iterations):
-        previous = labels
-        if exact:
-            labels = nearest_balanced(rows, sums, size)
-        else:
-            assignment = nearest_priced(rows, sums, size, summed, premiums)
-            # First centroids are single clients, and later ones are means: the prices of the former do not fit the
-            # latter.
-            labels, premiums = assignment.labels, assignment.premiums if summed == size else premiums
-        objectives.append(0.5 * float(((rows - (sums / summed)[labels]) ** 2).sum()))
-        if np.array_equal(labels, previous):
-            break
-        sums = rows[np.argsort(labels, kind="stable")].reshape(len(starts), size, -1).sum(axis=1)
-        summed = size
-    return Clusters(labels, tuple(objectives))
+        sums, summed = rows[starts], 1
+        premiums = np.zeros(len(starts))
+        labels = np.full(len(rows), -1, dtype=np.int64)
+        objectives: list[float] = []
+        for _ in range(iterations):
+            previous = labels
+            if exact:
+                labels = nearest_balanced(rows, sums, size)
+            else:
+                assignment = nearest_priced(rows, sums, size, summed, premiums)
+                # First centroids are single clients, and later ones are means: the prices of the former do not fit the
+                # latter.
+                labels, premiums = assignment.labels, assignment.premiums if summed == size else premiums
+            objectives.append(0.5 * float(((rows - (sums / summed)[labels]) ** 2).sum()))
+            if np.array_equal(labels, previous):
+                break
+            sums = rows[np.argsort(labels, kind="stable")].reshape(len(starts), size, -1).sum(axis=1)
+            summed = size
+        return Clusters(labels, tuple(objectives))
 
 
 def nearest_balanced(rows: Ints, sums: Ints, size: int) -> Ints:

@@ -53,8 +53,10 @@ def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
     settled[newcomers] = False
     rows = np.flatnonzero(settled)
     among_settled = gram if settled.all() else gram[np.ix_(rows, rows)]
-    found = partition(among_settled, request.sizes[rows], alphas[rows], options.groups)
-    groups: list[list[int]] = [rows[members].tolist() for members in found]
+    groups: list[list[int]] = [
+        rows[members].tolist()
+        for members in partition(among_settled, request.sizes[rows], alphas[rows], options.groups)
+    ]
     for newcomer in newcomers:
         if known[newcomer]:
             index = place(gram, request.sizes, alphas, groups, newcomer)

@@ -14,7 +14,7 @@ from fedgsp import seeds
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import setting
 from top_server.grouping.request import GroupingRequest, Ints, Plan
-from top_server.grouping.sizes import MODE_HELP, MODES, Shape, hand_out, shape_for
+from top_server.grouping.round_size import MODE_HELP, MODES, hand_out, shape_for
 
 #: The sum of a normalised histogram. It is finer than any sampling noise, and products fit easily into 64 bits.
 _NORMALISED_TOTAL = 2**16
@@ -40,13 +40,12 @@ def icg(request: GroupingRequest, options: IcgOptions) -> Plan:
     histograms = normalised(request.histograms) if options.normalise else request.histograms.astype(np.int64)
 
     rng = seeds.stream(request.seed, "icg", request.round)
-    shape = shape_for(len(request.clients), request.groups, options.mode)
-    order = rng.permutation(len(request.clients))
-    taking_part, rest = order[: shape.clients], order[shape.clients :]
-    labels = _labels(histograms[taking_part], shape, options, rng)
-    clusters = taking_part[np.argsort(labels, kind="stable")].reshape(shape.members, shape.groups)
+    groups, members = shape_for(len(request.clients), request.groups, options.mode)
+    taking_part, rest = np.split(rng.permutation(len(request.clients)), [groups * members])
+    labels = _labels(histograms[taking_part], members, options, rng)
+    clusters = taking_part[np.argsort(labels, kind="stable")].reshape(members, groups)
     clusters = rng.permuted(clusters, axis=1)
-    extra: list[list[int]] = [[] for _ in range(shape.groups)]
+    extra: list[list[int]] = [[] for _ in range(groups)]
     if options.mode == "all":
         hand_out(extra, rest.tolist(), rng)
     if options.refine:
@@ -64,22 +63,20 @@ def normalised(histograms: Ints) -> Ints:
     return np.asarray(np.rint(histograms * (_NORMALISED_TOTAL / totals)), np.int64)
 
 
-def _labels(rows: Ints, shape: Shape, options: IcgOptions, rng: np.random.Generator) -> Ints:
-    if shape.groups == 1:
+def _labels(rows: Ints, clusters: int, options: IcgOptions, rng: np.random.Generator) -> Ints:
+    if len(rows) == clusters:
         return np.arange(len(rows))  # one member per cluster: any clustering gives the same group
     # Imported here because most processes that import the groupings never solve a flow.
     from top_server.grouping.balanced_clusters import balanced_clusters
 
-    starts = STARTS[options.start](rows, shape.members, rng)
-    return balanced_clusters(rows, starts, options.iterations).labels
+    return balanced_clusters(rows, STARTS[options.start](rows, clusters, rng), options.iterations).labels
 
 
 def _uniform(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
     """Random row numbers, of different histograms as far as possible: equal centroids would stay equal."""
     order = rng.permutation(len(rows))
     firsts = np.sort(np.unique(rows[order], axis=0, return_index=True)[1])
-    repeats = np.setdiff1d(np.arange(len(rows)), firsts)
-    return np.take(order, np.concatenate([firsts, repeats])[:count])
+    return np.take(order, np.concatenate([firsts, np.setdiff1d(np.arange(len(rows)), firsts)])[:count])
 
 
 def _k_means_plus_plus(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
@@ -90,8 +87,7 @@ def _k_means_plus_plus(rows: Ints, count: int, rng: np.random.Generator) -> Ints
     while len(starts) < count and nearest.any():
         starts.append(int(rng.choice(len(rows), p=nearest / nearest.sum())))
         nearest = np.minimum(nearest, ((points - points[starts[-1]]) ** 2).sum(axis=1))
-    repeats = np.setdiff1d(np.arange(len(rows)), starts)
-    return np.concatenate([np.array(starts), repeats])[:count]
+    return np.concatenate([np.array(starts), np.setdiff1d(np.arange(len(rows)), starts)])[:count]
 
 
 #: Name -> start(rows, L, rng): row numbers of the first centroids.

@@ -92,8 +92,7 @@ def _lists(points: Floats, centres: Floats, prices: Floats, jitter: Floats) -> _
     def fill(first: int) -> None:
         chunk = slice(first, first + len(jitter))
         products = points[chunk] @ centres.T
-        losses = asked[: len(products)] - products
-        nearest = np.argpartition(losses, listed - 1, axis=1)[:, :listed]
+        nearest = np.argpartition(asked[: len(products)] - products, listed - 1, axis=1)[:, :listed]
         clusters[:, chunk] = nearest.T
         products -= jitter[: len(products)]
         dots[:, chunk] = np.take_along_axis(products, nearest, axis=1).T
@@ -186,7 +185,6 @@ def _turn(values: Ints) -> Ints:
     """For each value, how many equal values stand before it."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    first = np.searchsorted(ordered, ordered)
     turns = np.empty(len(values), np.int64)
-    turns[order] = np.arange(len(values)) - first
+    turns[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
     return turns

@@ -1,4 +1,10 @@
-"""The size of a round: how many groups the clients form (FedGSP, growth functions), and which of them train.
+"""The size of a round: how many groups the clients form, how many members a group has, and how many groups train.
+
+The number M of groups follows a growth function (FedGSP). There are three modes for K clients that M does not divide:
+
+exact  M groups of floor(K/M) clients; the other K mod M clients are idle in this round
+paper  floor(K/L) groups of L = floor(K/M) clients: M groups or more, and fewer than L clients are idle
+all    as exact, but the other clients join different random groups: groups of floor(K/M) and ceil(K/M) clients
 
 `alpha` > 0 is the speed of growth. `beta` >= 1 is the number of groups in round 1, and the step by which the number
 grows. Rounds count from 1.
@@ -15,6 +21,13 @@ import numpy as np
 from fedgsp.errors import ConfigError
 
 T = TypeVar("T")
+
+MODES = ("exact", "paper", "all")
+#: What the modes mean, for `--help`.
+MODE_HELP = (
+    "when groups do not divide the clients evenly: leave some out of the round (exact), make more groups (paper), "
+    "or larger ones (all)"
+)
 
 #: Added to a product such as 0.1 * 10, which rounding may have left just below an integer or a half.
 _EPSILON = 1e-9
@@ -54,6 +67,20 @@ def group_count(name: str, round_number: int, alpha: float, beta: int, clients: 
         raise ConfigError(f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
     steps = math.floor(min(GROWTHS[name](round_number, alpha), clients) + _EPSILON)
     return min(beta * steps, clients)
+
+
+def shape_for(clients: int, groups: int, mode: str) -> tuple[int, int]:
+    """How many groups K = `clients` and M = `groups` give, and how many clients each group has: at least one."""
+    groups = min(groups, clients)
+    members = clients // groups
+    return clients // members if mode == "paper" else groups, members
+
+
+def hand_out(groups: list[list[int]], rest: Sequence[int], rng: np.random.Generator) -> None:
+    """Adds the clients of `rest` to different random groups, in place; `rest` is no longer than `groups`."""
+    chosen = rng.permutation(len(groups))[: len(rest)]
+    for group, client in zip(chosen.tolist(), rest, strict=True):
+        groups[group].append(client)
 
 
 def sample_size(total: int, rate: float) -> int:

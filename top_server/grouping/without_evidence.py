@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedgsp import seeds
 from fedgsp.errors import ConfigError
 from fedgsp.parts import NoOptions
 from fedgsp.settings.fields import setting
 from top_server.grouping.request import GroupingRequest, Plan
-from top_server.grouping.sizes import MODE_HELP, MODES, hand_out, shape_for
+from top_server.grouping.round_size import MODE_HELP, MODES, hand_out, shape_for
 
 _FORM = "ids with commas between them and / between groups, for example 0,1/2"
 
@@ -68,11 +70,11 @@ class RandomOptions:
 def random_groups(request: GroupingRequest, options: RandomOptions) -> Plan:
     """Random groups (uniform) with the same sizes as the groups of ICG."""
     rng = seeds.stream(request.seed, "random-groups", request.round)
-    shape = shape_for(len(request.clients), request.groups, options.mode)
-    order = rng.permutation(len(request.clients))
-    groups = order[: shape.clients].reshape(shape.groups, shape.members).tolist()
+    count, members = shape_for(len(request.clients), request.groups, options.mode)
+    taking_part, rest = np.split(rng.permutation(len(request.clients)), [count * members])
+    groups = taking_part.reshape(count, members).tolist()
     if options.mode == "all":
-        hand_out(groups, order[shape.clients :].tolist(), rng)
+        hand_out(groups, rest.tolist(), rng)
     return Plan.from_rows(groups, request)
 
 

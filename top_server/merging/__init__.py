@@ -8,8 +8,6 @@ from fedgsp.averages import Mean
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import Median, TrimOptions
 from top_server.merging.base import MergeSettings, Merging
-from top_server.merging.clusters import Centres, Clusters, SoftClusters, SoftOptions
-from top_server.merging.model_per_group import ModelPerGroup
 from top_server.merging.one_model import (
     IdaMergeOptions,
     OneModel,
@@ -19,6 +17,7 @@ from top_server.merging.one_model import (
     trimmed_model,
 )
 from top_server.merging.server_optimisers import AdagradOptions, AdamOptions, ServerOptimiser, adagrad, adam, yogi
+from top_server.merging.several_models import Centres, Clusters, ModelPerGroup, SoftClusters, SoftOptions
 
 __all__ = ["MERGES", "MergeSettings", "Merging", "share_a_manager"]
 

@@ -123,8 +123,10 @@ class ServerOptimiser(OneModel):
         try:
             check_finite(moved)
         except WeightsError as error:
-            what = f"the global model diverged ({error.failure.detail})"
-            raise RunError(what, "give a smaller --merge-option eta or --learning-rate") from error
+            raise RunError(
+                f"the global model diverged ({error.failure.detail})",
+                "give a smaller --merge-option eta or --learning-rate",
+            ) from error
         return moved
 
     def state(self) -> State:

@@ -9,8 +9,8 @@ __all__ = ["PROFILES"]
 
 _HERE = "top_server.profiles"
 _BUILT_IN = {
-    "none": Part(help="nothing but numbers of samples", code=f"{_HERE}.base:Nothing"),
-    "histograms": Part(help="the number of training samples in each class", code=f"{_HERE}.histograms:Histograms"),
+    "none": Part(help="nothing but numbers of samples", code=f"{_HERE}.questions:Nothing"),
+    "histograms": Part(help="the number of training samples in each class", code=f"{_HERE}.questions:Histograms"),
     "updates": Part(
         help="the last update of each client, one layer of it, or a sketch of it",
         code=f"{_HERE}.updates:UpdateProfile",
@@ -23,14 +23,14 @@ _BUILT_IN = {
     ),
     "losses": Part(
         help="the training loss of each cluster's model on each client",
-        code=f"{_HERE}.evaluations:Losses",
+        code=f"{_HERE}.questions:Losses",
         options=LossOptions,
         # Else the models that clients choose among are never trained.
         needs={"merge": ("clusters", "soft-clusters")},
     ),
     "training-accuracy": Part(
         help="the accuracy of the global model on the training data of each client",
-        code=f"{_HERE}.evaluations:TrainingAccuracy",
+        code=f"{_HERE}.questions:TrainingAccuracy",
     ),
     "prior-losses": Part(
         help="training losses of the global model, and of a model that each client trains alone beforehand",
@@ -49,7 +49,7 @@ _BUILT_IN = {
     ),
     "model-distances": Part(
         help="the distance of each cluster's model to the model that each client trained last",
-        code=f"{_HERE}.evaluations:ModelDistances",
+        code=f"{_HERE}.questions:ModelDistances",
         options=ModelOptions,
         needs={"program": ("parallel",), "merge": ("centres",)},
     ),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fedgsp.messages import Evaluated
-from fedgsp.parts import NoOptions
 from fedgsp.programs import PROGRAMS
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
@@ -106,14 +105,6 @@ class Profile(abc.ABC, Generic[Options]):
     def start(self, clients: Iterable[int]) -> Starts:
         """The models that a group of these clients would start from."""
         return self.merging.start(clients, self.context.holdings(self.progress.local_models))
-
-
-class Nothing(Profile[NoOptions]):
-    """The profile that asks the clients nothing: a grouping knows only their ids and their numbers of samples."""
-
-    async def gather(self, round_number: int) -> Evidence:
-        """Evidence with the ids of the present clients, and nothing else."""
-        return Evidence(tuple(self.context.membership.clients))
 
 
 #: A profile, whatever its options.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +42,20 @@ class Priors(Profile[PriorOptions]):
         missing = tuple(client for client in context.membership.clients if client not in self.priors)
         if missing:
             epochs = self.options.prior_epochs or context.config.rounds * context.config.local_epochs
-            start = ((context.models[INITIAL], 1.0),)
             by_round: dict[int, list[int]] = {}
             for client in missing:  # a lost model is made again as it was
                 by_round.setdefault(self._made_in.setdefault(client, round_number), []).append(client)
-            work = GroupTask(0, "alone", (), start, results=Results.KEPT, local_epochs=epochs, training="sgd")
             for made_in, clients in by_round.items():
-                outcome = await self.ask(made_in, replace(work, clients=tuple(clients)))
-                self.priors.update(outcome.own_models)
+                task = GroupTask(
+                    0,
+                    "alone",
+                    tuple(clients),
+                    ((context.models[INITIAL], 1.0),),
+                    results=Results.KEPT,
+                    local_epochs=epochs,
+                    training="sgd",
+                )
+                self.priors.update((await self.ask(made_in, task)).own_models)
         return tuple(client for client in context.membership.clients if client in self.priors)
 
     def forget(self, clients: Iterable[int]) -> None:
@@ -75,8 +81,9 @@ class PriorLosses(Priors):
             self._losses.update({c: answer.loss_sum / answer.samples for c, answer in answers.items()})
         answers = await self.evaluate(round_number, "evaluate-training", clients, self.start(clients))
         losses = {c: answer.loss_sum / answer.samples for c, answer in answers.items() if c in self._losses}
-        prior = {client: self._losses[client] for client in losses}
-        return _columns(self.context, train_loss=losses, prior_loss=prior)
+        return _columns(
+            self.context, train_loss=losses, prior_loss={client: self._losses[client] for client in losses}
+        )
 
 
 class PriorDistances(Priors):
@@ -98,13 +105,16 @@ class PriorDistances(Priors):
             again = tuple(client for client in await self.train_priors(round_number) if client in lost)
             answers.update(await self._compare(round_number, again, start) if again else {})
             self.forget(set(again) - set(answers))
-        losses = {client: answer.loss_sum / answer.samples for client, answer in answers.items()}
-        distances = {client: answer.squared_distance for client, answer in answers.items()}
-        return _columns(self.context, train_loss=losses, prior_distance=distances)
+        return _columns(
+            self.context,
+            train_loss={client: answer.loss_sum / answer.samples for client, answer in answers.items()},
+            prior_distance={client: answer.squared_distance for client, answer in answers.items()},
+        )
 
     async def _compare(self, round_number: int, clients: tuple[int, ...], start: Starts) -> dict[int, Evaluated]:
-        own = {client: self.priors[client] for client in clients}
-        return await self.evaluate(round_number, "compare", clients, start, own)
+        return await self.evaluate(
+            round_number, "compare", clients, start, {client: self.priors[client] for client in clients}
+        )
 
 
 @dataclass(eq=False)
@@ -135,8 +145,7 @@ class PriorModels(Priors):
             await self._collect(round_number, unknown)
         self.forget(set(unknown) - set(self._spool.clients))
         if unknown or self._gram is None or self._gram.clients != clients:
-            gram = await asyncio.to_thread(self._spool.gram, clients)
-            self._gram = Evidence(clients, pairwise={"gram": gram})
+            self._gram = Evidence(clients, pairwise={"gram": await asyncio.to_thread(self._spool.gram, clients)})
         return self._gram
 
     def close(self) -> None:
@@ -145,12 +154,10 @@ class PriorModels(Priors):
 
     async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
         task = GroupTask(0, "collect", tuple(held), own_starts=held, results=Results.COLLECTED)
-        outcome = await self.ask(round_number, task)
-        for client, weights in outcome.models.items():
+        for client, weights in (await self.ask(round_number, task)).models.items():
             if isinstance(weights, Weights):
                 parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
-                vector = np.concatenate(parts).astype(np.float32)
-                await asyncio.to_thread(self._spool.put, client, vector)
+                await asyncio.to_thread(self._spool.put, client, np.concatenate(parts).astype(np.float32))
 
 
 def _columns(context: RunContext, **figures: Mapping[int, float]) -> Evidence:

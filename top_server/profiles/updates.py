@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedgsp.errors import ConfigError
 from fedgsp.messages import Failure, Reveal, TensorSpec
 from fedgsp.updates import LENGTH_BYTES, trainable_size
@@ -140,8 +138,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         cut = self._fresh(layers[chosen].stop - layers[chosen].start)
         cut.round = updates.round
         for client in clients:
-            parts = [block[0].copy() for block in updates.spool.blocks([client], layers[chosen])]
-            cut.keep(client, np.concatenate(parts))
+            cut.keep(client, updates.spool.vector(client, layers[chosen]))
         return cut, chosen, {name: float(score) for name, score in scores.items()}
 
     async def _welcome(self, round_number: int, newcomers: tuple[int, ...], reveal: Reveal) -> None:

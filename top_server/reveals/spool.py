@@ -44,7 +44,6 @@ class Spool(abc.ABC):
         self._held: dict[int, NDArray[Any]] = {}
         self._file: FileIO | None = None
         self._rows: dict[int, int] = {}  # client -> row of the file; invariant: empty while there is no file
-        self._free: list[int] = []  # rows of the file that are nobody's
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -61,7 +60,6 @@ class Spool(abc.ABC):
         self.forget(client)
         if not self.clients:
             self._length = len(vector)
-            self._free = []
         if self._file is None and (len(self._held) + 1) * vector.nbytes > self._memory_bytes:
             self._spool()
         if self._file is None:
@@ -72,8 +70,7 @@ class Spool(abc.ABC):
     def forget(self, client: int) -> None:
         """Drop a client's update, if there is one."""
         self._held.pop(client, None)
-        if client in self._rows:
-            self._free.append(self._rows.pop(client))
+        self._rows.pop(client, None)
 
     def present(self, clients: Sequence[int]) -> list[int]:
         """The positions in `clients` of the clients that have an update."""
@@ -92,22 +89,25 @@ class Spool(abc.ABC):
         if not clients:
             return
         # A file is read in few, long pieces: as much as the memory allows.
-        column = self.dtype.itemsize * len(clients)
-        most = 1 if self._file is None else max(1, self._memory_bytes // (column * COLUMNS))
-        room = np.empty(len(clients) * max(0, min(most * COLUMNS, stop - start)), self.dtype)
-        for at in range(start, stop, most * COLUMNS):
-            width = min(most * COLUMNS, stop - at)
+        pieces = 1 if self._file is None else self._memory_bytes // (self.dtype.itemsize * len(clients) * COLUMNS)
+        most = max(1, pieces) * COLUMNS
+        room = np.empty(len(clients) * max(0, min(most, stop - start)), self.dtype)
+        for at in range(start, stop, most):
+            width = min(most, stop - at)
             chunk = room[: len(clients) * width].reshape(len(clients), width)
             for row, client in zip(chunk, clients, strict=True):
                 self._read(client, at, row)
             for left in range(0, width, COLUMNS):
                 yield chunk[:, left : left + COLUMNS]
 
+    def vector(self, client: int, columns: slice = slice(None)) -> NDArray[Any]:
+        """A copy of a client's update, or of some columns of it."""
+        return np.concatenate([block[0].copy() for block in self.blocks([client], columns)])
+
     def save(self, folder: Path) -> None:
         """Writes each update into a file of its own in `folder`; raises OSError."""
         for client in self.clients:
-            parts = [block[0].copy() for block in self.blocks([client])]
-            np.save(folder / f"update-{client}.npy", np.concatenate(parts))
+            np.save(folder / f"update-{client}.npy", self.vector(client))
 
     def load(self, folder: Path) -> None:
         """Reads the updates that `save` wrote into `folder`; raises OSError or ValueError."""
@@ -146,8 +146,9 @@ class Spool(abc.ABC):
 
     def _check(self, client: int, vector: NDArray[Any]) -> None:
         if vector.ndim != 1 or vector.dtype != self.dtype:
-            shape = f"{vector.dtype}{list(vector.shape)}"
-            raise ValueError(f"the update of client {client} is {shape}, not flat {self.dtype}")
+            raise ValueError(
+                f"the update of client {client} is {vector.dtype}{list(vector.shape)}, not flat {self.dtype}"
+            )
         others = len(self.clients) - (client in self.clients)
         if others and len(vector) != self._length:
             raise ValueError(f"the update of client {client} has {len(vector)} numbers, the others' {self._length}")
@@ -167,13 +168,12 @@ class Spool(abc.ABC):
         except BaseException:
             file.close()
             self._rows.clear()
-            self._free.clear()
             raise
         self._file = file
         self._held.clear()
 
     def _write(self, file: FileIO, client: int, vector: NDArray[Any]) -> None:
-        row = self._free.pop() if self._free else len(self._rows)
+        row = min({*range(len(self._rows) + 1)}.difference(self._rows.values()))  # the first that is nobody's
         rest = np.ascontiguousarray(vector).data.cast("B")
         offset = row * rest.nbytes
         try:
@@ -181,7 +181,6 @@ class Spool(abc.ABC):
                 written = os.pwrite(file.fileno(), rest, offset)
                 rest, offset = rest[written:], offset + written
         except OSError as error:
-            self._free.append(row)
             raise self._refused(error) from error
         self._rows[client] = row
 
@@ -232,9 +231,8 @@ class SketchSpool(Spool):
                 _add_products(gram, np.float32(1) - 2 * bits.astype(np.float32))
         (block,) = self.blocks(clients, slice(LENGTH_BYTES))
         lengths = _lengths(block)
-        signs = 8 * (self._length - LENGTH_BYTES)
         for row, products in enumerate(gram):
-            products *= math.pi / 2 / signs
+            products *= math.pi / 2 / (8 * (self._length - LENGTH_BYTES))
             np.sin(products, out=products)
             products *= lengths[row] * lengths
 

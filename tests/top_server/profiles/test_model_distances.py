@@ -16,7 +16,7 @@ from top_server.evidence import Evidence
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.models import Held, cluster_slot
 from top_server.profiles import PROFILES
-from top_server.profiles.evaluations import ModelDistances
+from top_server.profiles.questions import ModelDistances
 from top_server.rounds import gather
 
 #: The client that holds each model, and the model's value.

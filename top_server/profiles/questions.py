@@ -1,21 +1,76 @@
-"""Profiles for which clients evaluate, in every round, the models of the run on their training data."""
+"""Profiles that ask the clients nothing, about their data, or how the models of the run do on their training data."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from fedgsp.messages import Evaluated
+from fedgsp.messages import MOST_SAMPLES, Described, Evaluated, FailureCode, MemberDone
 from fedgsp.parts import NoOptions
 from fedgsp.seeds import stream
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import choices
 from top_server.groups.initial import make_initial
+from top_server.groups.task import GroupTask
 from top_server.models import Held, cluster_slot
 from top_server.profiles.base import Profile
 from top_server.profiles.options import LossOptions, ModelOptions
 from top_server.record.events.evidence import ClustersChosen
+from top_server.record.events.rounds import ClientSkipped
+from top_server.remembered import remembered
+
+
+class Nothing(Profile[NoOptions]):
+    """The profile that asks the clients nothing: a grouping knows only their ids and their numbers of samples."""
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Evidence with the ids of the present clients, and nothing else."""
+        return Evidence(tuple(self.context.membership.clients))
+
+
+@dataclass(eq=False)
+class Histograms(Profile[NoOptions]):
+    """Asks each client once for the class histogram of its training part: raw counts per class (FedGSP, sec. 1.3)."""
+
+    _known: dict[int, tuple[int, ...]] = remembered(tuple)
+
+    @property
+    def histograms(self) -> Mapping[int, tuple[int, ...]]:
+        """The usable histograms so far, shape (classes,) each."""
+        return self._known
+
+    async def gather(self, round_number: int) -> Evidence:
+        """Histograms of shape (N, classes), of the clients that gave a usable one."""
+        unknown = tuple(client for client in self.context.membership.clients if client not in self._known)
+        if unknown:
+            outcome = await self.ask(round_number, GroupTask(0, "describe", unknown))
+            for done in outcome.done:
+                self._take(round_number, done)
+        known = tuple(client for client in self.context.membership.clients if client in self._known)
+        return Evidence(known, np.array([self._known[client] for client in known], np.int64) if known else None)
+
+    def _take(self, round_number: int, done: MemberDone) -> None:
+        counts = done.result.class_counts if isinstance(done.result, Described) else ()
+        classes = self.context.membership.num_classes
+        if len(counts) == classes and 0 < sum(counts) <= MOST_SAMPLES:
+            self._known[done.client] = counts
+            return
+        reason = (
+            f"its class histogram has {len(counts)} entries with {sum(counts)} samples, the task {classes} classes:"
+            " let class_counts() count the samples of each"
+        )
+        self.context.journal.record(
+            ClientSkipped(
+                round=round_number,
+                group=0,
+                program="describe",
+                client=done.client,
+                code=FailureCode.BAD_ORDER.name,
+                reason=reason,
+            )
+        )
 
 
 class TrainingAccuracy(Profile[NoOptions]):
@@ -46,10 +101,13 @@ class Losses(Profile[LossOptions]):
         columns = await _of_each_model(
             self, round_number, "evaluate-training", everyone, first=self.options.restart * count
         )
-        able = [client for client in everyone if hosted[client].train_samples]
-        clients = tuple(client for client in able if all(client in column for column in columns))
-        rows = [[column[client].loss_sum / column[client].samples for column in columns] for client in clients]
-        costs = np.array(rows).reshape(-1, count)
+        clients = tuple(
+            client
+            for client in everyone
+            if hosted[client].train_samples and all(client in column for column in columns)
+        )
+        losses = [[column[client].loss_sum / column[client].samples for column in columns] for client in clients]
+        costs = np.array(losses).reshape(-1, count)
         if clients:
             chosen = choices(costs)
             least = costs[np.arange(len(costs)), chosen]

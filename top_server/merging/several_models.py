@@ -1,4 +1,4 @@
-"""A model for each cluster, kept also in rounds in which no client chose it (IFCA and FLSC, sec. 4; FeSEM, sec. 6)."""
+"""Several models: one for each group of clients, or one for each cluster that clients choose."""
 
 from __future__ import annotations
 
@@ -9,28 +9,93 @@ from typing import ClassVar
 import numpy as np
 
 from fedgsp.averages import Mean
-from fedgsp.messages import Results
+from fedgsp.messages import ModelRef, Results
 from fedgsp.seeds import stream
 from fedgsp.settings.fields import setting
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.grouping.cheapest_model import choices, soft_choices
 from top_server.merging.base import GroupModel, Merging, Starts
-from top_server.models import Changes, Held, Holdings, Made, client_slot, cluster_slot
+from top_server.models import INITIAL, Changes, Held, Holdings, Made, client_slot, cluster_slot
 from top_server.remembered import remembered
 
 
 @dataclass(eq=False)
+class ModelPerGroup(Merging):
+    """No merge across groups: every client has the model of the group that it last trained in (HCCT, section 3.3).
+
+    A group starts from the mean of its members' models, weighted by samples; the model of one client stays with it.
+
+    Lasting groups (see `Scheme.lasts`) start from the models of the members that trained most recently: the model of a
+    member that came late, was away or was skipped would only pull the group back.
+    """
+
+    alone: ClassVar[Results | None] = Results.RETAINED
+
+    #: Client -> the round in which its model was trained.
+    _trained: dict[int, int] = remembered()
+
+    def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
+        """A model that several members share counts once, with the samples of all of them."""
+        there = [client for client in group if client in holdings.samples]
+        if self.settings.lasts:
+            latest = max((self._trained.get(client, 0) for client in there), default=0)
+            there = [client for client in there if self._trained.get(client, 0) == latest]
+        weights: dict[ModelRef, tuple[Held, float]] = {}
+        for client in there:
+            held = self.of(client, holdings.slots)
+            weights[held.ref] = (held, weights.get(held.ref, (held, 0.0))[1] + holdings.samples[client])
+        return tuple(weights.values())
+
+    def fold(self, round_number: int, group: GroupModel) -> Changes:
+        """The clients that trained have the model of the group now, or their own; the others keep theirs."""
+        if group.weights is None:
+            self._trained.update(dict.fromkeys(group.members, round_number))
+            return {client_slot(client): own.held for client, own in group.members.items()}
+        self._trained.update(dict.fromkeys(group.trained, round_number))
+        made = Made(self.model_id(round_number, group.number), group.weights)
+        return {client_slot(client): made for client in sorted(group.trained)}
+
+    def lose(self, clients: Iterable[int], slots: Mapping[str, Held]) -> Mapping[int, str]:
+        """A client whose node lost its model is a newcomer again, unless its group has given it another since."""
+        gone = [client for client in sorted(clients) if self.of(client, slots).client == client]
+        for client in gone:
+            self._trained.pop(client, None)
+        return {client: client_slot(client) for client in gone}
+
+    def of(self, client: int, slots: Mapping[str, Held]) -> Held:
+        """The client's own model or that of its group; the initial model if the client has not trained yet."""
+        return slots.get(client_slot(client)) or slots[INITIAL]
+
+    def untrained(self, client: int, slots: Mapping[str, Held]) -> str:
+        """A client that joins late may have been given a model that others trained."""
+        if self.of(client, slots).ref.id != self.initial_id(INITIAL):
+            return ""
+        return "it never trained, or what it had trained was lost"
+
+    def welcome(self, clients: Iterable[int]) -> tuple[str, ...]:
+        """The newcomers' own slots."""
+        return tuple(map(client_slot, clients))
+
+    def clients(self, holdings: Holdings) -> Iterable[int]:
+        """The clients that trained, and those that are present."""
+        trained = {int(slot.removeprefix("client ")) for slot in holdings.slots if slot.startswith("client ")}
+        return sorted(trained.union(holdings.samples))
+
+
+@dataclass(eq=False)
 class Clusters(Merging):
-    """The members of a group chose the same cluster: the group starts from its model, and its mean replaces it."""
+    """The members of a group chose the same cluster: the group starts from its model, and its mean replaces it (IFCA).
+
+    The model of a cluster is kept also in rounds in which no client chose it.
+    """
 
     #: Client -> the cluster that it chose last.
     _chosen: dict[int, int] = remembered()
 
     def begin(self, round_number: int, evidence: Evidence, weights: Mapping[str, Weights]) -> Changes:
         """Notes the cluster that each client chose."""
-        chosen = choices(evidence.matrices["costs"]).tolist()
-        self._chosen.update(zip(evidence.clients, chosen, strict=True))
+        self._chosen.update(zip(evidence.clients, choices(evidence.matrices["costs"]).tolist(), strict=True))
         return {}
 
     def start(self, group: Iterable[int], holdings: Holdings) -> Starts:
@@ -40,8 +105,8 @@ class Clusters(Merging):
     def fold(self, round_number: int, group: GroupModel) -> Changes:
         """The model of the group becomes that of the cluster."""
         assert group.weights is not None
-        made = Made(self.model_id(round_number, group.number), group.weights)
-        return {cluster_slot(self._chosen[group.clients[0]]): made}
+        slot = cluster_slot(self._chosen[group.clients[0]])
+        return {slot: Made(self.model_id(round_number, group.number), group.weights)}
 
     def of(self, client: int, slots: Mapping[str, Held]) -> Held:
         """The model of the cluster that the client chose last."""
@@ -51,10 +116,8 @@ class Clusters(Merging):
         """The client chose no cluster, or all members of its cluster have failed so far."""
         if client not in self._chosen:
             return "it chose no cluster"
-        cluster = self._chosen[client]
-        slot = cluster_slot(cluster)
-        initial = slots[slot].ref.id == self.initial_id(slot)
-        return f"nobody trained cluster {cluster}, which it chose" if initial else ""
+        slot = cluster_slot(self._chosen[client])
+        return f"nobody trained {slot}, which it chose" if slots[slot].ref.id == self.initial_id(slot) else ""
 
 
 @dataclass(eq=False)
@@ -113,8 +176,7 @@ class SoftClusters(Merging):
         chosen = soft_choices(losses, count)
         if round_number == 1:
             rng = stream(self.settings.seed, "soft-clusters")
-            drawn = [rng.choice(losses.shape[1], count, replace=False) for _ in evidence.clients]
-            chosen = np.sort(drawn, axis=1)
+            chosen = np.sort([rng.choice(losses.shape[1], count, replace=False) for _ in evidence.clients], axis=1)
         self._chosen = {c: tuple(row) for c, row in zip(evidence.clients, chosen.tolist(), strict=True)}
         self._means = {}
         starts: dict[str, Made] = {}
