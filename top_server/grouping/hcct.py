@@ -48,7 +48,7 @@ def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
 
     gram, reported = products(request, "hcct", "updates")
     known = reported & (request.sizes > 0)
-    newcomers = [request.clients.index(client) for client in sorted(request.newcomers)]
+    newcomers = [row for row in map(request.clients.index, sorted(request.newcomers)) if known[row]]
     settled = known.copy()
     settled[newcomers] = False
     rows = np.flatnonzero(settled)
@@ -58,12 +58,11 @@ def hcct(request: GroupingRequest, options: HcctOptions) -> Plan:
         for members in partition(among_settled, request.sizes[rows], alphas[rows], options.groups)
     ]
     for newcomer in newcomers:
-        if known[newcomer]:
-            index = place(gram, request.sizes, alphas, groups, newcomer)
-            if index is None:
-                groups.append([newcomer])
-            else:
-                groups[index].append(newcomer)
+        index = place(gram, request.sizes, alphas, groups, newcomer)
+        if index is None:
+            groups.append([newcomer])
+        else:
+            groups[index].append(newcomer)
     groups += [[row] for row in np.flatnonzero(~known).tolist()]
     return Plan.from_rows(sorted(groups, key=min), request)
 

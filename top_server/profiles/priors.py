@@ -142,7 +142,11 @@ class PriorModels(Priors):
         clients = await self.train_priors(round_number)
         unknown = {client: self.priors[client] for client in clients if client not in self._spool.clients}
         if unknown:
-            await self._collect(round_number, unknown)
+            task = GroupTask(0, "collect", tuple(unknown), own_starts=unknown, results=Results.COLLECTED)
+            for client, weights in (await self.ask(round_number, task)).models.items():
+                if isinstance(weights, Weights):
+                    parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
+                    await asyncio.to_thread(self._spool.put, client, np.concatenate(parts).astype(np.float32))
         self.forget(set(unknown) - set(self._spool.clients))
         if unknown or self._gram is None or self._gram.clients != clients:
             self._gram = Evidence(clients, pairwise={"gram": await asyncio.to_thread(self._spool.gram, clients)})
@@ -151,13 +155,6 @@ class PriorModels(Priors):
     def close(self) -> None:
         """Gives back the spool's memory and disk."""
         self._spool.close()
-
-    async def _collect(self, round_number: int, held: dict[int, Held]) -> None:
-        task = GroupTask(0, "collect", tuple(held), own_starts=held, results=Results.COLLECTED)
-        for client, weights in (await self.ask(round_number, task)).models.items():
-            if isinstance(weights, Weights):
-                parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
-                await asyncio.to_thread(self._spool.put, client, np.concatenate(parts).astype(np.float32))
 
 
 def _columns(context: RunContext, **figures: Mapping[int, float]) -> Evidence:

@@ -97,7 +97,12 @@ class UpdateProfile(Profile[UpdateOptions]):
         async with self.updates.lock:
             self.updates.forget_older()
             if self.options.similarity == "layer" and self._view == "exact" and self.updates.spool.clients:
-                await self._choose_layer(self.updates)
+                # HCCT-E: once, the layer whose updates differ most is chosen, and only its part of the updates kept.
+                whole = self.updates
+                self.updates, chosen, scores = await asyncio.to_thread(self._cut, whole)
+                self._view = f"layer:{chosen}"
+                whole.spool.close()
+                self.context.journal.record(LayerChosen(layer=chosen, scores=scores))
         updates, reveal = self.updates, Reveal(self._view, self._without_head)
         if newcomers:
             await self._welcome(round_number, newcomers, reveal)
@@ -120,13 +125,6 @@ class UpdateProfile(Profile[UpdateOptions]):
         assert self.context.config.run_dir is not None
         spool = (SketchSpool if self._sketched else UpdateSpool)(RunDirectory(self.context.config.run_dir).path)
         return Updates(spool, length, most_bytes(self.context.membership.tensors, self._sketch))
-
-    async def _choose_layer(self, updates: Updates) -> None:
-        """HCCT-E: picks, once, the layer whose updates differ most, and keeps that layer's part of the updates."""
-        self.updates, chosen, scores = await asyncio.to_thread(self._cut, updates)
-        self._view = f"layer:{chosen}"
-        updates.spool.close()
-        self.context.journal.record(LayerChosen(layer=chosen, scores=scores))
 
     def _cut(self, updates: Updates) -> tuple[Updates, str, dict[str, float]]:
         """The chosen layer's part of the updates, the name of the layer, and the scores of all layers."""

@@ -72,10 +72,6 @@ class Spool(abc.ABC):
         self._held.pop(client, None)
         self._rows.pop(client, None)
 
-    def present(self, clients: Sequence[int]) -> list[int]:
-        """The positions in `clients` of the clients that have an update."""
-        return [place for place, client in enumerate(clients) if client in self._held or client in self._rows]
-
     def blocks(self, clients: Sequence[int], columns: slice = slice(None)) -> Iterator[NDArray[Any]]:
         """Yields the updates of `clients` in blocks of columns, shape (N, up to 2048) each, from the first column on.
 
@@ -128,7 +124,7 @@ class Spool(abc.ABC):
         and in which order the updates came, nor on where they are kept. Beside the updates, N x N + 3072 x N numbers
         in float64 are needed.
         """
-        present = self.present(clients)
+        present = [place for place, client in enumerate(clients) if client in self._held or client in self._rows]
         gram = np.zeros((len(present), len(present)))
         if present:
             self._multiply([clients[place] for place in present], gram)
