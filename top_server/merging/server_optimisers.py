@@ -144,11 +144,10 @@ class ServerOptimiser(OneModel):
         if not spec.trainable:
             return
         options: AdagradOptions = self.settings.options
-        for kind, at_first in (("m", 0.0), ("v", options.tau**2)):
-            if f"{kind} {spec.name}" not in self._moments:
-                self._moments[f"{kind} {spec.name}"] = _filled(len(mean), at_first)
-        m_and_v = (self._moments[f"{kind} {spec.name}"] for kind in "mv")
-        arrays = (mean, self._before.arrays[spec.name].reshape(-1), *m_and_v)
+        at_first = {f"m {spec.name}": 0.0, f"v {spec.name}": options.tau**2}
+        if not at_first.keys() <= self._moments.keys():
+            self._moments.update((name, _filled(len(mean), value)) for name, value in at_first.items())
+        arrays = (mean, self._before.arrays[spec.name].reshape(-1), *(self._moments[name] for name in at_first))
         for change, before, m, v in zip(*(walk(one, _BLOCK * one.itemsize) for one in arrays), strict=True):
             change -= before
             m *= options.beta1
