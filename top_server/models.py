@@ -95,38 +95,19 @@ class Models:
         return self._store.held(held.ref.id)
 
     def apply(self, changes: Changes) -> None:
-        """Changes slots."""
-        held: dict[str, Held] = {}
+        """Changes slots. A model that no slot names any more is forgotten."""
+        before = {held.ref.id for held in self._slots.values()}
         for slot, change in changes.items():
             if isinstance(change, Made):
                 self._store.put(change.model_id, change.weights)
-                held[slot] = Held(change.weights.ref(change.model_id))
-            elif change is not None:
-                held[slot] = change
-        self.point(held)
-        for slot in changes.keys() - held.keys():
-            self.drop(slot)
+                change = Held(change.weights.ref(change.model_id))
+            if change is None:
+                self._slots.pop(slot, None)
+            else:
+                self._slots[slot] = change
+        self._store.release(before - {held.ref.id for held in self._slots.values()})
 
     def put(self, slots: Iterable[str], model_id: str, weights: Weights) -> Held:
         """Keeps a model in this process and lets these slots name it."""
-        self._store.put(model_id, weights)
-        held = Held(weights.ref(model_id))
-        self.point(dict.fromkeys(slots, held))
-        return held
-
-    def point(self, slots: dict[str, Held]) -> None:
-        """Lets slots name these models. A model that no slot names any more is forgotten."""
-        before = {self._slots[slot].ref.id for slot in slots if slot in self._slots}
-        self._slots.update(slots)
-        self._store.release(before - {held.ref.id for held in self._slots.values()})
-
-    def clear(self) -> None:
-        """Forgets all slots and their models."""
-        self._store.release(held.ref.id for held in self._slots.values())
-        self._slots.clear()
-
-    def drop(self, slot: str) -> None:
-        """Forgets a slot."""
-        held = self._slots.pop(slot, None)
-        if held is not None and held.ref.id not in {other.ref.id for other in self._slots.values()}:
-            self._store.release([held.ref.id])
+        self.apply(dict.fromkeys(slots, Made(model_id, weights)))
+        return Held(weights.ref(model_id))

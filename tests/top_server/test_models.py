@@ -22,10 +22,10 @@ async def test_a_model_is_kept_once_for_all_slots_and_until_none_names_it() -> N
     assert "m1" in store
     models.put(["b"], "m3", model(3.0))
     assert "m1" not in store
-    models.drop("b")
+    models.apply({"b": None})
     assert "m3" not in store
     assert "b" not in models
-    models.drop("b")
+    models.apply({"b": None})
     assert len(store) == 1
 
 
@@ -33,7 +33,7 @@ def test_a_slot_may_name_a_model_that_a_client_holds() -> None:
     store = ModelStore()
     models = Models(store)
     models.put(["a"], "m1", model(1.0))
-    models.point({"a": Held(ModelRef("hers"), 3)})
+    models.apply({"a": Held(ModelRef("hers"), 3)})
     assert models["a"].client == 3
     assert len(store) == 0
 
@@ -59,10 +59,10 @@ def test_the_store_holds_exactly_what_slots_of_this_process_name(
             case "put":
                 models.put(slots, f"m{number}", model(number))
             case "point" if other is not None and other in models:
-                models.point(dict.fromkeys(slots, models[other]))
+                models.apply(dict.fromkeys(slots, models[other]))
             case "away":
-                models.point(dict.fromkeys(slots, Held(ModelRef(f"m{number}"), 7)))
+                models.apply(dict.fromkeys(slots, Held(ModelRef(f"m{number}"), 7)))
             case "drop":
-                models.drop(*slots)
+                models.apply(dict.fromkeys(slots))
         named = {models[slot].ref.id for slot in "abcd" if slot in models and models[slot].client is None}
         assert {f"m{n}" for n in range(number + 1) if f"m{n}" in store} == named

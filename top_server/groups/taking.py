@@ -60,6 +60,6 @@ def note_lost(context: RunContext, progress: Progress, merging: Merging, outcome
     if not (gone := outcome.gone):
         return
     for client, slot in merging.lose(gone, context.models.slots).items():
-        context.models.drop(slot)
+        context.models.apply({slot: None})
         progress.afresh.add(client)
         context.journal.record(ModelLost(client=client, reason=str(gone[client])))

@@ -152,7 +152,7 @@ class UpdateProfile(Profile[UpdateOptions]):
         context.journal.record(Newcomers(round=round_number, clients=list(newcomers)))
         slots = merging.welcome(newcomers)
         if len(starts) == 1 and starts[0][0].client is None:
-            context.models.point(dict.fromkeys(slots, starts[0][0]))
+            context.models.apply(dict.fromkeys(slots, starts[0][0]))
             return
         weights = await take(context, outcome)
         if isinstance(weights, Failure):

@@ -217,7 +217,7 @@ async def restore(
             if weights.ref(model_id) != refs[slots[0]].ref:
                 raise DataError(f"{saved.folder / name} is not the model that was saved", _REMEDY)
             context.models.put(slots, model_id, weights)
-        context.models.point({slot: held for slot, held in refs.items() if held.client is not None})
+        context.models.apply({slot: held for slot, held in refs.items() if held.client is not None})
         progress.restore(document["progress"])
         tensors = await asyncio.to_thread(_load, saved.folder / _MERGING) if _MERGING in document["files"] else {}
         merging.restore(document["merging"], tensors)

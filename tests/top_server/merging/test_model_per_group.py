@@ -26,7 +26,7 @@ def starts(s: Stage, *group: int) -> list[tuple[str, int | None, float]]:
 
 
 def welcome(s: Stage, client: int, held: Held) -> None:
-    s.context.models.point(dict.fromkeys(s.merging.welcome((client,)), held))
+    s.context.models.apply(dict.fromkeys(s.merging.welcome((client,)), held))
 
 
 async def test_clients_that_never_trained_share_the_initial_model_which_counts_once() -> None:
@@ -132,7 +132,7 @@ async def test_newcomers_start_from_the_model_that_they_are_given() -> None:
         held = s.context.models.put(["for a while"], "run/2/newcomers", model(8.0))
         welcome(s, 2, held)
         welcome(s, 3, held)
-        s.context.models.drop("for a while")
+        s.context.models.apply({"for a while": None})
         assert starts(s, 2, 3) == [("run/2/newcomers", None, 12 + 13)]
         assert await s.value(s.of(2)) == 8.0
 

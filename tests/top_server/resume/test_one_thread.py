@@ -45,7 +45,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for kind, names in {
         ModelStore: ("put", "release", "held"),
-        Models: ("put", "point"),
+        Models: ("put", "apply"),
         Recorder: ("record",),
     }.items():
         for name in names:

@@ -36,7 +36,7 @@ async def test_models_groups_and_what_is_known_are_there_again(tmp_path: Path) -
     at_home = Held(ModelRef("run/3/own", 8, b"d" * 16), 3)
     async with staged(tmp_path, "none", "histograms") as before:
         before.context.models.put([client_slot(0), client_slot(1)], "run/3/0", model(5.0))
-        before.context.models.point({client_slot(3): at_home})
+        before.context.models.apply({client_slot(3): at_home})
         before.progress.plan = Plan(((0, 1), (3,)), (2,))
         before.current.restore({"known": {"0": [1, 2], "3": [4, 5]}})
         before.progress.local_models[3] = at_home
