@@ -49,7 +49,7 @@ from top_server.nodes.servicer import MembershipServicer
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
-from top_server.record.directory import RunDirectory, make_state, prepare, unusable
+from top_server.record.directory import RunDirectory, make_state, prepare, usable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
 from top_server.record.events.run import (
@@ -91,11 +91,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     """Plays a run, or the rest of one, into its prepared `run_dir`; raises UserError if it cannot be finished."""
     assert config.run_dir is not None
     directory = RunDirectory(config.run_dir)
-    try:
+    with usable(directory, "the record in"):
         directory.logs.mkdir(exist_ok=True)
         make_state(directory)  # before a local node makes a folder in it
-    except OSError as error:
-        raise unusable(directory, "the record in", error) from None
     begin = time.monotonic()
     windows.choose(config.hand_over)
     scheme = choose(config)
@@ -260,7 +258,7 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
         models = [merging.of(client, holdings.slots) for client in merging.clients(holdings)]
         at_home = {held.client: held for held in models if held.client is not None}
         await survey(own, progress, settings.rounds, GroupTask(0, "forget", tuple(at_home), own_starts=at_home))
-        own.models.clear()
+        own.models.apply(dict.fromkeys(own.models.slots))
         # The run gets new managers: an order of the local run that is still on its way must not reach it.
         await own.managers.close()
         _finish(directory, own_journal, row, begin)

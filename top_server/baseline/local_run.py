@@ -17,7 +17,7 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
 from fedgsp.settings.run import CONNECTIONS, PROCESSES, RunConfig
 from fedgsp.trainings import TRAININGS
-from top_server.record.directory import RunDirectory, check_free, claim, lock, unusable
+from top_server.record.directory import RunDirectory, check_free, claim, lock, usable
 from top_server.record.events.alone import GainsNotTold
 from top_server.record.history import read_lines
 from top_server.record.journal import Recorder
@@ -114,10 +114,8 @@ def set_aside(config: RunConfig) -> None:
         return
     names = (f"{directory.path.name}-unfinished-{number}" for number in itertools.count(1))
     aside = next(path for path in map(directory.path.with_name, names) if not path.exists())
-    try:
+    with usable(directory, "--local-run"):
         directory.path.rename(aside)
-    except OSError as error:
-        raise unusable(directory, "--local-run", error) from None
     logger.warning(
         "the local run in %s was cut off and is begun again: what there was is in %s", directory.path, aside
     )

@@ -11,13 +11,13 @@ import logging
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from fedgsp.children import TAIL_LINES
-from fedgsp.errors import ConfigError, DataError, UserError, not_written
+from fedgsp.errors import ConfigError, DataError, not_written
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.record.history import read_lines
@@ -33,51 +33,41 @@ _OTHERS = 0o077
 _BEFORE_WORK = ("listening", "waiting_for_nodes", "node_joined", "node_refused", "node_left")
 
 
-@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """Paths of the files in the directory of a run."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: The settings: `top-server --config` of it repeats the run.
+        self.config = path / "config.toml"
+        #: One JSON object per round.
+        self.history = path / "history.jsonl"
+        #: One JSON object per event.
+        self.events = path / "events.jsonl"
+        #: Accuracy of each client at the end of the run; only of schemes in which all clients train in every round.
+        self.summary = path / "summary.json"
+        #: Distances between the clients' data, in runs that measure them.
+        self.distances = path / "distances.json"
+        #: The checkpoints.
+        self.models = path / "models"
+        #: What --resume needs, until the run is finished; and what local nodes keep.
+        self.state = path / "state"
+        #: Log files of the processes that the run started.
+        self.logs = path / "logs"
 
-    @property
-    def config(self) -> Path:
-        """The settings: `top-server --config` of it repeats the run."""
-        return self.path / "config.toml"
 
-    @property
-    def history(self) -> Path:
-        """One JSON object per round."""
-        return self.path / "history.jsonl"
-
-    @property
-    def events(self) -> Path:
-        """One JSON object per event."""
-        return self.path / "events.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """Accuracy of each client at the end of the run; only of schemes in which all clients train in every round."""
-        return self.path / "summary.json"
-
-    @property
-    def distances(self) -> Path:
-        """Distances between the clients' data, in runs that measure them."""
-        return self.path / "distances.json"
-
-    @property
-    def models(self) -> Path:
-        """The checkpoints."""
-        return self.path / "models"
-
-    @property
-    def state(self) -> Path:
-        """What --resume needs, until the run is finished; and what local nodes keep."""
-        return self.path / "state"
-
-    @property
-    def logs(self) -> Path:
-        """Log files of the processes that the run started."""
-        return self.path / "logs"
+@contextlib.contextmanager
+def usable(directory: RunDirectory, flag: str = "--run-dir") -> Iterator[None]:
+    """Turns an OSError into the error for a directory that cannot be used; a full disk is not an error of the flag."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise not_written(f"{flag} {directory.path}", error) from None
+        raise ConfigError(
+            f"{flag} {directory.path} cannot be used: {error.strerror or error}",
+            "give a directory that you may write to",
+        ) from None
 
 
 def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
@@ -85,24 +75,28 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
 
     A run that ended before its first round does not count: the new run replaces it.
     """
-    path = config.run_dir or _unused(now or datetime.now(UTC), config.scheme)
-    directory = RunDirectory(path)
+    directory = RunDirectory(config.run_dir or _unused(now or datetime.now(UTC), config.scheme))
     again = _never_began(directory)
     if not again:
         check_free(directory)
     claim(directory)
-    try:
-        if again:
-            _clear(directory)
-        directory.models.mkdir(exist_ok=again)
-        with directory.config.open("w" if again else "x", encoding="utf-8") as file:
-            file.write(_settings_text(config))
-    except OSError as error:
-        if error.errno in _FULL and not again:  # or the next run, on a disk with room, would take this for one
-            with contextlib.suppress(OSError):
-                directory.config.unlink(missing_ok=True)
-                directory.models.rmdir()
-        raise unusable(directory, "--run-dir", error) from None
+    with usable(directory):
+        try:
+            if again:
+                with directory.events.open("r+b") as file:
+                    lock(file, directory)  # refused if that run's top server still waits for nodes
+                    file.truncate()
+            directory.models.mkdir(exist_ok=again)
+            with directory.config.open("w" if again else "x", encoding="utf-8") as text:
+                # Without run_dir: these settings repeat the run, and a directory holds one run only.
+                settings = dump(dataclasses.replace(config, run_dir=None))
+                text.write(f"# Repeat this run: top-server --config FILE\n{settings}")
+        except OSError as error:
+            if error.errno in _FULL and not again:  # or the next run, on a disk with room, would take this for one
+                with contextlib.suppress(OSError):
+                    directory.config.unlink(missing_ok=True)
+                    directory.models.rmdir()
+            raise
     return directory
 
 
@@ -141,23 +135,16 @@ def _never_began(directory: RunDirectory) -> bool:
     return directory.config.is_file() and empty and not begun
 
 
-def _clear(directory: RunDirectory) -> None:
-    """Empties the events of a run that never began; ConfigError if another top server waits for nodes there."""
-    with directory.events.open("r+b") as file:
-        lock(file, directory)
-        file.truncate()
-
-
 def is_worth_keeping(directory: RunDirectory) -> bool:
     """Whether a person could need the directory: nodes were given work, or a log says more than an error message.
 
     An error message quotes the last `children.TAIL_LINES` lines of a log; longer logs are kept.
     """
-    if not _never_began(directory):
-        return True
-    if any(event.get("event") not in _BEFORE_WORK for event in read_lines(directory.events)):
-        return True
-    return any(len(log.read_bytes().splitlines()) > TAIL_LINES for log in directory.logs.glob("*.log"))
+    return (
+        not _never_began(directory)
+        or any(event.get("event") not in _BEFORE_WORK for event in read_lines(directory.events))
+        or any(len(log.read_bytes().splitlines()) > TAIL_LINES for log in directory.logs.glob("*.log"))
+    )
 
 
 def remove(directory: RunDirectory, folder_too: bool) -> None:
@@ -178,7 +165,7 @@ def remove(directory: RunDirectory, folder_too: bool) -> None:
 
 def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
     """Raise ConfigError if the directory holds a run, or cannot be made because of a file at its place."""
-    try:
+    with usable(directory, flag):
         if directory.path.exists() and not directory.path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         for part in (directory.config, directory.history, directory.events, directory.models):
@@ -187,34 +174,16 @@ def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
                     f"{flag} {directory.path} already holds a run ({part.name})",
                     "give another directory, or move that one away",
                 )
-    except OSError as error:
-        raise unusable(directory, flag, error) from None
 
 
 def claim(directory: RunDirectory, flag: str = "--run-dir") -> None:
     """Make the directory and try to write into it; ConfigError if one of them fails."""
-    try:
+    with usable(directory, flag):
         directory.path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory.path):
-            pass
-    except OSError as error:
-        raise unusable(directory, flag, error) from None
-
-
-def unusable(directory: RunDirectory, flag: str, error: OSError) -> UserError:
-    """The error for a directory that cannot be used; a full disk is not an error of the flag."""
-    if error.errno in _FULL:
-        return not_written(f"{flag} {directory.path}", error)
-    reason = error.strerror or str(error)
-    return ConfigError(f"{flag} {directory.path} cannot be used: {reason}", "give a directory that you may write to")
-
-
-def _settings_text(config: RunConfig) -> str:
-    # Without run_dir: these settings repeat the run, and a directory holds one run only.
-    return f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
+        tempfile.TemporaryFile(dir=directory.path).close()
 
 
 def _unused(now: datetime, scheme: str) -> Path:
     name = f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{scheme}"
     candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(path for path in (DEFAULT_PARENT / candidate for candidate in candidates) if not path.exists())
+    return next(path for path in map(DEFAULT_PARENT.joinpath, candidates) if not path.exists())

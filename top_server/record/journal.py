@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from io import FileIO
-from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedgsp.errors import ConfigError, not_written
-from top_server.record.directory import RunDirectory, lock, unusable
+from top_server.record.directory import RunDirectory, lock, usable
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import RoundFinished
 from top_server.record.history import plain, to_line
@@ -30,22 +28,21 @@ class Recorder(Protocol):
         """Records an event."""
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Journal:
-    """Writes events.jsonl and history.jsonl of a run directory, line by line. Only one thread may use it."""
+    """Writes events.jsonl and history.jsonl of a run directory, line by line, until its `with` block ends.
 
-    def __init__(self, directory: RunDirectory, now: Callable[[], datetime] = _utc_now) -> None:
-        try:
-            self._events, self._history = _open(directory.events), _open(directory.history)
-        except OSError as error:
-            raise unusable(directory, "the record in", error) from None
+    Only one thread may use it.
+    """
+
+    def __init__(self, directory: RunDirectory, now: Callable[[tzinfo], datetime] = datetime.now) -> None:
+        with usable(directory, "the record in"):
+            # Unbuffered: if the disk is full, a buffer would keep the bytes and fail again when the file is closed.
+            self._events = directory.events.open("ab", buffering=0)
+            self._history = directory.history.open("ab", buffering=0)
         try:
             lock(self._events, directory)
         except ConfigError:
-            self.close()
+            self.__exit__()
             raise
         self._now = now
         self._subscribers: list[Subscriber] = []
@@ -57,7 +54,7 @@ class Journal:
 
     def record(self, event: Event) -> None:
         """Writes an event and passes it to the subscribers; raises RunError if the disk is full."""
-        time = self._now().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        time = self._now(UTC).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: Line = plain({"time": time, "event": event.kind(), **event.fields})
         _append(self._events, line)
         for subscriber in tuple(self._subscribers):
@@ -74,23 +71,12 @@ class Journal:
         self.record(row)
         return columns
 
-    def close(self) -> None:
-        """Closes both files. Nothing can be recorded afterwards."""
-        self._events.close()
-        self._history.close()
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _open(path: Path) -> FileIO:
-    # Unbuffered: if the disk is full, a buffer would keep the bytes and fail once more when the file is closed.
-    return path.open("ab", buffering=0)
+    def __exit__(self, *_: object) -> None:
+        self._events.close()
+        self._history.close()
 
 
 def _append(file: FileIO, line: Mapping[str, Any]) -> None:

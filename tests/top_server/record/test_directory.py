@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, UserError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from tests.support.events import named
@@ -19,7 +19,7 @@ from top_server.record.directory import (
     is_worth_keeping,
     prepare,
     remove,
-    unusable,
+    usable,
 )
 from top_server.record.events.run import Listening
 from top_server.record.journal import Journal
@@ -175,9 +175,12 @@ def test_a_file_is_no_place_and_the_flag_that_named_it_is_told(
 
 
 def test_a_full_disk_is_told_by_its_reason(tmp_path: Path) -> None:
-    full, odd = OSError(errno.ENOSPC, "No space left on device"), OSError("odd")
-    told = [unusable(RunDirectory(tmp_path), "--run-dir", reason) for reason in (full, odd)]
-    assert [(error.exit_code, str(error)) for error in told] == [
+    told = []
+    for reason in (OSError(errno.ENOSPC, "No space left on device"), OSError("odd")):
+        with pytest.raises(UserError) as error, usable(RunDirectory(tmp_path)):
+            raise reason
+        told.append((error.value.exit_code, str(error.value)))
+    assert told == [
         (6, f"--run-dir {tmp_path} cannot be written: No space left on device; make room on that disk"),
         (2, f"--run-dir {tmp_path} cannot be used: odd; give a directory that you may write to"),
     ]

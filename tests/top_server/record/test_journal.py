@@ -17,7 +17,7 @@ NOON_IN_PARIS = datetime(2025, 1, 2, 12, 30, 0, 250_000, timezone(timedelta(hour
 
 def test_an_event_is_on_disk_at_once_with_its_time_in_utc(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    with Journal(directory, now=lambda: NOON_IN_PARIS) as journal:
+    with Journal(directory, now=lambda _: NOON_IN_PARIS) as journal:
         journal.record(ClientsMissing(clients=range(3)))
         assert read_lines(directory.events) == [
             {

@@ -366,7 +366,7 @@ def test_json_is_every_event_and_nothing_else(tmp_path: Path, capfd: pytest.Capt
 
 def test_where_no_terminal_is_each_round_is_a_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     directory = RunDirectory(tmp_path)
-    with Journal(directory, now=lambda: START) as journal, watching(journal, directory, json=False):
+    with Journal(directory, now=lambda _: START) as journal, watching(journal, directory, json=False):
         journal.record(Listening(address="127.0.0.1:7000"))
         journal.record(some(HopFinished, round=1, group=0))
         journal.record(RoundFinished(round=1))
@@ -382,7 +382,7 @@ def test_a_name_that_stdout_cannot_spell_is_escaped(
     directory = RunDirectory(tmp_path)
     with open(1, "w", encoding="ascii", closefd=False) as ascii_only:
         monkeypatch.setattr("sys.stdout", ascii_only)
-        with Journal(directory, now=lambda: START) as journal, watching(journal, directory, json=False):
+        with Journal(directory, now=lambda _: START) as journal, watching(journal, directory, json=False):
             journal.record(some(NodeJoined, node="Klinik Süd", clients=1))
             journal.record(RoundFinished(round=1))
     lines = capfd.readouterr().out.splitlines()
