@@ -63,7 +63,6 @@ from top_server.record.events.run import (
 )
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
-from top_server.record.model_files import ModelFiles
 from top_server.record.summary import summarise
 from top_server.resume import state
 from top_server.resume.find import Resumed
@@ -197,7 +196,6 @@ async def _play(
                 head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
             )
         )
-        model_files = ModelFiles(directory.models, config.keep_models)
         check_head(scheme, membership.tensors)
         check_extractor(scheme, membership.features, membership.tensors)
         if resumed and resumed.saved:
@@ -210,7 +208,7 @@ async def _play(
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(context, progress, merging, profile, number, interrupted)
             interrupted = None
-            files = await checkpoints.save(context, progress, merging, model_files, number)
+            files = await checkpoints.save(context, progress, merging, directory.models, number)
             if number < config.rounds:
                 await state.save(context, progress, merging, profile, directory, number, files)
     finally:

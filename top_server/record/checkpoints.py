@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fedgsp.errors import RunError
@@ -16,49 +17,48 @@ from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.models import Held
 from top_server.progress import Progress
+from top_server.record import model_files
 from top_server.record.events.rounds import ModelNotSaved
-from top_server.record.model_files import ModelFiles, Origin
 from top_server.run import RunContext
 
 logger = logging.getLogger(__name__)
 
 
 async def save(
-    context: RunContext, progress: Progress, merging: Merging, files: ModelFiles, number: int
+    context: RunContext, progress: Progress, merging: Merging, folder: Path, number: int
 ) -> dict[str, Path]:
     """Saves the models held here; after the last round also the models that nodes hold for their clients.
 
     A model that nobody trained is not saved. Returns the file of each saved model by the id of the model.
     """
-    holdings = context.holdings(progress.local_models)
-    slots = holdings.slots
-    last = number == context.config.rounds
+    config, holdings = context.config, context.holdings(progress.local_models)
     by_model: dict[Held, list[int]] = defaultdict(list)
     untrained: dict[int, str] = {}
     for client in merging.clients(holdings):
-        if reason := merging.untrained(client, slots):
+        if reason := merging.untrained(client, holdings.slots):
             untrained[client] = reason
         else:
-            by_model[merging.of(client, slots)].append(client)
-    shared = merging.shared
-    if not by_model and shared:
-        by_model[merging.of(0, slots)] = []  # all clients have gone, and the model is there
-    at_home = [held for held in by_model if held.client is not None]
-    collected = await _collect(context, progress, number, at_home) if last else {}
+            by_model[merging.of(client, holdings.slots)].append(client)
+    if not by_model and merging.shared:
+        by_model[merging.of(0, holdings.slots)] = []  # all clients have gone, and the model is there
+    last = number == config.rounds
+    names = [f"round-{number:04d}", *(["final"] if last else [])]
+    collected = await _collect(context, progress, number, by_model) if last else {}
     saved: dict[str, Path] = {}
     for held, clients in by_model.items():
         weights = collected.get(held) if held.client is not None else context.models.weights(held)
         if weights is None:
             continue
-        label = "" if len(by_model) == 1 else f"group-{min(clients):04d}"
-        origin = Origin(
-            context.run_id, context.config.scheme, number, context.config.seed, () if shared else tuple(clients)
-        )
-        for write in (files.write_round, files.write_final) if last else (files.write_round,):
-            saved[held.ref.id] = await asyncio.to_thread(write, weights.arrays, origin, label)
+        label = "" if len(by_model) == 1 else f"-group-{min(clients):04d}"
+        users = () if merging.shared else tuple(clients)
+        origin = model_files.Origin(context.run_id, config.scheme, number, config.seed, users)
+        for name in names:
+            saved[held.ref.id] = folder / f"{name}{label}.safetensors"
+            await asyncio.to_thread(model_files.save, saved[held.ref.id], weights.arrays, origin)
     if last and by_model and not saved:
         raise RunError("no model could be saved", "see model_not_saved in events.jsonl for the reasons")
-    await asyncio.to_thread(files.prune, saved.values(), last)
+    if config.keep_models == "last" and saved:
+        await asyncio.to_thread(_prune, folder, saved.values())
     if last and untrained:
         for client, reason in untrained.items():
             context.journal.record(ModelNotSaved(client=client, reason=reason))
@@ -66,9 +66,17 @@ async def save(
     return saved
 
 
-async def _collect(context: RunContext, progress: Progress, number: int, at_home: list[Held]) -> dict[Held, Weights]:
+def _prune(folder: Path, newest: Collection[Path]) -> None:
+    for path in folder.glob("round-*.safetensors"):
+        if path not in newest:
+            path.unlink(missing_ok=True)
+
+
+async def _collect(
+    context: RunContext, progress: Progress, number: int, models: Iterable[Held]
+) -> dict[Held, Weights]:
     """The models that nodes hold for their clients; raises RunError if a node sends one that cannot be used."""
-    by_client = {held.client: held for held in at_home if held.client is not None}
+    by_client = {held.client: held for held in models if held.client is not None}
     if not by_client:
         return {}
     task = GroupTask(0, "collect", tuple(by_client), own_starts=by_client, results=Results.COLLECTED)

@@ -5,24 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Tensors = Mapping[str, NDArray[np.generic]]
-
-FINAL = "final"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +30,7 @@ class Origin:
     clients: tuple[int, ...] = ()
 
 
-class ModelFiles:
-    """Writes the models of one run into a directory. Calls wait for the disk, so they belong into a thread."""
-
-    def __init__(self, directory: Path, keep: str) -> None:
-        self._directory = directory
-        self._keep = keep
-
-    def write_round(self, tensors: Tensors, origin: Origin, label: str = "") -> Path:
-        """Writes round-NNNN.safetensors, with `label` in the name if a round has several models; raises RunError."""
-        return self._write(f"round-{origin.round:04d}", label, tensors, origin)
-
-    def write_final(self, tensors: Tensors, origin: Origin, label: str = "") -> Path:
-        """Writes final.safetensors, with `label` in the name if there are several models; raises RunError."""
-        return self._write(FINAL, label, tensors, origin)
-
-    def prune(self, newest: Iterable[Path], last: bool = False) -> None:
-        """Removes the models of earlier rounds, unless the run keeps all. The files `newest` stay, unless `last`.
-
-        Call it when the newest files are whole. `last`: the final model is written, so no round's models are needed.
-        """
-        newest = set(newest)
-        if self._keep == "last" and newest:
-            for path in self._directory.glob("round-*.safetensors"):
-                if last or path not in newest:
-                    path.unlink(missing_ok=True)
-
-    def _write(self, name: str, label: str, tensors: Tensors, origin: Origin) -> Path:
-        path = self._directory / (f"{name}-{label}.safetensors" if label else f"{name}.safetensors")
-        save(path, tensors, origin)
-        return path
-
-
-def save(path: Path, tensors: Tensors, origin: Origin) -> None:
+def save(path: Path, tensors: Mapping[str, NDArray[np.generic]], origin: Origin) -> None:
     """Writes named tensors to `path`; an existing file is replaced by a complete one at once. Raises RunError."""
     metadata = {name: str(value) for name, value in dataclasses.asdict(origin).items()}
     metadata["clients"] = ",".join(map(str, origin.clients))

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+def spread(values: Iterable[float]) -> dict[str, float]:
     """Mean, standard deviation (of the population), minimum and maximum of one figure over the clients."""
-
-    mean: float
-    std: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
-        """The spread of `values`, one for each client; raises ValueError if there are none."""
-        array = np.array(list(values))
-        if not len(array):
-            raise ValueError("there is nothing to summarise")
-        return cls(float(array.mean()), float(array.std()), float(array.min()), float(array.max()))
+    array = np.array(list(values))
+    return {
+        "mean": float(array.mean()),
+        "std": float(array.std()),
+        "min": float(array.min()),
+        "max": float(array.max()),
+    }
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -45,7 +37,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
             best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
     found: dict[str, Any] = {"rounds": played[-1].get("round")}
     for name, per_client in (("last", last), ("best", best)):
-        found[name] = {**asdict(Spread.of(per_client.values())), "per_client": dict(sorted(per_client.items()))}
+        found[name] = {**spread(per_client.values()), "per_client": dict(sorted(per_client.items()))}
     found["last"]["round"] = evaluated[-1].get("round")
     found["last"].update({name: evaluated[-1][name] for name in ("ipr", "rsd") if evaluated[-1].get(name) is not None})
     return found

@@ -11,7 +11,7 @@ from fedgsp.messages import Failure, FailureCode, MemberSkipped, ModelRef
 from tests.support.staged import START, Stage, stage
 from tests.support.surveyed import surveyed
 from top_server.record.checkpoints import save
-from top_server.record.model_files import ModelFiles, load
+from top_server.record.model_files import load
 
 
 def saved(directory: Path) -> dict[str, tuple[float, tuple[int, ...]]]:
@@ -32,21 +32,20 @@ async def test_a_model_per_group_names_its_clients_also_when_they_have_gone(tmp_
     async with stage("none", rounds=2) as play:
         for number, (clients, value) in enumerate([((0, 1), 5.0), ((2, 3), 7.0)]):
             await play.take(1, await play.trained(clients, value, number))
-        checkpoints = ModelFiles(tmp_path, "last")
-        await save(play.context, play.progress, play.merging, checkpoints, 1)
+        await save(play.context, play.progress, play.merging, tmp_path, 1)
         assert saved(tmp_path) == {
             "round-0001-group-0000": (5.0, (0, 1)),
             "round-0001-group-0002": (7.0, (2, 3)),
         }
         await everybody_leaves(play)
-        await save(play.context, play.progress, play.merging, checkpoints, 2)
+        await save(play.context, play.progress, play.merging, tmp_path, 2)
         assert saved(tmp_path) == {"final-group-0000": (5.0, (0, 1)), "final-group-0002": (7.0, (2, 3))}
 
 
 async def test_a_model_that_all_groups_share_is_one_file_that_names_them(tmp_path: Path) -> None:
     async with stage("none", rounds=1) as play:
         await play.take(1, await play.trained((0, 1, 2, 3), 5.0))
-        await save(play.context, play.progress, play.merging, ModelFiles(tmp_path, "last"), 1)
+        await save(play.context, play.progress, play.merging, tmp_path, 1)
         assert saved(tmp_path) == {"final": (5.0, (0, 1, 2, 3))}
 
 
@@ -54,14 +53,13 @@ async def test_a_model_that_nobody_trained_is_not_saved_and_told_at_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage("none", rounds=2) as play:
-        checkpoints = ModelFiles(tmp_path, "last")
-        await save(play.context, play.progress, play.merging, checkpoints, 1)
+        await save(play.context, play.progress, play.merging, tmp_path, 1)
         assert saved(tmp_path) == {}
         await play.take(1, await play.trained((0, 1), 5.0))
-        await save(play.context, play.progress, play.merging, checkpoints, 1)
+        await save(play.context, play.progress, play.merging, tmp_path, 1)
         assert saved(tmp_path) == {"round-0001": (5.0, (0, 1))}
         assert not play.journal.of_kind("model_not_saved")
-        await save(play.context, play.progress, play.merging, checkpoints, 2)
+        await save(play.context, play.progress, play.merging, tmp_path, 2)
         assert saved(tmp_path) == {"final": (5.0, (0, 1))}
         assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [2, 3]
         assert "no trained model is saved for clients: 2, 3" in caplog.text
@@ -71,7 +69,7 @@ async def test_a_model_that_nobody_trained_is_not_saved_and_told_at_the_end(
 async def test_a_global_model_is_saved_when_all_clients_have_gone(tmp_path: Path, merge: str) -> None:
     async with stage(merge, rounds=1) as play:
         await everybody_leaves(play)
-        await save(play.context, play.progress, play.merging, ModelFiles(tmp_path, "last"), 1)
+        await save(play.context, play.progress, play.merging, tmp_path, 1)
         assert saved(tmp_path) == {"final": (START, ())}
 
 
@@ -85,5 +83,16 @@ async def test_a_run_whose_models_all_are_out_of_reach_does_not_end_well(
         gone = tuple(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left")) for client in refs)
         surveys.answers["collect"] = lambda task: surveys.outcome(task, skipped=gone)
         with pytest.raises(RunError, match="no model could be saved; see model_not_saved"):
-            await save(play.context, play.progress, play.merging, ModelFiles(tmp_path, "last"), 1)
+            await save(play.context, play.progress, play.merging, tmp_path, 1)
         assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [0, 1]
+
+
+@pytest.mark.parametrize("keep", ["last", "all"])
+async def test_the_models_of_earlier_rounds_stay_only_where_they_are_wanted(tmp_path: Path, keep: str) -> None:
+    async with stage("none", rounds=3, keep_models=keep) as play:
+        await play.take(1, await play.trained((0, 1, 2, 3), 5.0))
+        for number in (1, 2, 3):
+            await save(play.context, play.progress, play.merging, tmp_path, number)
+            assert ("final" if number == 3 else f"round-000{number}") in saved(tmp_path)
+        kept = ["round-0001", "round-0002", "round-0003"] if keep == "all" else []
+        assert sorted(saved(tmp_path)) == ["final", *kept]

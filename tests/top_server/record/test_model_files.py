@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgsp.errors import DataError, RunError
-from top_server.record.model_files import ModelFiles, Origin, load, save
+from top_server.record.model_files import Origin, load, save
 
 ORIGIN = Origin(run="r1", scheme="fedgsp", round=12, seed=7)
 TENSORS: dict[str, np.ndarray] = {
@@ -19,13 +19,9 @@ TENSORS: dict[str, np.ndarray] = {
 }
 
 
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
 def test_tensors_and_their_origin_come_back(tmp_path: Path) -> None:
-    path = ModelFiles(tmp_path, "last").write_round(TENSORS, ORIGIN)
-    assert path == tmp_path / "round-0012.safetensors"
+    path = tmp_path / "m.safetensors"
+    save(path, TENSORS, ORIGIN)
     tensors, origin = load(path)
     assert origin == ORIGIN
     assert tensors.keys() == TENSORS.keys()
@@ -35,36 +31,17 @@ def test_tensors_and_their_origin_come_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(tensors[name], array)
 
 
-def write_three_and_a_final(directory: Path, keep: str) -> None:
-    checkpoints = ModelFiles(directory, keep)
-    for number in (1, 2, 3):
-        checkpoints.prune([checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=number))])
-    assert (directory / "round-0003.safetensors").exists()
-    checkpoints.prune([checkpoints.write_final(TENSORS, dataclasses.replace(ORIGIN, round=3))])
-
-
-def test_only_the_last_model_stays(tmp_path: Path) -> None:
-    write_three_and_a_final(tmp_path, "last")
-    assert names(tmp_path) == ["final.safetensors"]
-
-
-def test_all_models_stay_where_they_are_wanted(tmp_path: Path) -> None:
-    write_three_and_a_final(tmp_path, "all")
-    rounds = [f"round-000{number}.safetensors" for number in (1, 2, 3)]
-    assert names(tmp_path) == ["final.safetensors", *rounds]
-
-
 def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
-    checkpoints = ModelFiles(tmp_path, "last")
-    checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=1))
+    save(tmp_path / "m.safetensors", TENSORS, ORIGIN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # as a full disk would: the file cannot grow
     try:
-        with pytest.raises(RunError, match=r"round-0002\.safetensors cannot be written: .*File too large"):
-            checkpoints.write_round(TENSORS, dataclasses.replace(ORIGIN, round=2))
+        with pytest.raises(RunError, match=r"m\.safetensors cannot be written: .*File too large"):
+            save(tmp_path / "m.safetensors", TENSORS, dataclasses.replace(ORIGIN, round=13))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert names(tmp_path) == ["round-0001.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+    assert load(tmp_path / "m.safetensors")[1] == ORIGIN
 
 
 def test_whoever_may_read_other_files_may_read_a_model(tmp_path: Path) -> None:
