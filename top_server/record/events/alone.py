@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from top_server.record.events.base import Event
+from top_server.record.events.base import Event, RoundEvent
 
 
 class LocalRunStarted(Event):
@@ -14,10 +14,9 @@ class LocalRunStarted(Event):
     rounds: int
 
 
-class LocalRoundFinished(Event):
+class LocalRoundFinished(RoundEvent):
     """A round of the local run is finished."""
 
-    round: int
     rounds: int
     accuracy: float | None
     seconds: float

@@ -39,8 +39,19 @@ class Event:
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> Self:
         """The event of a line of events.jsonl; KeyError if the line lacks a field."""
-        given = {field.name: line[field.name] for field in dataclasses.fields(cls) if field.name in line}
-        missing = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
-        if lacking := [name for name in missing if name not in given]:
+        fields = dataclasses.fields(cls)
+        if lacking := [one.name for one in fields if one.default is dataclasses.MISSING and one.name not in line]:
             raise KeyError(f"{cls.kind()} has no {', '.join(lacking)}")
-        return cls(**given)
+        return cls(**{field.name: line[field.name] for field in fields if field.name in line})
+
+
+class RoundEvent(Event):
+    """An event of one round."""
+
+    round: int
+
+
+class GroupEvent(RoundEvent):
+    """An event of one group of a round."""
+
+    group: int

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from top_server.record.events.base import Event, told
+from top_server.record.events.base import Event, RoundEvent, told
 
 
-class ClustersChosen(Event):
+class ClustersChosen(RoundEvent):
     """`ifca` and `flsc`: the clients have compared the models."""
 
-    round: int
     clients: Sequence[int] = told("number of clients that chose each cluster")
     train_loss: float | None = told("mean of the clients' smallest losses, weighted by samples")
 
@@ -22,17 +21,15 @@ class LayerChosen(Event):
     scores: Mapping[str, float] = told("score of each layer")
 
 
-class Newcomers(Event):
+class Newcomers(RoundEvent):
     """Schemes that compare updates: late clients, and clients without a model, have trained once to be placed."""
 
-    round: int
     clients: Sequence[int]
 
 
-class ClientPlaced(Event):
+class ClientPlaced(RoundEvent):
     """The groups are fixed, and a late client got a place in one of them."""
 
-    round: int
     client: int
     group: int
 
@@ -46,18 +43,16 @@ class Discriminators(Event):
     networks: int = told("all networks: one per pair of clients, and two with `estimate=cross-fitted`")
 
 
-class DistancesFound(Event):
+class DistancesFound(RoundEvent):
     """`fedcollab`: the distances between the data of these clients are known."""
 
-    round: int
     clients: Sequence[int]
     seconds: float
     bytes: int = told("bytes of weights that moved for it")
 
 
-class NotCompared(Event):
+class NotCompared(RoundEvent):
     """`fedcollab`: a client has too few samples to be compared."""
 
-    round: int
     client: int
     reason: str

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from top_server.record.events.base import ABSENT, Event, told
+from top_server.record.events.base import ABSENT, Event, GroupEvent, RoundEvent, told
 
 
-class RoundStarted(Event):
+class RoundStarted(RoundEvent):
     """The groups are formed. All clients that train alone are groups of one, and share one group manager."""
 
-    round: int
     groups: int = told("number of groups that were formed")
     sampled_groups: int = told("number of groups that train")
     clients: int = told("number of clients that train")
@@ -20,11 +19,9 @@ class RoundStarted(Event):
     reason: str = told("why these groups were formed or kept, and why only some of them train")
 
 
-class HopFinished(Event):
+class HopFinished(GroupEvent):
     """A client has trained. The event comes again if the result was lost and the client trained again."""
 
-    round: int
-    group: int
     program: str
     position: int = told("place in the group, from 0")
     members: int = told("number of clients in the group")
@@ -39,22 +36,18 @@ class HopFinished(Event):
     via: str | None = told("source of the start: `node`, `manager` or `top_server`; `local` or `own`: no transfer")
 
 
-class ClientSkipped(Event):
+class ClientSkipped(GroupEvent):
     """A client did not do what it was asked."""
 
-    round: int
-    group: int
     program: str
     client: int
     code: str | None = told("a name from `protos/fedgsp/v1/failure.proto`")
     reason: str
 
 
-class Rerouted(Event):
+class Rerouted(GroupEvent):
     """Weights took another way than planned, came from an earlier model, or a client trains again."""
 
-    round: int
-    group: int
     client: int
     reason: str
 
@@ -74,49 +67,39 @@ class ModelLost(Event):
     round: int = told("missing in some events", default=ABSENT)
 
 
-class GroupResumed(Event):
+class GroupResumed(GroupEvent):
     """Another group manager takes over a group."""
 
-    round: int
-    group: int
     program: str
     manager: str = told("the new manager")
     finished: int = told("number of hops that are kept")
 
 
-class GroupFinished(Event):
+class GroupFinished(GroupEvent):
     """The result of a group is taken into the merge."""
 
-    round: int
-    group: int
 
-
-class GroupFailed(Event):
+class GroupFailed(GroupEvent):
     """A group has no result and is left out of the merge."""
 
-    round: int
-    group: int
     reason: str
 
 
-class RoundResumed(Event):
+class RoundResumed(RoundEvent):
     """A resumed run continues a round that was interrupted."""
 
-    round: int
     hops: int = told("number of hops that are kept, over all groups")
 
 
-class RoundFailed(Event):
+class RoundFailed(RoundEvent):
     """All nodes or managers of a round were lost: the round is tried again, up to five times in all."""
 
-    round: int
     reason: str
 
 
-class NotEvaluated(Event):
+class NotEvaluated(RoundEvent):
     """The round has no accuracy: clients gave no answer, are away, or have no test samples."""
 
-    round: int
     reason: str
 
 
@@ -127,10 +110,9 @@ class ModelNotSaved(Event):
     reason: str
 
 
-class RoundFinished(Event):
+class RoundFinished(RoundEvent):
     """A round is finished and evaluated. The fields are the columns of `history.jsonl`; null is no value."""
 
-    round: int
     groups: int = told("number of groups that were formed", default=None)
     sampled_groups: int = told("number of groups that trained", default=None)
     clients_trained: int = told("number of clients behind the results", default=None)
