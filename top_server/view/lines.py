@@ -16,15 +16,15 @@ FEW_MANAGERS = 5
 
 def describe(event: Mapping[str, Any]) -> str | None:
     """The line for an event; None for events that are only recorded, and for most events of a long preparation."""
-    template = _LINES.get(event["event"])
-    if template is None or not _SHOWN.get(event["event"], _always)(event):
+    kind = event["event"]
+    if kind not in _LINES or (kind in _SHOWN and not _SHOWN[kind](event)):
         return None
-    fields = defaultdict(lambda: "-", {name: _text(name, value) for name, value in event.items()})
+    texts = {name: _text(name, value) for name, value in event.items() if value is not None}
+    fields = defaultdict(lambda: "-", texts)
     for name, noun in _COUNTED.items():
         fields[f"{name}_counted"] = counted(None if event.get(name) is None else count(event[name]), noun)
-    moved = (event.get(name) for name in ("bytes", "bytes_direct", "bytes_relayed"))
-    fields["bytes"] = size(sum(count(one) for one in moved))
-    return template.format_map(fields)
+    fields["bytes"] = size(sum(count(event.get(name)) for name in ("bytes", "bytes_direct", "bytes_relayed")))
+    return _LINES[kind].format_map(fields)
 
 
 def count(value: Any) -> int:
@@ -39,10 +39,6 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1000
     return f"{number:.1f} GB"
-
-
-def _always(_event: Mapping[str, Any]) -> bool:
-    return True
 
 
 def _tenth(event: Mapping[str, Any]) -> bool:
@@ -78,8 +74,6 @@ _FORMATS = {"seconds": ".1f", "timeout": "g"}
 
 
 def _text(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
     if isinstance(value, float):
         return format(value, _FORMATS.get(name, ".4f"))
     return str(value)

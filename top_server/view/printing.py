@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -18,14 +17,9 @@ MOST_WAITING_BYTES = 16 << 20
 LAST_WORDS_S = 5.0
 
 
-@contextlib.contextmanager
-def printing() -> Iterator[Printer]:
-    """Yields a printer to stdout; at the end, waits at most `LAST_WORDS_S` until all lines are written."""
-    printer = Printer(_descriptor(), getattr(sys.stdout, "encoding", None) or "utf-8")
-    try:
-        yield printer
-    finally:
-        printer.close()
+def printing() -> contextlib.closing[Printer]:
+    """A printer to stdout; the end of its `with` block waits at most `LAST_WORDS_S` until all lines are written."""
+    return contextlib.closing(Printer(_descriptor(), getattr(sys.stdout, "encoding", None) or "utf-8"))
 
 
 def _descriptor() -> int | None:
@@ -45,7 +39,7 @@ class Printer:
         self._file, self._encoding = file, encoding
         self._waiting: deque[bytes] = deque()
         self._bytes = 0  # of all waiting texts and of the text that is being written
-        self._left_out = 0
+        self._left_out = False  # whether a text was dropped
         self._closed = False
         self._changed = threading.Condition()
         # A daemon that does not use sys.stdout: a blocked write would otherwise keep the process from ending.
@@ -58,16 +52,15 @@ class Printer:
         with self._changed:
             if self._file is None:
                 return
-            if self._bytes and self._bytes + len(data) > MOST_WAITING_BYTES:
-                self._left_out += 1
-                told = self._left_out > 1
-            else:
+            if not self._bytes or self._bytes + len(data) <= MOST_WAITING_BYTES:
                 self._waiting.append(data)
                 self._bytes += len(data)
                 self._changed.notify_all()
                 return
-        if not told:
-            self._say("stdout is not read fast enough: lines are left out there; events.jsonl has all")
+            if self._left_out:
+                return
+            self._left_out = True
+        self._say("stdout is not read fast enough: lines are left out there; events.jsonl has all")
 
     def close(self, timeout_s: float | None = LAST_WORDS_S) -> None:
         """Wait until all texts are written, but no longer than `timeout_s`."""
@@ -86,25 +79,19 @@ class Printer:
                 while rest:
                     rest = rest[os.write(self._file, rest) :]
             except OSError as error:
-                self._give_up(error)
+                with self._changed:
+                    self._file = None
+                    self._waiting.clear()
+                if not isinstance(error, BrokenPipeError):  # the reader has left, as `head` does
+                    self._say(f"stdout cannot be written to any more: {error.strerror}; events.jsonl has all")
                 return
             with self._changed:
                 self._bytes -= len(data)
 
     def _next(self) -> bytes | None:
         with self._changed:
-            while not self._waiting:
-                if self._closed or self._file is None:
-                    return None
-                self._changed.wait()
-            return self._waiting.popleft()
-
-    def _give_up(self, error: OSError) -> None:
-        with self._changed:
-            self._file = None
-            self._waiting.clear()
-        if not isinstance(error, BrokenPipeError):  # the reader has left, as `head` does
-            self._say(f"stdout cannot be written to any more: {error.strerror}; events.jsonl has all")
+            self._changed.wait_for(lambda: self._waiting or self._closed or self._file is None)
+            return self._waiting.popleft() if self._waiting else None
 
     def _say(self, what: str) -> None:
         # Not if stderr is the same pipe as stdout: if nobody reads it, the warning would block the run.

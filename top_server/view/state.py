@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -71,9 +71,7 @@ class ViewState:
 
     def apply(self, event: Mapping[str, Any]) -> str | None:
         """Update the state by one event and return the event's line, or None; unknown events change nothing."""
-        change = _CHANGES.get(event["event"])
-        if change is not None:
-            change(self, event)
+        self._change(event["event"], event)
         line = describe(event)
         if line is not None and event["event"] in ("node_joined", "node_left") and event.get("reason") != "dismissed":
             line += f" ({self.present})"
@@ -99,125 +97,70 @@ class ViewState:
             return None
         return sum(self.round_seconds) / len(self.round_seconds) * max(self.rounds - self.finished_rounds, 0)
 
+    def _change(self, kind: str, event: Mapping[str, Any]) -> None:
+        match kind:
+            case "listening":
+                self.address = str(event.get("address", ""))
+            case "waiting_for_nodes" | "waiting_for_clients":
+                self.all_nodes = max(self.all_nodes, count(event.get("nodes")))
+                self.all_clients = max(self.all_clients, count(event.get("clients")))
+            case "node_joined":
+                self.nodes[str(event.get("node"))] = count(event.get("clients"))
+                self.all_nodes = max(self.all_nodes, len(self.nodes))
+                self.all_clients = max(self.all_clients, self.clients)
+            case "node_left":
+                self.nodes.pop(str(event.get("node")), None)
+            case "run_started" | "run_resumed" | "local_run_started":
+                alone = kind == "local_run_started"
+                self.scheme = "alone" if alone else str(event.get("scheme", ""))
+                self.rounds = count(event.get("rounds"))
+                self.started = datetime.fromisoformat(event["time"])
+                # A local run may have left other values; a resumed run begins after the last round that was saved.
+                self.finished_rounds = count(event.get("round"))
+                self.round = 1 if alone else self.finished_rounds
+                self.accuracies.clear()
+                self.round_seconds.clear()
+            case "managers_starting" | "manager_spawned":
+                self.managers_starting = count(event.get("managers"))
+                self.managers_ready = count(event.get("ready"))
+            case "discriminators":
+                self.discriminators = Discriminators(
+                    *(count(event.get(name)) for name in ("exchanges", "left", "networks"))
+                )
+            case "distances_found":
+                self.discriminators = None
+            case "round_started":
+                self.round = int(event.get("round") or 0)
+                self.sampled_groups = count(event.get("sampled_groups"))
+                self.groups = {i: Group(i, count(team)) for i, team in enumerate(event.get("teams") or ())}
+            case "hop_finished" if group := self._in_training(event):
+                group.members = count(event.get("members"))
+                group.hops += 1
+            case "client_skipped" if group := self._in_training(event):
+                group.skipped += 1
+            case "group_finished" | "group_failed" if group := self.groups.get(event.get("group", -1)):
+                group.state = kind.removeprefix("group_")
+            case "round_finished" | "local_round_finished":
+                self._finish_round(event)
+                if kind == "local_round_finished":
+                    self.round = min(self.round + 1, self.rounds)
+            case "run_finished":
+                self.finished = True
 
-def _listening(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.address = str(event.get("address", ""))
+    def _in_training(self, event: Mapping[str, Any]) -> Group | None:
+        """The group of an event; None for events of a survey, which asks clients something outside the training.
 
+        Surveys come before and after the training of a round, and use group numbers too.
+        """
+        group = self.groups.get(event.get("group", -1))
+        return group if group and group.state == "training" and event.get("round") == self.round else None
 
-def _waiting(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.all_nodes = max(state.all_nodes, count(event.get("nodes")))
-    state.all_clients = max(state.all_clients, count(event.get("clients")))
-
-
-def _node_joined(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.nodes[str(event.get("node"))] = count(event.get("clients"))
-    state.all_nodes, state.all_clients = max(state.all_nodes, len(state.nodes)), max(state.all_clients, state.clients)
-
-
-def _node_left(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.nodes.pop(str(event.get("node")), None)
-
-
-def _run_started(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.scheme = str(event.get("scheme", ""))
-    state.rounds = count(event.get("rounds"))
-    state.started = datetime.fromisoformat(event["time"])
-    # A local run may have left other values; a resumed run begins after the last round that was saved.
-    state.round = state.finished_rounds = count(event.get("round"))
-    state.accuracies.clear()
-    state.round_seconds.clear()
-
-
-def _managers(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.managers_starting, state.managers_ready = count(event.get("managers")), count(event.get("ready"))
-
-
-def _local_run_started(state: ViewState, event: Mapping[str, Any]) -> None:
-    _run_started(state, {**event, "scheme": "alone", "round": 0})
-    state.round = 1
-
-
-def _local_round_finished(state: ViewState, event: Mapping[str, Any]) -> None:
-    _round_finished(state, event)
-    state.round = min(state.round + 1, state.rounds)
-
-
-def _discriminators(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.discriminators = Discriminators(*(count(event.get(name)) for name in ("exchanges", "left", "networks")))
-
-
-def _distances_found(state: ViewState, _event: Mapping[str, Any]) -> None:
-    state.discriminators = None
-
-
-def _round_started(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.round = int(event.get("round") or 0)
-    state.sampled_groups = count(event.get("sampled_groups"))
-    teams = event.get("teams")
-    state.groups = {i: Group(i, count(team)) for i, team in enumerate(teams)} if isinstance(teams, list) else {}
-
-
-def _in_training(state: ViewState, event: Mapping[str, Any]) -> Group | None:
-    """The group of an event; None for events of a survey, which asks clients something outside the training.
-
-    Surveys come before and after the training of a round, and use group numbers too.
-    """
-    group = state.groups.get(event.get("group", -1))
-    return group if group and group.state == "training" and event.get("round") == state.round else None
-
-
-def _hop_finished(state: ViewState, event: Mapping[str, Any]) -> None:
-    group = _in_training(state, event)
-    if group is not None:
-        group.members = count(event.get("members"))
-        group.hops += 1
-
-
-def _client_skipped(state: ViewState, event: Mapping[str, Any]) -> None:
-    group = _in_training(state, event)
-    if group is not None:
-        group.skipped += 1
-
-
-def _group_ended(state: ViewState, event: Mapping[str, Any]) -> None:
-    if group := state.groups.get(event.get("group", -1)):
-        group.state = str(event["event"]).removeprefix("group_")
-
-
-def _round_finished(state: ViewState, event: Mapping[str, Any]) -> None:
-    state.finished_rounds += 1
-    state.round = int(event.get("round") or state.round)
-    if event.get("accuracy") is not None:
-        state.accuracies.append(float(event["accuracy"]))
-    if event.get("loss") is not None:
-        state.loss = float(event["loss"])
-    if event.get("seconds") is not None:
-        state.round_seconds.append(float(event["seconds"]))
-
-
-def _run_finished(state: ViewState, _event: Mapping[str, Any]) -> None:
-    state.finished = True
-
-
-_CHANGES: dict[str, Callable[[ViewState, Mapping[str, Any]], None]] = {
-    "listening": _listening,
-    "waiting_for_nodes": _waiting,
-    "waiting_for_clients": _waiting,
-    "node_joined": _node_joined,
-    "node_left": _node_left,
-    "local_run_started": _local_run_started,
-    "local_round_finished": _local_round_finished,
-    "run_started": _run_started,
-    "run_resumed": _run_started,
-    "managers_starting": _managers,
-    "manager_spawned": _managers,
-    "discriminators": _discriminators,
-    "distances_found": _distances_found,
-    "round_started": _round_started,
-    "hop_finished": _hop_finished,
-    "client_skipped": _client_skipped,
-    "group_finished": _group_ended,
-    "group_failed": _group_ended,
-    "round_finished": _round_finished,
-    "run_finished": _run_finished,
-}
+    def _finish_round(self, event: Mapping[str, Any]) -> None:
+        self.finished_rounds += 1
+        self.round = int(event.get("round") or self.round)
+        if event.get("accuracy") is not None:
+            self.accuracies.append(float(event["accuracy"]))
+        if event.get("loss") is not None:
+            self.loss = float(event["loss"])
+        if event.get("seconds") is not None:
+            self.round_seconds.append(float(event["seconds"]))

@@ -47,7 +47,9 @@ def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[
             return
         console = Console()
         try:
-            with _display(journal, console) if console.is_interactive else _lines(journal, printer):
+            with (
+                _display(journal, console) if console.is_interactive else _subscribed(journal, _line_by_line(printer))
+            ):
                 yield
         finally:
             if is_worth_keeping(directory):
@@ -83,24 +85,21 @@ def _display(journal: Journal, console: Console) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _lines(journal: Journal, printer: Printer) -> Iterator[None]:
+def _line_by_line(printer: Printer) -> Subscriber:
     state = ViewState()
 
     def tell(event: Line) -> None:
-        line = state.apply(event)
-        if line is not None:
+        if line := state.apply(event):
             printer.put(f"{event['time'][11:19]} {line}\n")
 
-    with _subscribed(journal, tell):
-        yield
+    return tell
 
 
 def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: bool = False) -> ConsoleRenderable:
     """The live view, no larger than a terminal of `width` columns and `height` lines."""
     if not state.started:
         where = f"waiting for nodes at {state.address}" if state.address else "starting"
-        return _fitted([Text(f"{where}: {state.present}", "bold"), *_events(state)])
+        return _fitted(state, [Text(f"{where}: {state.present}", "bold")])
     numbers = Text(state.present)
     if found := state.discriminators:
         numbers.append(f"   {found.exchanges} exchanges, {found.left} of {found.networks} networks left", "bold")
@@ -113,7 +112,7 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
     if state.loss is not None:
         numbers.append(f"   loss {state.loss:.4f}")
     groups = _groups(state, width, max(height - OTHER_LINES, 1))
-    return _fitted([_head(state, now, width), numbers, *groups, *_events(state)])
+    return _fitted(state, [_head(state, now, width), numbers, *groups])
 
 
 def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
@@ -168,9 +167,7 @@ def _groups(state: ViewState, width: int, most_lines: int) -> list[ConsoleRender
 
 
 def _group(group: GroupState) -> Table:
-    cell = Table.grid(padding=(0, 1))
-    for column_width in (4, BAR_WIDTH, 8):
-        cell.add_column(width=column_width, no_wrap=True)
+    cell = Table.grid(*(Column(width=wide, no_wrap=True) for wide in (4, BAR_WIDTH, 8)), padding=(0, 1))
     style = _STYLES[group.state]
     bar = ProgressBar(
         total=max(group.members, 1), completed=group.hops, width=BAR_WIDTH, complete_style=style, finished_style=style
@@ -180,12 +177,10 @@ def _group(group: GroupState) -> Table:
     return cell
 
 
-def _events(state: ViewState) -> list[ConsoleRenderable]:
-    return [Text(line, "dim") for line in state.last_events]
-
-
-def _fitted(lines: Sequence[ConsoleRenderable]) -> Group:
-    for line in lines:
+def _fitted(state: ViewState, lines: Sequence[ConsoleRenderable]) -> Group:
+    """The lines, and below them the last events; what is longer than a line is cut."""
+    shown = [*lines, *(Text(line, "dim") for line in state.last_events)]
+    for line in shown:
         if isinstance(line, Text):
             line.no_wrap, line.overflow = True, "ellipsis"
-    return Group(*lines)
+    return Group(*shown)
