@@ -69,12 +69,12 @@ def find(directory: RunDirectory) -> Resumed:
     if not directory.events.exists():
         raise ConfigError(f"--resume {directory.path} holds no run", "give the directory of a run (its --run-dir)")
     try:
-        found = _read(directory)
-        _check_history(directory, found)
+        return _read(directory)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        what = f"--resume {directory.path}: its record is damaged ({type(error).__name__}: {error})"
-        raise DataError(what, "restore it, or start the run again") from None
-    return found
+        raise DataError(
+            f"--resume {directory.path}: its record is damaged ({type(error).__name__}: {error})",
+            "restore it, or start the run again",
+        ) from None
 
 
 def work_there(resumed: Resumed) -> None:
@@ -82,9 +82,9 @@ def work_there(resumed: Resumed) -> None:
     try:
         os.chdir(resumed.directory)
     except OSError as error:
-        what = f"the run was started in {resumed.directory}, which cannot be entered: {error.strerror}"
         raise ConfigError(
-            what, "its settings may have paths that begin there: restore it, or make an empty one"
+            f"the run was started in {resumed.directory}, which cannot be entered: {error.strerror}",
+            "its settings may have paths that begin there: restore it, or make an empty one",
         ) from None
 
 
@@ -97,18 +97,10 @@ def check_settings(resumed: Resumed, settings: RunConfig) -> None:
     compared = (had.keys() | have.keys()).difference(may_change())
     changed = sorted(name for name in compared if had.get(name) != have.get(name))
     if changed:
-        what = f"--resume: {', '.join(map(flag, changed))} in config.toml is not what the run had"
-        raise ConfigError(what, "restore that file: a run that is resumed has the settings that it began with")
-
-
-def _check_history(directory: RunDirectory, found: Resumed) -> None:
-    rows = read_lines(directory.history) if directory.history.exists() else []
-    numbers = [row["round"] for row in rows]
-    if found.saved is None and numbers:
-        raise DataError(f"--resume {directory.path}: state/ is gone", "restore it, or start the run again")
-    if numbers[: found.round] != list(range(1, found.round + 1)):
-        what = f"--resume {directory.path}: history.jsonl lacks rounds of the {found.round} that are done"
-        raise DataError(what, "restore it, or start the run again")
+        raise ConfigError(
+            f"--resume: {', '.join(map(flag, changed))} in config.toml is not what the run had",
+            "restore that file: a run that is resumed has the settings that it began with",
+        )
 
 
 def _read(directory: RunDirectory) -> Resumed:
@@ -116,20 +108,37 @@ def _read(directory: RunDirectory) -> Resumed:
     started = [event for event in events if event["event"] == "run_started"]
     listening = [event for event in events if event["event"] == "listening"]
     if not started or not listening:
-        remedy = f"start it again: top-server --config {directory.config} --run-dir {directory.path}"
-        raise ConfigError(f"--resume {directory.path}: that run was cut off before its first round", remedy)
+        raise ConfigError(
+            f"--resume {directory.path}: that run was cut off before its first round",
+            f"start it again: top-server --config {directory.config} --run-dir {directory.path}",
+        )
     if any(event["event"] == "run_finished" for event in events):
         raise ConfigError(f"--resume {directory.path}: that run is finished", "its models are in models/")
     saved = state.latest(directory)
-    times = 1 + sum(event["event"] == "run_resumed" for event in events)
     done = saved.round if saved is not None else 0
+    times = 1 + sum(event["event"] == "run_resumed" for event in events)
     interrupted = _interrupted(map(read, events), done + 1, first_attempt(times))
-    offences = Counter(state.offences(saved) if saved is not None else {})
+    offences = Counter(saved.offences if saved is not None else {})
     # A client that was skipped after the last finished hop is tried again.
-    settled = [skipped for trace in (interrupted.traces if interrupted else ()) for skipped in trace.skipped]
-    offences.update(skipped.client for skipped in settled if skipped.failure and skipped.failure.code in OFFENCES)
-    where = Path(started[0]["directory"])
-    return Resumed(started[0]["run"], listening[-1]["address"], where, offences, times, saved, interrupted)
+    for trace in interrupted.traces if interrupted else ():
+        offences.update(one.client for one in trace.skipped if one.failure and one.failure.code in OFFENCES)
+    rounds = [row["round"] for row in read_lines(directory.history)] if directory.history.exists() else []
+    if saved is None and rounds:
+        raise DataError(f"--resume {directory.path}: state/ is gone", "restore it, or start the run again")
+    if rounds[:done] != list(range(1, done + 1)):
+        raise DataError(
+            f"--resume {directory.path}: history.jsonl lacks rounds of the {done} that are done",
+            "restore it, or start the run again",
+        )
+    return Resumed(
+        run_id=started[0]["run"],
+        address=listening[-1]["address"],
+        directory=Path(started[0]["directory"]),
+        offences=offences,
+        times=times,
+        saved=saved,
+        interrupted=interrupted,
+    )
 
 
 def mend(directory: RunDirectory, done: int) -> None:

@@ -26,6 +26,8 @@ from top_server.record import model_files
 from top_server.record.directory import RunDirectory, make_state
 from top_server.run import RunContext
 
+Tensors = Mapping[str, NDArray[np.generic]]
+
 _FILE = "state.json"
 #: The tensors that a merge keeps across rounds, if there are any.
 _MERGING = "merging.safetensors"
@@ -51,17 +53,10 @@ class Saved:
         """The clients that were there."""
         return tuple(self.document["clients"])
 
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A state that no longer changes while a thread writes it."""
-
-    document: Mapping[str, Any]
-    #: File name -> the id and the weights of a model that this process holds.
-    models: Mapping[str, tuple[str, Weights]]
-    #: The tensors of the merge.
-    tensors: Mapping[str, NDArray[np.generic]]
-    origin: model_files.Origin
+    @property
+    def offences(self) -> dict[int, int]:
+        """Client -> the number of its rejected models, which is needed before a node joins again."""
+        return {int(client): int(count) for client, count in self.document["offences"].items()}
 
 
 async def save(
@@ -78,13 +73,6 @@ async def save(
     `files` has checkpoints by the ids of their models; these are linked and not written again. Raises RunError if the
     disk is full or cannot be written.
     """
-    snapshot = _snapshot(context, progress, merging, profile, number)
-    await asyncio.to_thread(_write, snapshot, directory, number, files, profile.write)
-
-
-def _snapshot(
-    context: RunContext, progress: Progress, merging: Merging, profile: AnyProfile, number: int
-) -> _Snapshot:
     slots = context.models.slots
     here = {held.ref.id: held for held in slots.values() if held.client is None}
     names = {model_id: f"model-{index}.safetensors" for index, model_id in enumerate(sorted(here))}
@@ -99,34 +87,38 @@ def _snapshot(
         "merging": remembered,
         "profile": profile.save(),
     }
-    models = {name: (model_id, context.models.weights(here[model_id])) for model_id, name in names.items()}
+    fixed = json.loads(json.dumps(document))  # it does not change while a thread writes it
+    models: dict[str, Path | Tensors] = {
+        name: files.get(model_id) or context.models.weights(here[model_id]).arrays for model_id, name in names.items()
+    }
+    if tensors:
+        models[_MERGING] = tensors
     origin = model_files.Origin(context.run_id, context.config.scheme, number, context.config.seed)
-    return _Snapshot(json.loads(json.dumps(document)), models, tensors, origin)
+    await asyncio.to_thread(_write, directory, origin, fixed, models, profile.write)
 
 
 def _write(
-    snapshot: _Snapshot,
     directory: RunDirectory,
-    number: int,
-    files: Mapping[str, Path],
+    origin: model_files.Origin,
+    document: Mapping[str, Any],
+    models: Mapping[str, Path | Tensors],
     write_profile: Callable[[Path], None],
 ) -> None:
-    folder = directory.state / f"round-{number:04d}"
+    """Writes a state; a model of `models` is its tensors, or a file that has them already."""
+    folder = directory.state / f"round-{origin.round:04d}"
     aside = directory.state / ".writing"
     try:
         shutil.rmtree(aside, ignore_errors=True)
         make_state(directory)
         aside.mkdir()
-        for name, (model_id, weights) in snapshot.models.items():
-            if model_id in files:
-                _link(files[model_id], aside / name)
+        for name, model in models.items():
+            if isinstance(model, Path):
+                _link(model, aside / name)
             else:
-                model_files.save(aside / name, weights.arrays, snapshot.origin)
-        if snapshot.tensors:
-            model_files.save(aside / _MERGING, snapshot.tensors, snapshot.origin)
+                model_files.save(aside / name, model, origin)
         write_profile(aside)
         sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
-        (aside / _FILE).write_text(json.dumps({**snapshot.document, "files": sizes}), encoding="utf-8")
+        (aside / _FILE).write_text(json.dumps({**document, "files": sizes}), encoding="utf-8")
         for path in (*aside.iterdir(), aside):
             model_files.sync(path)
         shutil.rmtree(folder, ignore_errors=True)
@@ -186,12 +178,7 @@ def _is_whole(path: Path, size: int) -> bool:
         return False
 
 
-def offences(saved: Saved) -> dict[int, int]:
-    """Client -> the number of its rejected models, which is needed before a node joins again."""
-    return {int(client): int(count) for client, count in saved.document["offences"].items()}
-
-
-def _load(path: Path) -> dict[str, NDArray[np.generic]]:
+def _load(path: Path) -> Tensors:
     try:
         return model_files.load(path)[0]
     except DataError as error:
@@ -224,5 +211,4 @@ async def restore(
         profile.restore(document["profile"])
         await asyncio.to_thread(profile.load, saved.folder)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        what = f"{saved.folder} is damaged ({type(error).__name__}: {error})"
-        raise DataError(what, _REMEDY) from error
+        raise DataError(f"{saved.folder} is damaged ({type(error).__name__}: {error})", _REMEDY) from error

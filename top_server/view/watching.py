@@ -47,9 +47,7 @@ def watching(journal: Journal, directory: RunDirectory, json: bool) -> Iterator[
             return
         console = Console()
         try:
-            with (
-                _display(journal, console) if console.is_interactive else _subscribed(journal, _line_by_line(printer))
-            ):
+            with _display(journal, console) if console.is_interactive else _subscribed(journal, _lines(printer)):
                 yield
         finally:
             if is_worth_keeping(directory):
@@ -85,7 +83,7 @@ def _display(journal: Journal, console: Console) -> Iterator[None]:
         yield
 
 
-def _line_by_line(printer: Printer) -> Subscriber:
+def _lines(printer: Printer) -> Subscriber:
     state = ViewState()
 
     def tell(event: Line) -> None:

@@ -139,4 +139,4 @@ async def test_who_leaves_while_a_state_is_written_is_in_it(tmp_path: Path) -> N
         s.current.close()
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
-    assert (saved.clients, saved.document["progress"]["began"], state.offences(saved)) == ((0, 1, 2, 3), {}, {})
+    assert (saved.clients, saved.document["progress"]["began"], saved.offences) == ((0, 1, 2, 3), {}, {})

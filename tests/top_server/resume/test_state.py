@@ -45,7 +45,7 @@ async def test_models_groups_and_what_is_known_are_there_again(tmp_path: Path) -
         await before.save(tmp_path, 3)
     saved = state.latest(RunDirectory(tmp_path))
     assert saved is not None
-    assert (saved.round, saved.clients, state.offences(saved)) == (3, (0, 1, 2, 3), {1: 1})
+    assert (saved.round, saved.clients, saved.offences) == (3, (0, 1, 2, 3), {1: 1})
     async with staged(tmp_path, "none", "histograms") as after:
         await after.restore(saved)
         assert await after.value(after.of(0)) == 5.0
