@@ -17,8 +17,9 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
-from top_server.choosing import NAMES
-from top_server.record.directory import RunDirectory
+from top_server.baseline import local_run
+from top_server.choosing import NAMES, choose
+from top_server.record.directory import RunDirectory, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 
 NAME = "top-server"
@@ -72,12 +73,9 @@ def run(
 
 
 def _run(settings: RunConfig, json: bool) -> int:
-    # What --help and a bad flag can do without, most of all gRPC.
-    from top_server import choosing, server
-    from top_server.baseline import local_run
-    from top_server.record.directory import prepare
+    from top_server import server  # here and not above: --help and a bad flag need no gRPC
 
-    choosing.choose(settings)  # refuses what cannot work together before a directory is taken
+    choose(settings)  # refuses what cannot work together before a directory is taken
     credentials = server.credentials(settings)
     local_run.check(settings)
     existed = settings.run_dir is not None and settings.run_dir.exists()
@@ -87,8 +85,7 @@ def _run(settings: RunConfig, json: bool) -> int:
 
 
 def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
-    from top_server import choosing, server
-    from top_server.record.directory import RunDirectory
+    from top_server import server
     from top_server.resume import find as resuming
 
     directory = RunDirectory(path.absolute())
@@ -96,7 +93,7 @@ def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
     resuming.work_there(resumed)
     had = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path)
     settings = combine(had, flags, NAMES)
-    choosing.choose(settings)
+    choose(settings)
     resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
 
@@ -116,8 +113,6 @@ def _play(
     The last line of a run that was interrupted says how to resume it. A start at which nothing happened leaves no
     files.
     """
-    from top_server.record import directory as directories
-    from top_server.record.journal import Journal
     from top_server.resume import state
     from top_server.view.watching import watching
 
@@ -129,8 +124,8 @@ def _play(
         except UserError as error:
             code = logs.report(error)
         finally:
-            if not directories.is_worth_keeping(directory):
-                directories.remove(directory, folder_too=not existed)
+            if not is_worth_keeping(directory):
+                remove(directory, folder_too=not existed)
             elif code and state.is_in(directory):
                 sys.stderr.write(f"to continue this run: {NAME} --resume {shlex.quote(str(directory.path))}\n")
     return code

@@ -24,14 +24,13 @@ class Evaluation:
     partial: bool = False
 
     @property
-    def accuracy(self) -> float | None:
-        """Over all samples; None if the evaluation is partial."""
-        return None if self.partial else sum(one.correct for one in self.of.values()) / self._samples
-
-    @property
-    def loss(self) -> float | None:
-        """Mean over all samples; None if the evaluation is partial."""
-        return None if self.partial else sum(one.loss_sum for one in self.of.values()) / self._samples
+    def overall(self) -> dict[str, float | None]:
+        """Accuracy and mean loss over all samples; both are None if the evaluation is partial."""
+        samples = sum(one.samples for one in self.of.values())
+        return {
+            "accuracy": None if self.partial else sum(one.correct for one in self.of.values()) / samples,
+            "loss": None if self.partial else sum(one.loss_sum for one in self.of.values()) / samples,
+        }
 
     @property
     def per_client(self) -> dict[int, float]:
@@ -43,10 +42,6 @@ class Evaluation:
         """The task's further figures: name -> client -> value."""
         names = sorted({name for one in self.of.values() for name in one.metrics})
         return {name: {c: one.metrics[name] for c, one in self.of.items() if name in one.metrics} for name in names}
-
-    @property
-    def _samples(self) -> int:
-        return sum(one.samples for one in self.of.values())
 
 
 async def evaluate(context: RunContext, progress: Progress, merging: Merging, round_number: int) -> Evaluation | None:

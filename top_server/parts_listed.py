@@ -36,9 +36,9 @@ def _table(table: Parts[Part]) -> Iterator[str]:
             part = table[name]
         except ConfigError as error:
             yield f"  {name}{whose}: {error}"
-            continue
-        yield f"  {name}{whose}: {part.help}"
-        yield from (f"      {_option(one)}" for one in described(part.options).values())
+        else:
+            yield f"  {name}{whose}: {part.help}"
+            yield from (f"      {_option(one)}" for one in described(part.options).values())
 
 
 def _option(one: Described) -> str:

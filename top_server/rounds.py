@@ -117,8 +117,9 @@ async def _try(
     if number % context.config.evaluate_every == 0 or number == context.config.rounds:
         evaluated = await evaluate(context, progress, merging, number)
     seconds = time.monotonic() - begin
-    row = row_of(context, number, teams, outcomes, evaluated, seconds, merging.shared, profile.histograms)
-    return context.journal.finish_round(row)
+    return context.journal.finish_round(
+        row_of(context, number, teams, outcomes, evaluated, seconds, merging.shared, profile.histograms)
+    )
 
 
 def _traces(
@@ -190,7 +191,6 @@ async def merge(
 ) -> list[GroupOutcome]:
     """Takes in the groups' results in the order of the groups, so that the merged bits do not depend on timing."""
     outcomes: list[GroupOutcome] = []
-    taken = 0
     failures: list[Failure] = []
     for task in training:
         outcome = await task
@@ -205,13 +205,11 @@ async def merge(
         _record_ends(context, number, outcome, failure)
         if failure is not None:
             failures.append(failure)
-            continue
-        taken += 1
-        if outcome.task.results is Results.RETAINED:
+        elif outcome.task.results is Results.RETAINED:
             progress.local_models.update(outcome.own_models)
-    if not taken and progress.afresh:
-        return outcomes  # clients whose models were lost start afresh in the next round
-    if not taken:
+    if len(failures) == len(outcomes):
+        if progress.afresh:
+            return outcomes  # clients whose models were lost start afresh in the next round
         why = failures[-1] if failures else "it has no groups"
         raise unanswered(f"round {number} trained nobody: {why}", failures)
     await change_models(context, lambda: merging.finish(number))
@@ -221,10 +219,11 @@ async def merge(
 def _record_ends(context: RunContext, number: int, outcome: GroupOutcome, failure: Failure | None) -> None:
     failed = outcome.failed_groups(failure)
     for group in outcome.task.groups:
-        if group in failed:
-            context.journal.record(GroupFailed(round=number, group=group, reason=str(failed[group])))
-        else:
-            context.journal.record(GroupFinished(round=number, group=group))
+        context.journal.record(
+            GroupFailed(round=number, group=group, reason=str(failed[group]))
+            if group in failed
+            else GroupFinished(round=number, group=group)
+        )
 
 
 async def take_in(

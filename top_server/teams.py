@@ -73,7 +73,7 @@ def ask(
     """
     if not evidence.clients:
         raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
-    wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(evidence.clients))
+    wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(evidence.clients))  # of all clients
     if scheme.sampling == "clients":
         evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
     plan, clients = before.plan, evidence.clients

@@ -61,11 +61,7 @@ def row_of(
 
 def _served(context: RunContext, evaluated: Evaluation, each: bool) -> dict[str, Any]:
     """Accuracy and loss over all clients; with `each`, of every client too."""
-    found: dict[str, Any] = {
-        "accuracy": evaluated.accuracy,
-        "loss": evaluated.loss,
-        "clients_evaluated": len(evaluated.of),
-    }
+    found: dict[str, Any] = {**evaluated.overall, "clients_evaluated": len(evaluated.of)}
     if each:
         found["accuracy_per_client"] = evaluated.per_client
     if evaluated.metrics:
@@ -86,14 +82,12 @@ def _costs(context: RunContext, teams: Teams) -> CostModel:
     scheme, membership = context.scheme, context.membership
     busy = {client for group in teams.sampled for client in group} if scheme.sampling == "none" else None
     sizes = [hosted.train_samples for client, hosted in membership.clients.items() if busy is None or client in busy]
-    paper = CostModel()
-    parameters = sum(math.prod(spec.shape) for spec in membership.tensors if spec.trainable)
     return CostModel(
         clients=len(sizes),
         sampling_rate=context.config.sampling_rate if scheme.sampling != "none" else 1.0,
         local_epochs=context.config.local_epochs,
         samples_per_client=sum(sizes) / max(1, len(sizes)),
         model_bytes=context.model_bytes,
-        flop_per_sample=membership.training_flop or paper.flop_per_sample,
-        flop_per_aggregation=parameters,
+        flop_per_sample=membership.training_flop or CostModel().flop_per_sample,
+        flop_per_aggregation=sum(math.prod(spec.shape) for spec in membership.tensors if spec.trainable),
     )
