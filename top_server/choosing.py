@@ -50,10 +50,9 @@ def choose(config: RunConfig) -> Scheme:
     scheme = dataclasses.replace(row, **chosen)
     scheme = dataclasses.replace(scheme, options=_options(config, row, scheme))
     _check_needs(config, scheme)
-    _check_growth(config, scheme)
-    _check_aggregation(config, scheme)
-    _check_arrivals(config, scheme)
-    _check_additions(config, scheme)
+    for wrong, what, remedy in _refusals(config, scheme):
+        if wrong:
+            raise ConfigError(what, remedy)
     _check_options(config, scheme)
     return scheme
 
@@ -90,8 +89,11 @@ def _check_needs(config: RunConfig, scheme: Scheme) -> None:
             remedy = f"use scheme {' or '.join(fitting)}"
         else:
             remedy = f"give {flag(other)} {' or '.join(needed)}"
-        needs = f"{column} {value} needs {other} {' or '.join(needed)}"
-        raise ConfigError(f"{needs}, and scheme {config.scheme} has {getattr(scheme, other)}", remedy)
+        raise ConfigError(
+            f"{column} {value} needs {other} {' or '.join(needed)},"
+            f" and scheme {config.scheme} has {getattr(scheme, other)}",
+            remedy,
+        )
 
 
 def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
@@ -103,73 +105,55 @@ def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
         yield "aggregation", scheme.aggregation, "program", ("parallel",)
 
 
-def _check_growth(config: RunConfig, scheme: Scheme) -> None:
-    """Raises ConfigError for settings without any effect, and for a learning rate that becomes 0 during the run.
-
-    If all clients train in every round, settings of growth and sampling have no effect.
-    """
+def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, str]]:
+    """What a run must not have: whether this run has it, what is wrong about it, and what to do."""
+    # If all clients train in every round, settings of growth and sampling have no effect.
     counted = GROUPINGS[scheme.grouping].counted or bool(scheme.service)  # which may make as many as it likes
     read = {"alpha": counted and scheme.growth != "constant", "beta": counted, "growth": counted}
-    if scheme.sampling == "none":
-        for name in ("alpha", "beta", "growth", "sampling_rate"):
-            if getattr(config, name) != described(RunConfig)[name].default and not read.get(name):
-                remedy = "give --grouping-option alpha=..." if name == "alpha" else "leave it out"
-                raise ConfigError(
-                    f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups", remedy
-                )
-    if not config.learning_rate_in(config.rounds) > 0:
-        raise ConfigError(
-            f"the learning rate is 0 before round {config.rounds}", "give a --learning-rate-decay nearer to 1"
+    for name in ("alpha", "beta", "growth", "sampling_rate") if scheme.sampling == "none" else ():
+        yield (
+            getattr(config, name) != described(RunConfig)[name].default and not read.get(name),
+            f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups",
+            "give --grouping-option alpha=..." if name == "alpha" else "leave it out",
         )
-
-
-def _check_aggregation(config: RunConfig, scheme: Scheme) -> None:
-    """Raises ConfigError for an aggregation that has no effect in this scheme, or cannot protect its models."""
-    if scheme.aggregation == "mean":
-        return
-    if scheme.grouping == "singletons":
-        raise ConfigError(
-            f"aggregation {scheme.aggregation} needs groups of several, and grouping singletons has none",
-            f"leave out {flag('grouping' if config.aggregation is None else 'aggregation')}",
-        )
-    if AGGREGATIONS[scheme.aggregation].robust and scheme.merge == "none" and not scheme.lasts:
-        raise ConfigError(
-            f"--aggregation {scheme.aggregation} would not protect scheme {config.scheme}, where new groups start"
-            " from the weighted mean of their members' models",
-            "give --update-norm-limit",
-        )
-
-
-def _check_arrivals(config: RunConfig, scheme: Scheme) -> None:
-    """Raises ConfigError if groups may rest (`--after-arrivals joined`) and the scheme does not allow it.
-
-    A group can rest only if it stays the same in the next round, and no other group changes its model.
-    """
+    yield (
+        not config.learning_rate_in(config.rounds) > 0,
+        f"the learning rate is 0 before round {config.rounds}",
+        "give a --learning-rate-decay nearer to 1",
+    )
+    yield (
+        scheme.aggregation != "mean" and scheme.grouping == "singletons",
+        f"aggregation {scheme.aggregation} needs groups of several, and grouping singletons has none",
+        f"leave out {flag('grouping' if config.aggregation is None else 'aggregation')}",
+    )
+    yield (
+        AGGREGATIONS[scheme.aggregation].robust and scheme.merge == "none" and not scheme.lasts,
+        f"--aggregation {scheme.aggregation} would not protect scheme {config.scheme}, where new groups start"
+        " from the weighted mean of their members' models",
+        "give --update-norm-limit",
+    )
+    # A group may rest only if it stays the same in the next round, and no other group changes its model.
     rows = {name: row for name, row in SCHEMES.built_in.items() if row.regroup == "arrivals" and row.merge == "none"}
     choices = {(row.regroup, row.merge, row.grouping) for row in rows.values()}
-    if scheme.after_arrivals == "joined" and (scheme.regroup, scheme.merge, scheme.grouping) not in choices:
-        raise ConfigError(
-            f"--after-arrivals joined needs groups that stay, with a model each; scheme {config.scheme} has others",
-            f"use scheme {' or '.join(rows)}",
-        )
-
-
-def _check_additions(config: RunConfig, scheme: Scheme) -> None:
-    """Refuses what is not defined for tensors that a training adds to the model."""
-    if TRAININGS[scheme.training].adds is None:
-        return
-    if scheme.aggregation == "fednova":
-        raise ConfigError(
-            f"aggregation fednova makes a client's steps longer or shorter, and training {scheme.training} learns how"
-            " to fuse the features of exactly the model that a client has trained",
-            f"leave out {flag('training' if config.aggregation is None else 'aggregation')}",
-        )
-    if scheme.without_head:
-        raise ConfigError(
-            f"scheme {config.scheme} keeps the heads with the clients, and training {scheme.training} learns features"
-            " for one head of all clients",
-            f"leave out {flag('training')}, or use another scheme",
-        )
+    yield (
+        scheme.after_arrivals == "joined" and (scheme.regroup, scheme.merge, scheme.grouping) not in choices,
+        f"--after-arrivals joined needs groups that stay, with a model each; scheme {config.scheme} has others",
+        f"use scheme {' or '.join(rows)}",
+    )
+    # Neither is defined for tensors that a training adds to the model.
+    adds = TRAININGS[scheme.training].adds is not None
+    yield (
+        adds and scheme.aggregation == "fednova",
+        f"aggregation fednova makes a client's steps longer or shorter, and training {scheme.training} learns how"
+        " to fuse the features of exactly the model that a client has trained",
+        f"leave out {flag('training' if config.aggregation is None else 'aggregation')}",
+    )
+    yield (
+        adds and scheme.without_head,
+        f"scheme {config.scheme} keeps the heads with the clients, and training {scheme.training} learns features"
+        " for one head of all clients",
+        f"leave out {flag('training')}, or use another scheme",
+    )
 
 
 def _check_options(config: RunConfig, scheme: Scheme) -> None:
@@ -197,8 +181,7 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
 def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
     """Raises ConfigError if heads stay with the clients, and the model has no head or consists only of its head."""
     heads = sum(spec.head for spec in tensors)
-    keeps = scheme.without_head or TRAININGS[scheme.training].keeps_head
-    if keeps and not 0 < heads < len(tensors):
+    if (scheme.without_head or TRAININGS[scheme.training].keeps_head) and not 0 < heads < len(tensors):
         what = "has no classifier head" if not heads else "is all classifier head"
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
 
