@@ -79,8 +79,7 @@ def credentials(config: RunConfig) -> Tls | None:
     """The certificate of this process; raises ConfigError if it does not cover the addresses that others dial."""
     tls = load(config.tls_files)
     if tls:
-        host = loopback(split_address(config.listen)[0])
-        tls.check_covers(host, "where the top server dials its group managers")
+        tls.check_covers(loopback(split_address(config.listen)[0]), "where the top server dials its group managers")
         if config.local_nodes:
             tls.check_covers(local_nodes.HOST, "where local nodes are dialled")
     return tls
@@ -111,16 +110,13 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
-        # Nodes look for a resumed run at its old address.
-        listen = resumed.address if resumed else config.listen
-        address = await stack.enter_async_context(_doors(listen, config, membership, store, tls, resumed is not None))
+        address = await stack.enter_async_context(_doors(config, membership, store, tls, resumed))
         journal.record(Listening(address=address))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
             journal.record(StateDamaged(reason=what))
-        host, _ = split_address(address)
         managers = await stack.enter_async_context(
             manager_pool(
-                host,
+                split_address(address)[0],
                 config.manager_port_range,
                 directory.logs,
                 channels,
@@ -153,7 +149,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 times=resumed.times if resumed else 0,
             )
             if config.local_run is not None:
-                alone = local_run.recorded(config) or await _play_alone(context, store, channels)
+                if not local_run.recorded(config):
+                    await _play_alone(context, store, channels)
+                alone = local_run.recorded(config) or {}
                 local_run.tell_left_out(config, membership.clients, alone, journal)
                 context = dataclasses.replace(context, alone=alone)
             if away := absent(scheme, membership.clients):
@@ -219,13 +217,14 @@ async def _play(
 
 def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], begin: float) -> None:
     """Records the end of a run, given the last row of its history, and removes the state that --resume would need."""
-    seconds = round(time.monotonic() - begin, 1)
-    journal.record(RunFinished(rounds=row["round"], accuracy=row["accuracy"], seconds=seconds))
+    journal.record(
+        RunFinished(rounds=row["round"], accuracy=row["accuracy"], seconds=round(time.monotonic() - begin, 1))
+    )
     shutil.rmtree(directory.state, ignore_errors=True)
 
 
-async def _play_alone(context: RunContext, store: ModelStore, channels: Channels) -> dict[int, float]:
-    """Plays the local run before the run that needs it, on the same nodes; returns the accuracy of each client."""
+async def _play_alone(context: RunContext, store: ModelStore, channels: Channels) -> None:
+    """Plays the local run before the run that needs it, on the same nodes."""
     config, journal = context.config, context.journal
     begin, settings = time.monotonic(), local_run.settings(config)
     local_run.set_aside(config)
@@ -234,8 +233,14 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
 
     def tell(event: Line) -> None:
         if event["event"] == "round_finished":
-            told = {name: event[name] for name in ("round", "accuracy", "seconds")}
-            journal.record(LocalRoundFinished(rounds=settings.rounds, **told))
+            journal.record(
+                LocalRoundFinished(
+                    round=event["round"],
+                    rounds=settings.rounds,
+                    accuracy=event["accuracy"],
+                    seconds=event["seconds"],
+                )
+            )
 
     with Journal(directory) as own_journal:
         own_journal.subscribe(tell)
@@ -260,15 +265,13 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
         # The run gets new managers: an order of the local run that is still on its way must not reach it.
         await own.managers.close()
         _finish(directory, own_journal, row, begin)
-    found = local_run.recorded(config)
-    assert found is not None
-    return found
 
 
 def _merging(context: RunContext) -> Merging:
     scheme, part = context.scheme, MERGES[context.scheme.merge]
-    options = part.read(scheme.given("merge"))
-    merging: Merging = part.load()(MergeSettings(context.run_id, context.config.seed, scheme.lasts, options))
+    merging: Merging = part.load()(
+        MergeSettings(context.run_id, context.config.seed, scheme.lasts, part.read(scheme.given("merge")))
+    )
     return merging
 
 
@@ -284,14 +287,13 @@ async def _wait_for_return(
     journal.record(WaitingForClients(clients=len(clients), timeout=join_timeout))
     if not await membership.wait_for(1, 1, join_timeout):
         raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
-    missing = await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout))
-    if missing:
+    if missing := await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout)):
         journal.record(ClientsMissing(clients=sorted(missing)))
 
 
 @asynccontextmanager
 async def _doors(
-    listen: str, config: RunConfig, membership: Membership, store: ModelStore, tls: Tls | None, again: bool
+    config: RunConfig, membership: Membership, store: ModelStore, tls: Tls | None, resumed: Resumed | None
 ) -> AsyncIterator[str]:
     """Runs the server where nodes join and models are fetched; yields its address."""
 
@@ -299,10 +301,12 @@ async def _doors(
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
         ModelServicer(store, _not_here).add_to(server)
 
+    # Nodes look for a resumed run at its old address.
+    listen = resumed.address if resumed else config.listen
     try:
         server, address = await start_server(listen, [register], tls, config.lost_after)
     except ConfigError as error:
-        if again:
+        if resumed:
             raise ConfigError(error.what, "nodes look for the run there: end the process that has that port") from None
         raise
     try:
@@ -315,18 +319,16 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership, journal: Jo
     nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
     journal.record(WaitingForNodes(nodes=nodes, clients=clients, timeout=config.join_timeout))
     if not await membership.wait_for(nodes, clients, config.join_timeout):
-        joined = share(membership.nodes, nodes, "node")
-        hosted = share(len(membership.clients), clients, "client")
         raise RunError(
-            f"only {joined} with {hosted} joined within {config.join_timeout:.0f} s",
+            f"only {share(membership.nodes, nodes, 'node')} with {share(len(membership.clients), clients, 'client')}"
+            f" joined within {config.join_timeout:.0f} s",
             "start the other nodes, or change --min-nodes, --min-clients or --join-timeout",
         )
 
 
 def _assign(scheme: Scheme, channels: Channels) -> Assign:
     if scheme.service:
-        channel = channels.to(scheme.service)
-        return functools.partial(grouping_service.assign, channel, scheme.service, scheme.grouping)
+        return functools.partial(grouping_service.assign, channels.to(scheme.service), scheme.service, scheme.grouping)
     grouping = GROUPINGS[scheme.grouping]
     return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
 

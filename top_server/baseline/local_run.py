@@ -1,4 +1,7 @@
-"""The local run: a run of scheme `independent` with the same settings. Its result can be used by several runs."""
+"""The local run, and the gains of clients over it.
+
+It is a run of scheme `independent` with the same settings. Its result can be used by several runs.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.messages import HostedClient
@@ -49,8 +54,9 @@ _ANOTHER = "give another directory: a local run is made where there is none"
 
 def settings(config: RunConfig) -> RunConfig:
     """The settings of the local run for a run with settings `config`."""
-    panels = (PROCESSES, CONNECTIONS)
-    processes = [name for name, one in described(RunConfig).items() if one.metadata["panel"] in panels]
+    processes = [
+        name for name, one in described(RunConfig).items() if one.metadata["panel"] in (PROCESSES, CONNECTIONS)
+    ]
     same = {name: getattr(config, name) for name in {*SAME, *processes}}
     return RunConfig(scheme="independent", run_dir=config.local_run, evaluate_every=config.evaluate_every, **same)
 
@@ -159,3 +165,20 @@ def check(config: RunConfig) -> None:
                 f"make it before: --scheme independent --run-dir {config.local_run} with the same other settings",
             )
         claim(RunDirectory(config.local_run), "--local-run")
+
+
+def gained(reached: Mapping[int, float], alone: Mapping[int, float]) -> dict[int, float]:
+    """Client -> its gain in accuracy over training alone; for clients in both mappings, in ascending order."""
+    return {client: reached[client] - alone[client] for client in sorted(reached.keys() & alone.keys())}
+
+
+def gains(reached: Mapping[int, float], alone: Mapping[int, float]) -> tuple[float, float] | None:
+    """IPR, the share of clients that are strictly better off than alone, and RSD, the deviation of their gains.
+
+    Only clients in both mappings count; None if there are none. The deviation is that of the population (FedCollab,
+    section 5.5).
+    """
+    differences = np.array(list(gained(reached, alone).values()))
+    if not differences.size:
+        return None
+    return float((differences > 0).mean()), float(differences.std())

@@ -18,7 +18,6 @@ from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
 from top_server.baseline import local_run
-from top_server.baseline.gains import gained
 from top_server.pictures.distances import by_coalition, draw_distances, name_clients, read_distances
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -66,11 +65,14 @@ def draw(run_dir: Path, out: Path) -> None:
     groups = groups_by_round(directory, rows)
     layout = panels(groups, distances is not None, bool(gains))
     heights = [_height(row, groups) for row in layout]
-    size = (5 * len(layout[0]), sum(heights))
-    figure, axes = plt.subplot_mosaic(layout, figsize=size, layout="constrained", height_ratios=heights)
+    figure, axes = plt.subplot_mosaic(
+        layout, figsize=(5 * len(layout[0]), sum(heights)), layout="constrained", height_ratios=heights
+    )
     partition = last_partition(rows)
-    _accuracy(axes["accuracy"], rows)
-    _loss(axes["loss"], rows)
+    evaluated = [row for row in rows if row["accuracy"] is not None]
+    _accuracy(axes["accuracy"], rows, evaluated)
+    axes["loss"].plot([row["round"] for row in evaluated], [row["loss"] for row in evaluated], marker=".")
+    _by_round(axes["loss"], "loss")
     if groups is not None:
         _groups(axes["groups"], groups)
     if distances is not None:
@@ -134,8 +136,10 @@ def groups_by_round(directory: RunDirectory, rows: Rows) -> Groups | None:
     if not clients:
         return None
     shown = np.unique(np.linspace(0, len(clients) - 1, _MOST_CLIENTS).round().astype(int))
-    which = f"{share(len(shown), len(clients), 'client')}, {share(len(rounds), last - first + 1, 'round')}"
-    title = f"{which}: a colour is a group of its round, white did not train"
+    title = (
+        f"{share(len(shown), len(clients), 'client')}, {share(len(rounds), last - first + 1, 'round')}:"
+        " a colour is a group of its round, white did not train"
+    )
     return Groups(rounds, [clients[row] for row in shown], image[shown], title)
 
 
@@ -172,7 +176,7 @@ def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
     reached: dict[str, float] = next(
         (row["accuracy_per_client"] for row in reversed(rows) if row.get("accuracy_per_client")), {}
     )
-    return gained({int(client): value for client, value in reached.items()}, alone)
+    return local_run.gained({int(client): value for client, value in reached.items()}, alone)
 
 
 def last_partition(rows: Rows) -> list[list[int]]:
@@ -195,10 +199,12 @@ def group_image(rounds: list[list[list[int]] | None], by_member: bool) -> tuple[
     return clients, image
 
 
-def _accuracy(axes: Axes, rows: Rows) -> None:
-    for number, curve in enumerate(_per_client(rows).values()):
-        axes.plot(*curve, color="0.8", linewidth=0.8, zorder=1, label="_" if number else "each client")
-    evaluated = [row for row in rows if row["accuracy"] is not None]
+def _accuracy(axes: Axes, rows: Rows, evaluated: Rows) -> None:
+    by_round = {row["round"]: row["accuracy_per_client"] for row in rows if row.get("accuracy_per_client")}
+    for number, client in enumerate(dict.fromkeys(client for found in by_round.values() for client in found)):
+        curve = {played: 100 * found[client] for played, found in by_round.items() if client in found}
+        label = "_" if number else "each client"
+        axes.plot(list(curve), list(curve.values()), color="0.8", linewidth=0.8, zorder=1, label=label)
     accuracies = [100 * row["accuracy"] for row in evaluated]
     axes.plot([row["round"] for row in evaluated], accuracies, marker=".", label="over all samples")
     axes.legend()
@@ -209,19 +215,12 @@ def _accuracy(axes: Axes, rows: Rows) -> None:
         axes.set_title(f"round {last['round']}: IPR {100 * last['ipr']:.1f} %, RSD {100 * last['rsd']:.1f} %")
 
 
-def _loss(axes: Axes, rows: Rows) -> None:
-    evaluated = [row for row in rows if row["accuracy"] is not None]
-    axes.plot([row["round"] for row in evaluated], [row["loss"] for row in evaluated], marker=".")
-    _by_round(axes, "loss")
-
-
 def _groups(axes: Axes, groups: Groups) -> None:
     import matplotlib as mpl
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
     names = dict(enumerate(map(str, groups.clients)))
-    extent = (groups.rounds[0] - 0.5, groups.rounds[-1] + 0.5, groups.image.shape[0] - 0.5, -0.5)
     axes.imshow(
         groups.image % _COLOURS,
         # The palettes have light colours beside dark ones: the dark colours come first, as they differ more.
@@ -229,7 +228,7 @@ def _groups(axes: Axes, groups: Groups) -> None:
             [mpl.colormaps[name](i) for name in _PALETTES for i in (*range(0, 20, 2), *range(1, 20, 2))]
         ),
         aspect="auto",
-        extent=extent,
+        extent=(groups.rounds[0] - 0.5, groups.rounds[-1] + 0.5, groups.image.shape[0] - 0.5, -0.5),
         interpolation="nearest",
         vmin=0,
         vmax=_COLOURS - 1,
@@ -262,13 +261,3 @@ def _gains(axes: Axes, gains: dict[int, float], partition: list[list[int]]) -> N
         ylabel="accuracy gained over training alone, points",
         title=f"{better} of {len(ordered)} clients are better off than alone",
     )
-
-
-def _per_client(rows: Rows) -> dict[str, tuple[list[int], list[float]]]:
-    curves: dict[str, tuple[list[int], list[float]]] = {}
-    for row in rows:
-        for client, accuracy in (row.get("accuracy_per_client") or {}).items():
-            rounds, accuracies = curves.setdefault(client, ([], []))
-            rounds.append(row["round"])
-            accuracies.append(100 * accuracy)
-    return curves

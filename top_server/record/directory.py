@@ -120,8 +120,7 @@ def lock(file: IO[bytes], directory: RunDirectory) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        what = f"another top server records in {directory.path}"
-        raise ConfigError(what, "wait for its end, or stop it") from None
+        raise ConfigError(f"another top server records in {directory.path}", "wait for its end, or stop it") from None
 
 
 def _never_began(directory: RunDirectory) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.programs import PROGRAMS
-from top_server.baseline.gains import gains
+from top_server.baseline.local_run import gains
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.grouping.cpd import cpd_median

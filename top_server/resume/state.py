@@ -154,13 +154,15 @@ def latest(directory: RunDirectory) -> Saved | None:
     for number, folder in reversed(_folders(directory)):
         try:
             document = json.loads((folder / _FILE).read_text("utf-8"))
+            sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
             for name, kind in _KINDS.items():
                 if not isinstance(document[name], kind):
                     raise TypeError(f"{name} is no {kind.__name__}")
         except (OSError, ValueError, KeyError, TypeError) as error:
             damaged.append(f"{folder / _FILE} cannot be read: {error}")
             continue
-        cut = [name for name, size in document["files"].items() if not _is_whole(folder / name, size)]
+        # The content of a file is checked when it is read.
+        cut = [name for name, size in document["files"].items() if sizes.get(name) != size]
         if not cut:
             return Saved(number, folder, document, tuple(damaged))
         damaged.append(f"{', '.join(str(folder / name) for name in sorted(cut))}: cut or missing")
@@ -168,14 +170,6 @@ def latest(directory: RunDirectory) -> Saved | None:
         remedy = "restore one of these states, or start the run again" if damaged[1:] else _REMEDY
         raise DataError("; ".join(damaged), remedy)
     return None
-
-
-def _is_whole(path: Path, size: int) -> bool:
-    """Whether a file has its full size; its content is checked when it is read."""
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
 
 
 def _load(path: Path) -> Tensors:

@@ -18,8 +18,7 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
 from tests.support.recorder import Recorder
-from top_server.baseline.gains import gains
-from top_server.baseline.local_run import SAME, check, recorded, set_aside, settings, tell_left_out
+from top_server.baseline.local_run import SAME, check, gains, recorded, set_aside, settings, tell_left_out
 from top_server.record.directory import RunDirectory, prepare
 from top_server.record.journal import Journal
 from top_server.record.summary import summarise

@@ -15,7 +15,7 @@ from top_server.record.events.base import Event
 
 
 def _events_of(module: ModuleType) -> tuple[type[Event], ...]:
-    classes = [found for found in vars(module).values() if isinstance(found, type) and issubclass(found, Event)]
+    classes = (found for found in vars(module).values() if isinstance(found, type) and issubclass(found, Event))
     return tuple(found for found in classes if found.__module__ == module.__name__)
 
 
