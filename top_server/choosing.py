@@ -75,7 +75,15 @@ def _options(config: RunConfig, row: Scheme, scheme: Scheme) -> dict[str, dict[s
 
 def _check_needs(config: RunConfig, scheme: Scheme) -> None:
     """Raises ConfigError if a choice needs another choice that the scheme does not have."""
-    for column, value, other, needed in _needs(scheme):
+    # A choice by kind and name, the kind of the choice that it needs, and the names that fit.
+    needs = [
+        (kind, part.name, other, needed)
+        for kind, part in parts_of(scheme).items()
+        for other, needed in part.needs.items()
+    ]
+    if not AGGREGATIONS[scheme.aggregation].beside_relay and not PROGRAMS[scheme.program].aggregates:
+        needs.append(("aggregation", scheme.aggregation, "program", ("parallel",)))
+    for column, value, other, needed in needs:
         if getattr(scheme, other) in needed:
             continue
         fitting = [
@@ -94,15 +102,6 @@ def _check_needs(config: RunConfig, scheme: Scheme) -> None:
             f" and scheme {config.scheme} has {getattr(scheme, other)}",
             remedy,
         )
-
-
-def _needs(scheme: Scheme) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """Every need of a choice: its kind and name, the kind of the choice that it needs, and the names that fit."""
-    for kind, part in parts_of(scheme).items():
-        for other, needed in part.needs.items():
-            yield kind, part.name, other, needed
-    if not AGGREGATIONS[scheme.aggregation].beside_relay and not PROGRAMS[scheme.program].aggregates:
-        yield "aggregation", scheme.aggregation, "program", ("parallel",)
 
 
 def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, str]]:

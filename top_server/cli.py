@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,17 +13,22 @@ import typer
 
 from fedgsp import commands, lifecycle, logs, tls
 from fedgsp.errors import ConfigError, UserError
+from fedgsp.outgoing import OUTGOING
+from fedgsp.parts import Part, Parts
 from fedgsp.settings.checks import flag
+from fedgsp.settings.fields import Described, described
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from top_server.baseline import local_run
-from top_server.choosing import NAMES, choose
+from top_server.choosing import NAMES, TABLES, choose
 from top_server.record.directory import RunDirectory, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 
 NAME = "top-server"
 OUTPUT = "Output"
+#: Kind of part -> the parts of that kind.
+LISTED: Mapping[str, Parts[Any]] = {**TABLES, OUTGOING.kind: OUTGOING}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -149,10 +154,40 @@ def parts(
     kind: Annotated[str, typer.Argument(help="grouping, profile, program, ...; all kinds by default")] = "",
 ) -> None:
     """List the parts that can be chosen, those of installed packages too, with their options."""
-    from top_server.parts_listed import listed
-
     for line in listed(kind):
         typer.echo(line)
+
+
+def listed(kind: str = "") -> Iterator[str]:
+    """Lines about the parts of one kind, or of all kinds. A part of a broken package has the reason as its help.
+
+    Raises ConfigError for an unknown kind.
+    """
+    if kind and kind not in LISTED:
+        raise ConfigError(f"there is no kind of part {kind!r}", f"known: {', '.join(LISTED)}")
+    for name in [kind] if kind else sorted(LISTED):
+        yield from _table(LISTED[name])
+
+
+def _table(table: Parts[Part]) -> Iterator[str]:
+    key = "NAME.KEY" if table is OUTGOING else "KEY"  # a run may have several steps
+    yield f"{table.kind} (--{table.kind} NAME, --{table.kind}-option {key}=VALUE)"
+    packages = table.packages()
+    for name in table:
+        whose = f" [{packages[name]}]" if name in packages else ""
+        try:
+            part = table[name]
+        except ConfigError as error:
+            yield f"  {name}{whose}: {error}"
+        else:
+            yield f"  {name}{whose}: {part.help}"
+            yield from (f"      {_option(one)}" for one in described(part.options).values())
+
+
+def _option(one: Described) -> str:
+    value = getattr(one.default, "common", one.default)
+    default = "" if value in (None, "", ()) else f"={str(value).lower()}"
+    return f"{one.name}{default}: {one.help} ({one.wanted})"
 
 
 @app.command()

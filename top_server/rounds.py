@@ -31,7 +31,7 @@ from top_server.record.events.rounds import (
     RoundResumed,
     RoundStarted,
 )
-from top_server.record.history_row import row_of
+from top_server.record.figures import row_of
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 from top_server.teams import Before, Teams, ask, form

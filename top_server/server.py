@@ -61,9 +61,9 @@ from top_server.record.events.run import (
     RunStarted,
     StateDamaged,
 )
+from top_server.record.figures import summarise
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
-from top_server.record.summary import summarise
 from top_server.resume import state
 from top_server.resume.find import Resumed
 from top_server.run import Assign, RunContext

@@ -8,7 +8,7 @@ from fedgsp.tasks import TASKS
 from tests.contracts.declarations import check_declaration, check_light
 from tests.contracts.kinds import CHECKS
 from top_server.choosing import TABLES
-from top_server.parts_listed import LISTED
+from top_server.cli import LISTED
 
 #: Tasks whose data are not in every installation have tests of their own.
 BUILT_IN = {**{kind: list(table.built_in) for kind, table in LISTED.items()}, "task": ["digits"]}

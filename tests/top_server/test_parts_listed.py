@@ -9,7 +9,7 @@ import pytest
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import described
 from tests.support.outgoing_steps import forget, install
-from top_server.parts_listed import LISTED, listed
+from top_server.cli import LISTED, listed
 
 
 def test_every_part_and_every_option_is_listed() -> None:

@@ -1,4 +1,4 @@
-"""Reads and writes files of JSON lines, such as history.jsonl; `history_row` says what is in a row of the history."""
+"""Reads and writes files of JSON lines, such as history.jsonl; `figures` says what is in a row of the history."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from fedgsp.settings.run import RunConfig
 from tests.support.recorder import Recorder
 from top_server.baseline.local_run import SAME, check, gains, recorded, set_aside, settings, tell_left_out
 from top_server.record.directory import RunDirectory, prepare
+from top_server.record.figures import summarise
 from top_server.record.journal import Journal
-from top_server.record.summary import summarise
 
 #: Another value for each setting that must be the same.
 OTHERS: dict[str, Any] = {

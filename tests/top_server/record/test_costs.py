@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from top_server.grouping.round_size import group_count
-from top_server.record.costs import CostModel
+from top_server.record.figures import CostModel
 
 PAPER = CostModel()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from top_server.record.summary import spread, summarise
+from top_server.record.figures import spread, summarise
 
 ROWS: list[dict[str, Any]] = [
     {"round": 1, "accuracy_per_client": {"0": 0.5, "1": 0.9}},

@@ -11,7 +11,7 @@ from tests.support.staged import stage
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.merging import MERGES
-from top_server.record.history_row import row_of
+from top_server.record.figures import row_of
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
 

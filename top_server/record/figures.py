@@ -1,0 +1,170 @@
+"""The figures of a run, by pure functions: the row of a round and its costs, and the summary after the last round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgsp.programs import PROGRAMS
+from top_server.baseline.local_run import gains
+from top_server.evaluation import Evaluation
+from top_server.grouping import Plan
+from top_server.grouping.cpd import cpd_median
+from top_server.groups.moved import Moved
+from top_server.groups.task import GroupOutcome
+from top_server.record.events.base import ABSENT
+from top_server.record.events.rounds import RoundFinished
+from top_server.run import RunContext
+from top_server.teams import Teams
+
+
+def row_of(
+    context: RunContext,
+    number: int,
+    teams: Teams,
+    outcomes: Sequence[GroupOutcome],
+    evaluated: Evaluation | None,
+    seconds: float,
+    shared: bool,
+    histograms: Mapping[int, tuple[int, ...]],
+) -> RoundFinished:
+    """The row of round `number`.
+
+    `shared` says whether all clients have the same model; `histograms` are the class histograms that clients told.
+    """
+    costs = _costs(context, teams)
+    chained = PROGRAMS[context.scheme.program].chained
+    moved = sum((outcome.moved for outcome in outcomes), Moved())
+    # Where all clients train, or models differ, the result is who trains with whom, and how well each is served.
+    each = context.scheme.sampling == "none" or not shared
+    return RoundFinished(
+        round=number,
+        groups=len(teams.plan.groups),
+        sampled_groups=len(teams.sampled),
+        clients_trained=sum(len(outcome.took_part) for outcome in outcomes),
+        clients_skipped=sum(len(outcome.left_out) for outcome in outcomes),
+        seconds=round(seconds, 3),
+        bytes_direct=moved.direct,
+        bytes_relayed=moved.relayed,
+        cpd_median=_cpd(histograms, teams.plan),
+        t_comp_s=costs.t_comp_s(len(teams.plan.groups) if chained else costs.clients),
+        t_comm_s=costs.t_comm_s(),
+        d_comm_bytes=costs.d_comm_bytes(),
+        partition=teams.plan.groups if each else ABSENT,
+        **(_served(context, evaluated, each) if evaluated is not None else {}),
+    )
+
+
+def _served(context: RunContext, evaluated: Evaluation, each: bool) -> dict[str, Any]:
+    """Accuracy and loss over all clients; with `each`, of every client too."""
+    found: dict[str, Any] = {**evaluated.overall, "clients_evaluated": len(evaluated.of)}
+    if each:
+        found["accuracy_per_client"] = evaluated.per_client
+    if evaluated.metrics:
+        found["metrics_per_client"] = evaluated.metrics
+    if context.alone is not None:
+        found["ipr"], found["rsd"] = gains(evaluated.per_client, context.alone) or (None, None)
+    return found
+
+
+def _cpd(histograms: Mapping[int, tuple[int, ...]], plan: Plan) -> float | None:
+    if not histograms or len(plan.groups) < 2:
+        return None
+    known = [[histograms[client] for client in group if client in histograms] for group in plan.groups]
+    return cpd_median(np.stack([np.array(rows, np.int64).sum(axis=0) for rows in known if rows]))
+
+
+def _costs(context: RunContext, teams: Teams) -> CostModel:
+    scheme, membership = context.scheme, context.membership
+    busy = {client for group in teams.sampled for client in group} if scheme.sampling == "none" else None
+    sizes = [hosted.train_samples for client, hosted in membership.clients.items() if busy is None or client in busy]
+    return CostModel(
+        clients=len(sizes),
+        sampling_rate=context.config.sampling_rate if scheme.sampling != "none" else 1.0,
+        local_epochs=context.config.local_epochs,
+        samples_per_client=sum(sizes) / max(1, len(sizes)),
+        model_bytes=context.model_bytes,
+        flop_per_sample=membership.training_flop or CostModel().flop_per_sample,
+        flop_per_aggregation=sum(math.prod(spec.shape) for spec in membership.tensors if spec.trainable),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Modelled costs of a run (FedGSP, cost model); the default constants are those of the paper.
+
+    T_comp(r) = N_calc / T_FLOPS * n * e * K / min(K, f(r)) + N_aggr / T_FLOPS * (kappa * f(r) - 1)   seconds
+    T_comm(r) = 8 * kappa * K * size * (1 / R_in + 1 / R_out)                                         seconds
+    D_comm(r) = 2 * kappa * K * size                                                                  bytes
+
+    FedAvg is f(r) = K. Traffic between managers and the top server is left out: in the paper they share a machine.
+    """
+
+    clients: int = 368
+    sampling_rate: float = 0.3
+    local_epochs: int = 1
+    samples_per_client: float = 226.0
+    model_bytes: float = 25.2e6
+    #: N_calc, to train on one sample.
+    flop_per_sample: float = 96e6
+    #: N_aggr, to add one model to another.
+    flop_per_aggregation: float = 6.3e6
+    flop_per_second: float = 567e9
+    #: R_in and R_out of a client, bits per second.
+    download_rate: float = 567e6
+    upload_rate: float = 567e6
+
+    def t_comp_s(self, groups: int) -> float:
+        """Seconds of computing in a round of f(r) = `groups`: the chain of one group, then the aggregation."""
+        samples = self.samples_per_client * self.local_epochs * self.clients / max(1, min(self.clients, groups))
+        # A share of a group, kappa * f(r) < 1, still means one group, and one group needs no aggregation.
+        additions = max(0.0, self.sampling_rate * groups - 1)
+        return (self.flop_per_sample * samples + self.flop_per_aggregation * additions) / self.flop_per_second
+
+    def t_comm_s(self) -> float:
+        """Seconds of transfer in a round: every sampled client downloads and uploads one model."""
+        bits = 8 * self.sampling_rate * self.clients * self.model_bytes
+        return bits * (1 / self.download_rate + 1 / self.upload_rate)
+
+    def d_comm_bytes(self) -> float:
+        """Bytes to and from the sampled clients in a round."""
+        return 2 * self.sampling_rate * self.clients * self.model_bytes
+
+
+def spread(values: Iterable[float]) -> dict[str, float]:
+    """Mean, standard deviation (of the population), minimum and maximum of one figure over the clients."""
+    array = np.array(list(values))
+    return {
+        "mean": float(array.mean()),
+        "std": float(array.std()),
+        "min": float(array.min()),
+        "max": float(array.max()),
+    }
+
+
+def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Accuracy of each client and its spread, after the last evaluated round and at best.
+
+    Returns None if no row has accuracies of clients. "Best" is each client's own best round, as HCCT's authors report
+    it. This figure is too optimistic, because the test part chooses the round.
+    """
+    played = list(rows)
+    evaluated = [row for row in played if row.get("accuracy_per_client")]
+    if not evaluated:
+        return None
+    told = [row["accuracy_per_client"] for row in evaluated]
+    last = {int(client): float(accuracy) for client, accuracy in told[-1].items()}
+    best: dict[int, float] = {}
+    for accuracies in told:
+        for client, accuracy in accuracies.items():
+            best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
+    found: dict[str, Any] = {"rounds": played[-1].get("round")}
+    for name, per_client in (("last", last), ("best", best)):
+        found[name] = {**spread(per_client.values()), "per_client": dict(sorted(per_client.items()))}
+    found["last"]["round"] = evaluated[-1].get("round")
+    found["last"].update({name: evaluated[-1][name] for name in ("ipr", "rsd") if evaluated[-1].get(name) is not None})
+    return found
