@@ -14,11 +14,11 @@ from top_server.schemes import Scheme
 
 def outgoing_steps(config: RunConfig, scheme: Scheme) -> tuple[OutgoingStep, ...]:
     """The steps of a run, in the order in which nodes take them."""
-    steps = [OutgoingStep(HEAD)] if scheme.without_head else []
-    steps += [OutgoingStep(name, _options(config, name)) for name in config.outgoing]
-    if config.wire_dtype == BFLOAT16:
-        steps.append(OutgoingStep(ROUNDING))
-    return tuple(steps)
+    return (
+        *([OutgoingStep(HEAD)] if scheme.without_head else []),
+        *(OutgoingStep(name, _options(config, name)) for name in config.outgoing),
+        *([OutgoingStep(ROUNDING)] if config.wire_dtype == BFLOAT16 else []),
+    )
 
 
 def check_outgoing(config: RunConfig, scheme: Scheme, profile_options: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fedgsp.encoding import BFLOAT16, rounded, wire_bytes
+from fedgsp.encoding import BFLOAT16, rounded
 from fedgsp.messages import TensorSpec
 from fedgsp.settings.run import RunConfig
 from fedgsp.weights import Weights, without_head
@@ -52,11 +52,6 @@ class RunContext:
         """The tensors of the models that travel in this run."""
         tensors = self.membership.tensors
         return without_head(tensors) if self.scheme.without_head else tensors
-
-    @property
-    def model_bytes(self) -> int:
-        """Number of bytes that one model takes when it is sent."""
-        return wire_bytes(self.tensors, self.config.wire_dtype == BFLOAT16)
 
     def handed_on(self, weights: Weights) -> Weights:
         """A model made in this process in the form in which models travel: rounded if `--wire-dtype` says so."""

@@ -283,7 +283,6 @@ async def _not_here(model_id: str) -> None:
 async def _wait_for_return(
     clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
 ) -> None:
-    """Waits for the clients of a resumed run, and records the clients that do not come back."""
     journal.record(WaitingForClients(clients=len(clients), timeout=join_timeout))
     if not await membership.wait_for(1, 1, join_timeout):
         raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")

@@ -87,21 +87,24 @@ def ask(
         reason = "clients are present that have no group"
     else:
         return Question(clients, None, "the groups of the last round stay")
-    request = GroupingRequest(
-        round=number,
-        groups=wanted,
-        seed=config.seed,
-        clients=clients,
-        # A client may leave after it gave evidence; the manager of its group is told so later.
-        sizes=np.array([sizes.get(client, 0) for client in clients], np.int64),
-        histograms=evidence.histograms,
-        matrices=evidence.matrices,
-        options=options,
-        newcomers=evidence.newcomers,
-        settled=plan.among(set(clients) - set(evidence.newcomers)) if plan is not None else (),
-        learning_rate=config.learning_rate_in(number - 1),
+    return Question(
+        clients,
+        GroupingRequest(
+            round=number,
+            groups=wanted,
+            seed=config.seed,
+            clients=clients,
+            # A client may leave after it gave evidence; the manager of its group is told so later.
+            sizes=np.array([sizes.get(client, 0) for client in clients], np.int64),
+            histograms=evidence.histograms,
+            matrices=evidence.matrices,
+            options=options,
+            newcomers=evidence.newcomers,
+            settled=plan.among(set(clients) - set(evidence.newcomers)) if plan is not None else (),
+            learning_rate=config.learning_rate_in(number - 1),
+        ),
+        reason,
     )
-    return Question(clients, request, reason)
 
 
 def form(

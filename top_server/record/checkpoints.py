@@ -50,8 +50,9 @@ async def save(
         if weights is None:
             continue
         label = "" if len(by_model) == 1 else f"-group-{min(clients):04d}"
-        users = () if merging.shared else tuple(clients)
-        origin = model_files.Origin(context.run_id, config.scheme, number, config.seed, users)
+        origin = model_files.Origin(
+            context.run_id, config.scheme, number, config.seed, () if merging.shared else tuple(clients)
+        )
         for name in names:
             saved[held.ref.id] = folder / f"{name}{label}.safetensors"
             await asyncio.to_thread(model_files.save, saved[held.ref.id], weights.arrays, origin)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgsp.encoding import BFLOAT16, wire_bytes
 from fedgsp.programs import PROGRAMS
 from top_server.baseline.local_run import gains
 from top_server.evaluation import Evaluation
@@ -87,7 +88,7 @@ def _costs(context: RunContext, teams: Teams) -> CostModel:
         sampling_rate=context.config.sampling_rate if scheme.sampling != "none" else 1.0,
         local_epochs=context.config.local_epochs,
         samples_per_client=sum(sizes) / max(1, len(sizes)),
-        model_bytes=context.model_bytes,
+        model_bytes=wire_bytes(context.tensors, context.config.wire_dtype == BFLOAT16),
         flop_per_sample=membership.training_flop or CostModel().flop_per_sample,
         flop_per_aggregation=sum(math.prod(spec.shape) for spec in membership.tensors if spec.trainable),
     )
@@ -146,14 +147,13 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     }
 
 
-def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Accuracy of each client and its spread, after the last evaluated round and at best.
 
     Returns None if no row has accuracies of clients. "Best" is each client's own best round, as HCCT's authors report
     it. This figure is too optimistic, because the test part chooses the round.
     """
-    played = list(rows)
-    evaluated = [row for row in played if row.get("accuracy_per_client")]
+    evaluated = [row for row in rows if row.get("accuracy_per_client")]
     if not evaluated:
         return None
     told = [row["accuracy_per_client"] for row in evaluated]
@@ -162,7 +162,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     for accuracies in told:
         for client, accuracy in accuracies.items():
             best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
-    found: dict[str, Any] = {"rounds": played[-1].get("round")}
+    found: dict[str, Any] = {"rounds": rows[-1].get("round")}
     for name, per_client in (("last", last), ("best", best)):
         found[name] = {**spread(per_client.values()), "per_client": dict(sorted(per_client.items()))}
     found["last"]["round"] = evaluated[-1].get("round")

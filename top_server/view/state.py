@@ -141,7 +141,14 @@ class ViewState:
             case "group_finished" | "group_failed" if group := self.groups.get(event.get("group", -1)):
                 group.state = kind.removeprefix("group_")
             case "round_finished" | "local_round_finished":
-                self._finish_round(event)
+                self.finished_rounds += 1
+                self.round = int(event.get("round") or self.round)
+                if event.get("accuracy") is not None:
+                    self.accuracies.append(float(event["accuracy"]))
+                if event.get("loss") is not None:
+                    self.loss = float(event["loss"])
+                if event.get("seconds") is not None:
+                    self.round_seconds.append(float(event["seconds"]))
                 if kind == "local_round_finished":
                     self.round = min(self.round + 1, self.rounds)
             case "run_finished":
@@ -154,13 +161,3 @@ class ViewState:
         """
         group = self.groups.get(event.get("group", -1))
         return group if group and group.state == "training" and event.get("round") == self.round else None
-
-    def _finish_round(self, event: Mapping[str, Any]) -> None:
-        self.finished_rounds += 1
-        self.round = int(event.get("round") or self.round)
-        if event.get("accuracy") is not None:
-            self.accuracies.append(float(event["accuracy"]))
-        if event.get("loss") is not None:
-            self.loss = float(event["loss"])
-        if event.get("seconds") is not None:
-            self.round_seconds.append(float(event["seconds"]))

@@ -102,8 +102,9 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
     if found := state.discriminators:
         numbers.append(f"   {found.exchanges} exchanges, {found.left} of {found.networks} networks left", "bold")
     if state.managers_ready < state.managers_starting:
-        starting = counted(state.managers_starting, "group manager")
-        numbers.append(f"   starting {starting}: {state.managers_ready} ready", "bold")
+        numbers.append(
+            f"   starting {counted(state.managers_starting, 'group manager')}: {state.managers_ready} ready", "bold"
+        )
     if state.accuracies:
         numbers.append(f"   accuracy {state.accuracies[-1]:.4f} ", "bold")
         numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
