@@ -74,7 +74,6 @@ def _options(config: RunConfig, row: Scheme, scheme: Scheme) -> dict[str, dict[s
 
 
 def _check_needs(config: RunConfig, scheme: Scheme) -> None:
-    """Raises ConfigError if a choice needs another choice that the scheme does not have."""
     # A choice by kind and name, the kind of the choice that it needs, and the names that fit.
     needs = [
         (kind, part.name, other, needed)
@@ -156,7 +155,6 @@ def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, st
 
 
 def _check_options(config: RunConfig, scheme: Scheme) -> None:
-    """Raises ConfigError for options that cannot be used, before the top server waits for nodes."""
     parts = parts_of(scheme)
     known = {kind: {one.name for one in described(part.options).values()} for kind, part in parts.items()}
     read = {}

@@ -116,9 +116,17 @@ async def _try(
     evaluated = None
     if number % context.config.evaluate_every == 0 or number == context.config.rounds:
         evaluated = await evaluate(context, progress, merging, number)
-    seconds = time.monotonic() - begin
     return context.journal.finish_round(
-        row_of(context, number, teams, outcomes, evaluated, seconds, merging.shared, profile.histograms)
+        row_of(
+            context,
+            number,
+            teams,
+            outcomes,
+            evaluated,
+            seconds=time.monotonic() - begin,
+            shared=merging.shared,
+            histograms=profile.histograms,
+        )
     )
 
 

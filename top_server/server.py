@@ -164,8 +164,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             raise
         finally:
             nodes_may_end()
-            resumable = not finished and state.is_in(directory)
-            await membership.dismiss(Leave(finished, reason, resumable), DISMISS_TIMEOUT_S)
+            await membership.dismiss(
+                Leave(finished, reason, resumable=not finished and state.is_in(directory)), DISMISS_TIMEOUT_S
+            )
         _finish(directory, journal, row, begin)
 
 
@@ -205,7 +206,6 @@ async def _play(
         interrupted = resumed.interrupted if resumed else None
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(context, progress, merging, profile, number, interrupted)
-            interrupted = None
             files = await checkpoints.save(context, progress, merging, directory.models, number)
             if number < config.rounds:
                 await state.save(context, progress, merging, profile, directory, number, files)

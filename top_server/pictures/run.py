@@ -181,8 +181,7 @@ def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
 
 def last_partition(rows: Rows) -> list[list[int]]:
     """The groups of the last row that has any; empty if no row has."""
-    found: list[list[int]] = next((row["partition"] for row in reversed(rows) if row.get("partition")), [])
-    return found
+    return next((list(row["partition"]) for row in reversed(rows) if row.get("partition")), [])
 
 
 def group_image(rounds: list[list[list[int]] | None], by_member: bool) -> tuple[list[int], NDArray[np.float64]]:

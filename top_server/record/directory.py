@@ -89,8 +89,9 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
             directory.models.mkdir(exist_ok=again)
             with directory.config.open("w" if again else "x", encoding="utf-8") as text:
                 # Without run_dir: these settings repeat the run, and a directory holds one run only.
-                settings = dump(dataclasses.replace(config, run_dir=None))
-                text.write(f"# Repeat this run: top-server --config FILE\n{settings}")
+                text.write(
+                    f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
+                )
         except OSError as error:
             if error.errno in _FULL and not again:  # or the next run, on a disk with room, would take this for one
                 with contextlib.suppress(OSError):

@@ -38,7 +38,6 @@ def row_of(
     `shared` says whether all clients have the same model; `histograms` are the class histograms that clients told.
     """
     costs = _costs(context, teams)
-    chained = PROGRAMS[context.scheme.program].chained
     moved = sum((outcome.moved for outcome in outcomes), Moved())
     # Where all clients train, or models differ, the result is who trains with whom, and how well each is served.
     each = context.scheme.sampling == "none" or not shared
@@ -52,7 +51,7 @@ def row_of(
         bytes_direct=moved.direct,
         bytes_relayed=moved.relayed,
         cpd_median=_cpd(histograms, teams.plan),
-        t_comp_s=costs.t_comp_s(len(teams.plan.groups) if chained else costs.clients),
+        t_comp_s=costs.t_comp_s(len(teams.plan.groups) if PROGRAMS[context.scheme.program].chained else costs.clients),
         t_comm_s=costs.t_comm_s(),
         d_comm_bytes=costs.d_comm_bytes(),
         partition=teams.plan.groups if each else ABSENT,

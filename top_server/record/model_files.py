@@ -65,10 +65,11 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
         raise DataError(f"{path} is cut or not safetensors: {error}", "use another checkpoint") from None
     try:
         clients = tuple(int(client) for client in metadata.get("clients", "").split(",") if client)
-        origin = Origin(metadata["run"], metadata["scheme"], int(metadata["round"]), int(metadata["seed"]), clients)
+        return tensors, Origin(
+            metadata["run"], metadata["scheme"], int(metadata["round"]), int(metadata["seed"]), clients
+        )
     except (KeyError, ValueError) as error:
         raise DataError(f"{path} does not say which run made it ({error})", "use a checkpoint of a run") from None
-    return tensors, origin
 
 
 def sync(path: Path) -> None:

@@ -95,8 +95,7 @@ def check_settings(resumed: Resumed, settings: RunConfig) -> None:
     had = tomllib.loads(resumed.saved.document["config"])
     have = tomllib.loads(dump(dataclasses.replace(settings, run_dir=None)))
     compared = (had.keys() | have.keys()).difference(may_change())
-    changed = sorted(name for name in compared if had.get(name) != have.get(name))
-    if changed:
+    if changed := sorted(name for name in compared if had.get(name) != have.get(name)):
         raise ConfigError(
             f"--resume: {', '.join(map(flag, changed))} in config.toml is not what the run had",
             "restore that file: a run that is resumed has the settings that it began with",
@@ -183,8 +182,11 @@ def _interrupted(events: Iterable[Event | None], number: int, attempt: int) -> I
                 teams = None
     if teams is None:
         return None
-    traces = tuple(Trace(attempt, tuple(group.hops), tuple(group.settled.values()), group.moved) for group in groups)
-    return Interrupted(number, teams, traces)
+    return Interrupted(
+        number,
+        teams,
+        tuple(Trace(attempt, tuple(group.hops), tuple(group.settled.values()), group.moved) for group in groups),
+    )
 
 
 def _note(group: _GroupSoFar, event: HopFinished | ClientSkipped) -> None:

@@ -167,8 +167,9 @@ def latest(directory: RunDirectory) -> Saved | None:
             return Saved(number, folder, document, tuple(damaged))
         damaged.append(f"{', '.join(str(folder / name) for name in sorted(cut))}: cut or missing")
     if damaged:
-        remedy = "restore one of these states, or start the run again" if damaged[1:] else _REMEDY
-        raise DataError("; ".join(damaged), remedy)
+        raise DataError(
+            "; ".join(damaged), "restore one of these states, or start the run again" if damaged[1:] else _REMEDY
+        )
     return None
 
 

@@ -110,8 +110,7 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
         numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
     if state.loss is not None:
         numbers.append(f"   loss {state.loss:.4f}")
-    groups = _groups(state, width, max(height - OTHER_LINES, 1))
-    return _fitted(state, [_head(state, now, width), numbers, *groups])
+    return _fitted(state, [_head(state, now, width), numbers, *_groups(state, width, max(height - OTHER_LINES, 1))])
 
 
 def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> str:
