@@ -7,7 +7,6 @@ import dataclasses
 import logging
 from collections.abc import AsyncIterator
 
-import grpc
 import grpc.aio
 
 from fedgsp import memory, windows, wire

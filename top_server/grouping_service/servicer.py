@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
-import grpc
 import grpc.aio
 import numpy as np
 from numpy.typing import NDArray

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import grpc
 import grpc.aio
 
 from fedgsp import wire
