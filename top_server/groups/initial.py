@@ -25,8 +25,7 @@ async def make_initial(context: RunContext, progress: Progress, slot: str, index
         outcome = await survey(context, progress, 0, task, tries=tries)
         made = await take(context, outcome, context.membership.tensors)
         if not isinstance(made, Failure):
-            weights = context.handed_on(made.part(context.tensors))
-            context.models.put([slot], context.initial_id(slot), weights)
+            context.models.put([slot], context.initial_id(slot), context.handed_on(made.part(context.tensors)))
             return
         failure = made
         context.journal.record(InitialModelFailed(model=slot, reason=str(failure)))

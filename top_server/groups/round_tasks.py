@@ -21,36 +21,34 @@ def round_tasks(
     there = holdings.samples
     known = {client for client in evidence.clients if client in there}
     tasks: list[GroupTask] = []
-    alone: dict[int, int] = {}
+    alone: dict[int, int] = {}  # clients that train alone -> number of their group
     for index, group in enumerate(teams.sampled):
         if len(group) == 1 and merging.alone is not None:
             alone[group[0]] = index
             continue
         members = [client for client in group if client in known]
         sizes = np.array([there[client] for client in members])
-        weights = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members), scheme.given("weighing"))
+        weights = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members), scheme.given("weighing")).tolist()
         tasks.append(
             GroupTask(
                 index,
                 scheme.program,
                 group,
                 merging.start(group, holdings),
-                weights=dict(zip(members, weights.tolist(), strict=True)),
+                weights=dict(zip(members, weights, strict=True)),
                 results=Results.RETAINED if evidence.retain else Results.UNSPECIFIED,
                 reveal=evidence.reveal,
             )
         )
     if alone:
         assert merging.alone is not None
-        own = {client: merging.start((client,), holdings)[0][0] for client in alone if client in there}
-        number, results = len(teams.sampled), merging.alone
         tasks.append(
             GroupTask(
-                number,
+                len(teams.sampled),
                 "alone",
                 tuple(alone),
-                own_starts=own,
-                results=results,
+                own_starts={client: merging.start((client,), holdings)[0][0] for client in alone if client in there},
+                results=merging.alone,
                 reveal=evidence.reveal,
                 groups_of_one=alone,
             )

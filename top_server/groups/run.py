@@ -7,6 +7,7 @@ import itertools
 
 from fedgsp.encoding import BFLOAT16
 from fedgsp.messages import (
+    AttachTo,
     Failure,
     FailureCode,
     GroupEvent,
@@ -82,14 +83,15 @@ async def run_group(
         manager = await context.managers.replace(manager)
         trace = shown(task, trace.after(outcome), reveals)
         for group in task.groups:
-            resumed = GroupResumed(
-                round=round_number,
-                group=group,
-                program=task.program,
-                manager=manager.name,
-                finished=len(trace.finished),
+            context.journal.record(
+                GroupResumed(
+                    round=round_number,
+                    group=group,
+                    program=task.program,
+                    manager=manager.name,
+                    finished=len(trace.finished),
+                )
             )
-            context.journal.record(resumed)
 
 
 async def _on(
@@ -101,23 +103,18 @@ async def _on(
     trace: Trace,
     reveals: Reveals | None,
 ) -> GroupOutcome:
-    members, absent = [], []
     left_out = {skipped.client for skipped in trace.skipped}
-    for client in task.clients:
-        if client in left_out:
-            continue
-        member = _member(context, task, client)
-        if member is not None:
-            members.append(member)
-        elif client not in trace.clients:
-            absent.append(client)
+    trained = {hop.member.client for hop in trace.finished if hop.member is not None}
+    hosted = {client: _member(context, task, client) for client in task.clients if client not in left_out}
+    members = tuple(member for member in hosted.values() if member is not None)
     for node in {member.node for member in members}:
-        context.membership.attach(node, manager.contact)
+        context.membership.attach(node, AttachTo(manager.name, manager.address))
     largest = max(total_bytes(context.membership.tensors), task.max_bytes, reveals.max_bytes if reveals else 0)
-    request = _request(context, progress, round_number, task, tuple(members), trace, largest)
+    request = _request(context, progress, round_number, task, members, trace, largest)
     watcher = GroupWatch(context, progress, request, manager, trace, reveals, task.groups_of_one)
-    for client in absent:
-        watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
+    for client, member in hosted.items():
+        if member is None and client not in trained:
+            watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
     try:
         result = await manager.client.run_group(request, watcher)
         await watcher.all_taken()
@@ -141,8 +138,7 @@ def _member(context: RunContext, task: GroupTask, client: int) -> Member | None:
     if member is None:
         return None
     start = _part(context, task.own_starts[client]) if client in task.own_starts else None
-    weight = task.weights.get(client, float(member.samples))
-    return Member(member.client, member.node, member.peer_address, member.samples, start, weight)
+    return dataclasses.replace(member, start=start, weight=task.weights.get(client, float(member.samples)))
 
 
 def _part(context: RunContext, held: Held, weight: float = 0.0) -> Part:
@@ -165,8 +161,8 @@ def _request(
 ) -> RunGroupRequest:
     config = context.config
     merged = PROGRAMS[task.program].makes_model or task.results in (Results.RETAINED, Results.COLLECTED)
+    start: ModelRef | None = None
     parts: tuple[Part, ...] = ()
-    start = None
     if len(task.starts) == 1 and task.starts[0][0].client is None:
         start = task.starts[0][0].ref
     elif task.starts:

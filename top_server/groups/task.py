@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedgsp.messages import (
@@ -13,16 +13,35 @@ from fedgsp.messages import (
     GroupResult,
     MemberDone,
     MemberSkipped,
+    Result,
     Results,
     Reveal,
+    SourceKind,
     Trained,
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights
 from top_server.groups.lost import LOST
-from top_server.groups.moved import Moved
 from top_server.managers.pool import Manager
 from top_server.models import Held
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes that moved directly between nodes, and bytes that moved through the group's manager."""
+
+    direct: int = 0
+    relayed: int = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(self.direct + other.direct, self.relayed + other.relayed)
+
+    @staticmethod
+    def by(results: Iterable[Result]) -> Moved:
+        """The bytes that members fetched for training, by their reports: all that is known if the manager is lost."""
+        fetched = [(one.source.kind, one.bytes) for one in results if isinstance(one, Trained) and one.source]
+        direct = sum(size for kind, size in fetched if kind is SourceKind.NODE)
+        return Moved(direct, sum(size for _, size in fetched) - direct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +88,6 @@ class Trace:
     #: Weights that members moved under the earlier managers.
     moved: Moved = field(default_factory=Moved)
 
-    @property
-    def clients(self) -> set[int]:
-        """Clients that need not be asked again, unless their results are lost."""
-        left_out = {skipped.client for skipped in self.skipped}
-        return left_out | {hop.member.client for hop in self.finished if hop.member is not None}
-
     def after(self, outcome: GroupOutcome) -> Trace:
         """The trace for the next manager if the manager of this outcome was lost."""
         skipped = outcome.skipped if PROGRAMS[outcome.task.program].trains else ()
@@ -117,7 +130,7 @@ class GroupOutcome:
     def moved(self) -> Moved:
         """Bytes of weights that were moved, including those moved under managers that were lost."""
         if isinstance(self.result, GroupResult):
-            return self.trace.moved + Moved.as_told(self.result)
+            return self.trace.moved + Moved(self.result.bytes_direct, self.result.bytes_relayed)
         return self.trace.moved + Moved.by(done.result for done in self.done if done.result is not None)
 
     @property

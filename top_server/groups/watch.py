@@ -31,7 +31,6 @@ from top_server.managers.pool import Manager
 from top_server.progress import Progress
 from top_server.record.events import rounds
 from top_server.record.events.evidence import Discriminators
-from top_server.record.events.rounds import ClientSkipped, HopFinished, ModelLost, UpdateMissing
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
 
@@ -61,19 +60,12 @@ class GroupWatch:
     ) -> None:
         self._context = context
         self._progress = progress
-        self._journal = context.journal
+        self._request = request
         self._manager = manager
         self._reveals = reveals
-        self._round, self._group = request.round, request.group
         self._groups_of_one = groups_of_one or {}
-        self._program = request.program
-        self._trains = PROGRAMS[request.program].trains
-        self._planned = len(request.planned)
+        self._program = PROGRAMS[request.program]
         self._members = {member.client: member for member in request.members}
-        self._collects = request.results is Results.COLLECTED
-        self._must_reveal = request.reveal is not None
-        plan = request.discrimination
-        self._most = plan.exchanges * ESTIMATES[plan.estimate].folds if plan is not None else 0
         self._taking: list[asyncio.Task[None]] = []
         self.done: list[MemberDone] = []
         self.hops: list[FinishedHop] = list(trace.finished)
@@ -86,10 +78,8 @@ class GroupWatch:
         match event.kind:
             case MemberDone() as done if done.client in self._members:
                 self.done.append(done)
-                if self._collects and isinstance(done.result, Trained) and done.result.ref is not None:
-                    self._take(self._take_model(done.client, done.result.ref.id), done.client)
-                if self._trains and isinstance(done.result, Trained):
-                    self._hop(done, done.result)
+                if isinstance(done.result, Trained):
+                    self._note_trained(done, done.result)
                 lost = isinstance(done.result, Evaluated) and done.result.afresh
                 if lost and self._progress.note_missing(done.client):
                     self._record_missing(done.client)
@@ -98,10 +88,10 @@ class GroupWatch:
                 if skipped.failure is not None and skipped.failure.code in OFFENCES:
                     self._context.membership.note_offence(skipped.client)
                 self.hops = [hop for hop in self.hops if hop.member and hop.member.client != skipped.client]
-                self._journal.record(
-                    ClientSkipped(
+                self._context.journal.record(
+                    rounds.ClientSkipped(
                         **self._where(skipped.client),
-                        program=self._program,
+                        program=self._program.name,
                         client=skipped.client,
                         code=skipped.failure.code.name if skipped.failure is not None else None,
                         reason=str(skipped.failure),
@@ -110,10 +100,12 @@ class GroupWatch:
             case PartLost(client, failure):
                 self.lost[client] = failure or Failure(FailureCode.NO_SUCH_MODEL, "no reason was given")
             case NetworksLeft(exchanges, left, networks):
-                told = {"exchanges": exchanges, "most": self._most, "left": left, "networks": networks}
-                self._journal.record(Discriminators(**told))
+                plan = self._request.discrimination
+                most = plan.exchanges * ESTIMATES[plan.estimate].folds if plan is not None else 0
+                told = {"exchanges": exchanges, "most": most, "left": left, "networks": networks}
+                self._context.journal.record(Discriminators(**told))
             case Rerouted(client, reason):
-                self._journal.record(rounds.Rerouted(**self._where(client), client=client, reason=reason))
+                self._context.journal.record(rounds.Rerouted(**self._where(client), client=client, reason=reason))
 
     async def all_taken(self) -> None:
         """Waits for the models and updates that are on their way here."""
@@ -125,7 +117,7 @@ class GroupWatch:
             task.cancel()
 
     def _where(self, client: int) -> dict[str, int]:
-        return {"round": self._round, "group": self._groups_of_one.get(client, self._group)}
+        return {"round": self._request.round, "group": self._groups_of_one.get(client, self._request.group)}
 
     def _take(self, taking: Coroutine[Any, Any, None], client: int) -> None:
         self._taking.append(asyncio.create_task(taking, name=f"take from client {client}"))
@@ -136,31 +128,35 @@ class GroupWatch:
     async def _take_update(self, reveals: Reveals, client: int, model_id: str) -> None:
         shown = await self._manager.client.take(model_id, None, reveals.max_bytes)
         if problem := await reveals.take(client, shown):
-            self._journal.record(UpdateMissing(client=client, reason=problem))
+            self._context.journal.record(rounds.UpdateMissing(client=client, reason=problem))
 
     def _record_missing(self, client: int) -> None:
         reason = "what it keeps to itself is not on its node any more"
-        self._journal.record(ModelLost(round=self._round, client=client, reason=reason))
+        self._context.journal.record(rounds.ModelLost(round=self._request.round, client=client, reason=reason))
 
-    def _hop(self, done: MemberDone, trained: Trained) -> None:
-        if PROGRAMS[self._program].chained:
+    def _note_trained(self, done: MemberDone, trained: Trained) -> None:
+        if self._request.results is Results.COLLECTED and trained.ref is not None:
+            self._take(self._take_model(done.client, trained.ref.id), done.client)
+        if not self._program.trains:
+            return
+        if self._program.chained:
             member = dataclasses.replace(self._members[done.client], samples=trained.samples)
             # A member that trains again takes its place once more: the hops after it are lost.
             self.hops[done.position :] = [FinishedHop(member, trained.ref, done.update_length)]
-        if trained.keeps and self._progress.note_kept(done.client, self._round, trained.afresh):
+        if trained.keeps and self._progress.note_kept(done.client, self._request.round, trained.afresh):
             self._record_missing(done.client)
         if trained.update is not None and self._reveals is not None:
             self._take(self._take_update(self._reveals, done.client, trained.update.id), done.client)
-        elif trained.update is None and self._must_reveal:
+        elif trained.update is None and self._request.reveal is not None:
             reason = "it did not come to the group manager"
-            self._journal.record(UpdateMissing(client=done.client, reason=reason))
+            self._context.journal.record(rounds.UpdateMissing(client=done.client, reason=reason))
         alone = done.client in self._groups_of_one
-        self._journal.record(
-            HopFinished(
+        self._context.journal.record(
+            rounds.HopFinished(
                 **self._where(done.client),
-                program=self._program,
+                program=self._program.name,
                 position=0 if alone else done.position,
-                members=1 if alone else self._planned,
+                members=1 if alone else len(self._request.planned),
                 client=done.client,
                 loss=trained.loss,
                 seconds=trained.seconds,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import grpc
 import grpc.aio
 
 from fedgsp import wire
@@ -44,8 +43,10 @@ class ManagerClient:
                 on_event(event)
         except grpc.aio.AioRpcError as error:
             refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
-            code = FailureCode.BAD_ORDER if refused else FailureCode.UNREACHABLE
-            return Failure(code, f"manager {self._name}: {describe(error)}")
+            return Failure(
+                FailureCode.BAD_ORDER if refused else FailureCode.UNREACHABLE,
+                f"manager {self._name}: {describe(error)}",
+            )
         finally:
             call.cancel()
         return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")

@@ -14,7 +14,6 @@ from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
 from fedgsp.children import Child, Template, ready_line, stop
 from fedgsp.errors import PeerError, RunError
-from fedgsp.messages import AttachTo
 from top_server.managers.client import ManagerClient
 from top_server.record.events.processes import ManagerLost, ManagerSpawned, ManagersStarting
 from top_server.record.journal import Recorder
@@ -38,11 +37,6 @@ class Manager:
     process: Child
     client: ManagerClient
     port: int
-
-    @property
-    def contact(self) -> AttachTo:
-        """How nodes find it."""
-        return AttachTo(self.name, self.address)
 
 
 class ManagerPool:
@@ -142,13 +136,11 @@ class ManagerPool:
             except BaseException:
                 await stop(process)
                 raise
-            client = ManagerClient(name, self._channels.to(address))
-            manager = Manager(name, address, process, client, bound)
+            manager = Manager(name, address, process, ManagerClient(name, self._channels.to(address)), bound)
             self._managers.append(manager)
-            spawned = ManagerSpawned(
-                manager=name, pid=process.pid, address=address, managers=managers, ready=next(ready)
+            self._recorder.record(
+                ManagerSpawned(manager=name, pid=process.pid, address=address, managers=managers, ready=next(ready))
             )
-            self._recorder.record(spawned)
             return manager
         raise error
 

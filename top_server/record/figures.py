@@ -15,8 +15,7 @@ from top_server.baseline.local_run import gains
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.grouping.cpd import cpd_median
-from top_server.groups.moved import Moved
-from top_server.groups.task import GroupOutcome
+from top_server.groups.task import GroupOutcome, Moved
 from top_server.record.events.base import ABSENT
 from top_server.record.events.rounds import RoundFinished
 from top_server.run import RunContext
