@@ -53,70 +53,81 @@ class Known:
 
 def refusal(hello: Hello, known: Known) -> Failure | None:
     """The first reason why a node may not join; None if it may."""
-    checks = (_identity, _address, _parts, _size, _clients, _options, _model)
+    checks = (_node, _clients, _options, _model)
     return next((failure for check in checks for failure in check(hello, known)), None)
 
 
-def _identity(hello: Hello, known: Known) -> Iterator[Failure]:
-    if known.over:
-        yield Failure(FailureCode.RUN_OVER, "the run is over: join the next one")
-    if hello.protocol != PROTOCOL:
-        detail = f"it speaks protocol {hello.protocol}, this server {PROTOCOL}: install the same version of fedgsp"
-        yield Failure(FailureCode.WRONG_PROTOCOL, detail)
-    if len(hello.task_digest) not in (0, TASK_DIGEST_BYTES):
-        detail = f"the digest of its task has {len(hello.task_digest)} bytes, not {TASK_DIGEST_BYTES}"
-        yield Failure(FailureCode.WRONG_PROTOCOL, f"{detail}: install the same version of fedgsp")
-    if not hello.clients:
-        yield Failure(FailureCode.NO_CLIENTS, "it hosts no client: give it --clients")
-    if hello.node in known.nodes:
-        detail = f"a node named {hello.node!r} is already part of the run: give this one another --name"
-        yield Failure(FailureCode.NAME_TAKEN, detail)
-    if hello.task != known.task:
-        detail = f"it has task {hello.task!r}, the run is for {known.task!r}: start it with --task {known.task}"
-        yield Failure(FailureCode.WRONG_TASK, detail)
-
-
-def _address(hello: Hello, known: Known) -> Iterator[Failure]:
-    if known.relay is RelayMode.DIRECT and not hello.peer_address:
-        detail = "the run relays directly, and its peers cannot dial it: start it with --peer-listen"
-        yield Failure(FailureCode.CANNOT_BE_DIALLED, detail)
-    if hello.peer_address and not _can_be_dialled(hello.peer_address):
-        detail = f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen"
-        yield Failure(FailureCode.CANNOT_BE_DIALLED, detail)
-
-
-def _parts(hello: Hello, known: Known) -> Iterator[Failure]:
-    if detail := on_nodes.lacking(known.needed, hello.parts):
-        yield Failure(FailureCode.MISSING_PART, detail)
-
-
-def _size(hello: Hello, known: Known) -> Iterator[Failure]:
-    own, together = len(hello.clients), known.clients + len(hello.clients)
-    if len(known.nodes) >= MOST_NODES:
-        detail = f"{MOST_NODES:,} nodes are there, and more a run cannot have: host more clients on each"
-        yield Failure(FailureCode.TOO_MANY, detail)
-    if own > MOST_CLIENTS_OF_NODE:
-        detail = f"it hosts {own:,} clients, a node can have {MOST_CLIENTS_OF_NODE:,}: start more nodes"
-        yield Failure(FailureCode.TOO_MANY, detail)
-    if together > MOST_CLIENTS:
-        detail = f"with it there would be {together:,} clients, a run can have {MOST_CLIENTS:,}: host fewer"
-        yield Failure(FailureCode.TOO_MANY, detail)
+def _node(hello: Hello, known: Known) -> Iterator[Failure]:
+    upgrade = "install the same version of fedgsp"
+    digest, own, together = len(hello.task_digest), len(hello.clients), known.clients + len(hello.clients)
+    lacking = on_nodes.lacking(known.needed, hello.parts)
+    refusals = (
+        (known.over, FailureCode.RUN_OVER, "the run is over: join the next one"),
+        (
+            hello.protocol != PROTOCOL,
+            FailureCode.WRONG_PROTOCOL,
+            f"it speaks protocol {hello.protocol}, this server {PROTOCOL}: {upgrade}",
+        ),
+        (
+            digest not in (0, TASK_DIGEST_BYTES),
+            FailureCode.WRONG_PROTOCOL,
+            f"the digest of its task has {digest} bytes, not {TASK_DIGEST_BYTES}: {upgrade}",
+        ),
+        (not own, FailureCode.NO_CLIENTS, "it hosts no client: give it --clients"),
+        (
+            hello.node in known.nodes,
+            FailureCode.NAME_TAKEN,
+            f"a node named {hello.node!r} is already part of the run: give this one another --name",
+        ),
+        (
+            hello.task != known.task,
+            FailureCode.WRONG_TASK,
+            f"it has task {hello.task!r}, the run is for {known.task!r}: start it with --task {known.task}",
+        ),
+        (
+            known.relay is RelayMode.DIRECT and not hello.peer_address,
+            FailureCode.CANNOT_BE_DIALLED,
+            "the run relays directly, and its peers cannot dial it: start it with --peer-listen",
+        ),
+        (
+            bool(hello.peer_address) and not _can_be_dialled(hello.peer_address),
+            FailureCode.CANNOT_BE_DIALLED,
+            f"peers cannot dial {hello.peer_address!r}: correct its --advertise, or --peer-listen",
+        ),
+        (bool(lacking), FailureCode.MISSING_PART, lacking),
+        (
+            len(known.nodes) >= MOST_NODES,
+            FailureCode.TOO_MANY,
+            f"{MOST_NODES:,} nodes are there, and more a run cannot have: host more clients on each",
+        ),
+        (
+            own > MOST_CLIENTS_OF_NODE,
+            FailureCode.TOO_MANY,
+            f"it hosts {own:,} clients, a node can have {MOST_CLIENTS_OF_NODE:,}: start more nodes",
+        ),
+        (
+            together > MOST_CLIENTS,
+            FailureCode.TOO_MANY,
+            f"with it there would be {together:,} clients, a run can have {MOST_CLIENTS:,}: host fewer",
+        ),
+    )
+    yield from (Failure(code, why) for refused, code, why in refusals if refused)
 
 
 def _clients(hello: Hello, known: Known) -> Iterator[Failure]:
     own: set[int] = set()
     for hosted in hello.clients:
-        if hosted.client in own:
-            detail = f"it names client {hosted.client} twice: choose other --clients"
-            yield Failure(FailureCode.CLIENT_TAKEN, detail)
-        own.add(hosted.client)
-        if hosted.client > MOST_CLIENT:
-            yield Failure(FailureCode.WRONG_TASK, f"it names client {hosted.client}: ids end at {MOST_CLIENT}")
+        client, owner = hosted.client, known.host_of(hosted.client)
+        if client in own:
+            yield Failure(FailureCode.CLIENT_TAKEN, f"it names client {client} twice: choose other --clients")
+        own.add(client)
+        if client > MOST_CLIENT:
+            yield Failure(FailureCode.WRONG_TASK, f"it names client {client}: ids end at {MOST_CLIENT}")
         if max(hosted.train_samples, hosted.test_samples) > MOST_SAMPLES:
-            detail = f"client {hosted.client} cannot have more than {MOST_SAMPLES} samples: mend its task"
+            detail = f"client {client} cannot have more than {MOST_SAMPLES} samples: mend its task"
             yield Failure(FailureCode.WRONG_TASK, detail)
-        if (owner := known.host_of(hosted.client)) is not None:
-            detail = f"client {hosted.client} is already hosted by node {owner!r}: choose other --clients"
+        if owner is not None:
+            detail = f"client {client} is already hosted by node {owner!r}: choose other --clients"
             yield Failure(FailureCode.CLIENT_TAKEN, detail)
 
 

@@ -77,14 +77,14 @@ async def running(
     joined: set[str] = set()
     gone: set[str] = set()
     early: list[UserError] = []
-    over = False
+    over = asyncio.Event()
 
     def notice(event: Line) -> None:
         if event["event"] == "node_joined":
             joined.add(event["node"])
 
     def end(error: UserError) -> None:
-        if not early and not over:
+        if not early and not over.is_set():
             early.append(error)
             body.cancel()
 
@@ -98,10 +98,6 @@ async def running(
         logger.warning("%s", error)
         if len(gone) == len(commands) and joined <= gone:
             end(RunError(f"no node is left: {error.what}", error.remedy))
-
-    def will_be_over() -> None:
-        nonlocal over
-        over = True
 
     async def live(name: str, command: Sequence[str]) -> None:
         log = logs / f"{name}.log"
@@ -121,14 +117,14 @@ async def running(
             for index, command in enumerate(commands)
         ]
         try:
-            yield will_be_over
+            yield over.set
         except asyncio.CancelledError:
             # As in asyncio.timeout: the error is raised only if this was the only cancellation.
             if early and body.uncancel() <= cancelled_before:
                 raise early[0] from None
             raise
         finally:
-            over = True
+            over.set()
             unsubscribe()
             for each in lives:
                 each.cancel()

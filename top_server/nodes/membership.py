@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedgsp.messages import (
     AttachTo,
@@ -60,13 +60,20 @@ class Membership:
     ) -> None:
         """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none."""
         self._welcome = Welcome(run_id, training, dict(training_options or {}))
-        self._task = task
-        self._task_options = task_options or {}
-        self._needed = needed
-        self._relay = relay
         self._recorder = recorder
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
+        #: What newcomers are checked against; `admit` fills in how many clients there are, the standard and the end.
+        self._known = Known(
+            task=task,
+            task_options=task_options or {},
+            relay=relay,
+            nodes=self._nodes.keys(),
+            clients=0,
+            host_of=self._host_of,
+            standard=None,
+            needed=needed,
+        )
         #: Nodes that left -> the managers that they were told to dial; the latest node is the last.
         self._left: dict[str, dict[str, AttachTo]] = {}
         #: The hello of the first node. If all nodes leave before a node was given work, the next one is the first.
@@ -119,17 +126,8 @@ class Membership:
 
     async def admit(self, hello: Hello) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
-        known = Known(
-            task=self._task,
-            task_options=self._task_options,
-            needed=self._needed,
-            relay=self._relay,
-            nodes=self._nodes.keys(),
-            clients=len(self._clients),
-            host_of=self._host_of,
-            standard=self._standard,
-            over=self._over is not None,
-        )
+        over = self._over is not None
+        known = replace(self._known, clients=len(self._clients), standard=self._standard, over=over)
         if failure := refusal(hello, known):
             if failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
                 self._recorder.record(NodeRefused(node=hello.node, reason=str(failure)))
@@ -187,8 +185,9 @@ class Membership:
         """Counts a rejected model of a client; after several the client is left out of the run."""
         self.offences[client] = self.offences.get(client, 0) + 1
         if not self._bears(client) and self._clients.pop(client, None) is not None:
-            reason = f"{self.offences[client]} times its model was refused"
-            self._recorder.record(ClientLeftOut(client=client, reason=reason))
+            self._recorder.record(
+                ClientLeftOut(client=client, reason=f"{self.offences[client]} times its model was refused")
+            )
 
     def attach(self, node_name: str, manager: AttachTo) -> None:
         """Tells a node to dial a manager; a node that has dialled it already does nothing."""
