@@ -68,20 +68,21 @@ class _ByAverage(Aggregation):
         """Whether nothing was folded."""
         return self._mean.empty
 
+    def fold(self, weights: Weights, weight: float, steps: float) -> None:
+        """Adds a model with its weight, which medians and trimmed means only check; local steps do not matter."""
+        check_weight(weight)
+        self._mean.fold(weights, weight)
+
+    def result(self, start: Weights | None) -> Weights:
+        """The average."""
+        return self._mean.result()
+
 
 class WeightedMean(_ByAverage):
     """The weighted mean of the models (FedAvg)."""
 
     def __init__(self, options: NoOptions) -> None:
         self._mean = Mean(weighted=True)
-
-    def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Adds a model with its weight. The number of local steps does not matter."""
-        self._mean.fold(weights, weight)
-
-    def result(self, start: Weights | None) -> Weights:
-        """The mean."""
-        return self._mean.result()
 
 
 class FedNova(_ByAverage):
@@ -137,37 +138,16 @@ class InverseDistance(_ByAverage):
         """Keeps the model until the result, with its training accuracy."""
         self._mean.fold(weights, weight, trained.train_accuracy)
 
-    def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Keeps the model until the result, however long it trained."""
-        self._mean.fold(weights, weight)
 
-    def result(self, start: Weights | None) -> Weights:
-        """The mean."""
-        return self._mean.result()
-
-
-class _Unweighted(_ByAverage):
-    """An aggregation in which all models count alike."""
-
-    def fold(self, weights: Weights, weight: float, steps: float) -> None:
-        """Keeps the model until the result."""
-        check_weight(weight)
-        self._mean.fold(weights)
-
-    def result(self, start: Weights | None) -> Weights:
-        """The average."""
-        return self._mean.result()
-
-
-class Median(_Unweighted):
-    """The median of every coordinate."""
+class Median(_ByAverage):
+    """The median of every coordinate; all models count alike."""
 
     def __init__(self, options: NoOptions) -> None:
         self._mean = robust.Median()
 
 
-class TrimmedMean(_Unweighted):
-    """The mean of every coordinate without its extreme values."""
+class TrimmedMean(_ByAverage):
+    """The mean of every coordinate without its extreme values; all models count alike."""
 
     def __init__(self, options: robust.TrimOptions) -> None:
         self._mean = robust.TrimmedMean(options.trim)
