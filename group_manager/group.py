@@ -6,10 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from fedgsp.channels import Channels
-from fedgsp.messages import Failure, GroupEvent, GroupResult, ModelRef, RunGroupRequest, Source
+from fedgsp.messages import (
+    Failure,
+    GroupEvent,
+    GroupResult,
+    Member,
+    ModelRef,
+    RelayMode,
+    RunGroupRequest,
+    Source,
+    SourceKind,
+    Start,
+)
 from fedgsp.model_store import ModelStore
 from fedgsp.programs import PROGRAMS
-from group_manager.ledger import Ledger
+from group_manager.ledger import Ledger, Origin
 from group_manager.members import Members
 from group_manager.models import Models
 from group_manager.orders import Orders
@@ -19,7 +30,8 @@ from group_manager.reports import Reports
 class Group:
     """Everything that a program needs to run one group.
 
-    The group has its request, its orders to nodes, the weights at this manager, and its reports to the top server.
+    The group has its request, its orders to nodes, the weights at this manager, and its reports to the top server. It
+    says from where members get the models that they start from, by the relay mode and the ledger.
     """
 
     def __init__(
@@ -35,6 +47,7 @@ class Group:
         self.program = PROGRAMS[request.program]
         self.ledger = Ledger(request)
         self.reports = Reports(tell)
+        self.members = members
         self.orders = Orders(request, members, self.ledger)
         self.manager = manager
         self.models = Models(request, self.ledger, self.orders, self.reports, store, channels)
@@ -47,6 +60,36 @@ class Group:
     def options(self) -> Any:
         """The options of the program, as the dataclass that its declaration names."""
         return self.program.read(self.request.program_options)
+
+    def given_start(self, member: Member, keep: bool) -> Start:
+        """The start that the request gives a member: its own, or else that of the group.
+
+        `keep`: the node keeps the model, because several of its clients start from it.
+        """
+        request = self.request
+        ref = member.start.ref if member.start is not None else request.start
+        assert ref is not None
+        record = self.ledger.look(ref.id)
+        if record.origin is Origin.AT_NODE and record.node == member.node:
+            return Start(ref.id, (Source(SourceKind.OWN, member.node),), without_head=request.without_head)
+        if keep:
+            self.ledger.keep(ref.id, member.node)
+        source = self.manager
+        if request.relay is not RelayMode.MANAGER and record.origin is Origin.TOP_SERVER:
+            source = Source(SourceKind.TOP_SERVER, "top server", request.start_address)
+        return Start(ref.id, (source,), keep, request.without_head)
+
+    def trained_start(self, holder: Member, model_id: str, reader: Member) -> Start:
+        """The model that another member has trained, or will train, as the start of `reader`."""
+        relay, sources = self.request.relay, [Source(SourceKind.LOCAL, holder.node)]
+        if holder.node != reader.node:
+            dialled = bool(holder.peer_address) and relay is not RelayMode.MANAGER
+            sources = [Source(SourceKind.NODE, holder.node, holder.peer_address)] if dialled else []
+            if relay is not RelayMode.DIRECT:
+                if dialled:
+                    self.ledger.expect_direct(model_id, reader, sources[0])
+                sources.append(self.manager)
+        return Start(model_id, tuple(sources), without_head=self.request.without_head)
 
     def nobody_trained(self) -> Failure:
         """The failure of a group in which every member was skipped."""

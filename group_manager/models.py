@@ -9,7 +9,17 @@ from collections.abc import Collection
 from fedgsp.averages import Mean
 from fedgsp.channels import Channels
 from fedgsp.encoding import rounded
-from fedgsp.messages import Failure, FailureCode, ModelRef, Part, PartLost, RunGroupRequest, TensorSpec, Trained
+from fedgsp.messages import (
+    Failure,
+    FailureCode,
+    ModelRef,
+    Part,
+    PartLost,
+    Rerouted,
+    RunGroupRequest,
+    TensorSpec,
+    Trained,
+)
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room
@@ -74,7 +84,7 @@ class Models:
         if detour is not None:
             reader, holder = detour
             reason = f"node {holder.name} could not be reached at {holder.address}: by way of the manager"
-            self._reports.rerouted(reader, reason)
+            self._reports.tell(Rerouted(reader.client, reason))
 
     def arrived(self, model_id: str, trained: Trained) -> Trained | Failure:
         """A member's report. A failure if the member was to bring its model, and none or another one came."""

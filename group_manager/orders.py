@@ -60,10 +60,6 @@ class Orders:
         """Cancels an order."""
         self._members.tell(ticket.node, Order(ticket.key, 0, Cancel()))
 
-    def attached(self, node: str) -> bool:
-        """Whether a node is attached now, perhaps after a break."""
-        return self._members.attached(node)
-
     def holds(self, model_id: str) -> bool:
         """Whether the maker of a model still has it: the model is not released, and the node has not left since."""
         maker = self._ledger.look(model_id).maker
@@ -81,14 +77,14 @@ class Orders:
         by_node: dict[str, list[str]] = {member.node: [] for member in self._request.members}
         for member, model_id in made:
             by_node.setdefault(member.node, []).append(model_id)
-        asked = []
+        tickets = []
         for number, (node, model_ids) in enumerate(by_node.items()):
-            order = Order(self.key("recall", number, self._request.attempt), 0, Recall(prefix, tuple(model_ids)))
-            asked.append((self._submit(node, order), set(model_ids)))
-        for ticket, wanted in asked:
+            key = self.key("recall", number, self._request.attempt)
+            tickets.append(self._submit(node, Order(key, 0, Recall(prefix, tuple(model_ids)))))
+        for ticket in tickets:
             outcome = await self.outcome(ticket)
             if isinstance(outcome, Recalled):
-                for model_id in wanted.intersection(outcome.model_ids):
+                for model_id in set(outcome.model_ids):  # `answers` has refused models that were not asked for
                     self._ledger.promise(model_id, ticket)
 
     def send_up(self, node: str, model_id: str, older: bool) -> Ticket:

@@ -58,7 +58,3 @@ class Reports:
         """A member takes no part, or no further part."""
         self.reason = failure
         self.tell(MemberSkipped(member.client, failure))
-
-    def rerouted(self, member: Member, reason: str) -> None:
-        """A member gets its start in another way, or from another member, than declared."""
-        self.tell(Rerouted(member.client, reason))

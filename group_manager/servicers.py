@@ -25,7 +25,6 @@ from fedgsp.messages import (
     Source,
 )
 from fedgsp.model_store import ModelStore
-from fedgsp.programs import PROGRAMS
 from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
@@ -56,8 +55,8 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
         if (hello.manager, hello.run_id) != (self._name, self._run_id):
             meant = f"{hello.manager[:100]!r} of run {hello.run_id[:100]!r}"
-            detail = f"this is manager {self._name!r} of run {self._run_id!r}, not {meant}"
-            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, detail)
+            this = f"this is manager {self._name!r} of run {self._run_id!r}"
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{this}, not {meant}")
         session = await self._members.attach(hello.node)
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
@@ -90,12 +89,8 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._channels = channels
         self._me = me
         self._groups: list[Group] = []
-        self._max_bytes = 0
-
-    @property
-    def max_model_bytes(self) -> int:
-        """Bytes of the largest model that this manager takes from a node."""
-        return self._max_bytes
+        #: Bytes of the largest model that this manager takes from a node.
+        self.max_model_bytes = 0
 
     async def wanted(self, model_id: str) -> None:
         """Fetches a model that is not here, for a node that asks for it. Raises WeightsError if no group knows it."""
@@ -116,7 +111,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         asked = wire.decode(RunGroupRequest, request)
         if wrong := refusal(asked):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
-        self._max_bytes = asked.max_model_bytes
+        self.max_model_bytes = asked.max_model_bytes
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
         present = await self._present(asked, events)
         group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
@@ -162,9 +157,8 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
 
 async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
     try:
-        program = PROGRAMS[group.request.program]
-        with program.guard():
-            outcome: GroupResult | Failure = await program.load()(group)
+        with group.program.guard():
+            outcome: GroupResult | Failure = await group.program.load()(group)
     except UserError as error:
         outcome = Failure(FailureCode.UNSPECIFIED, str(error))
     except Exception as error:  # the top server must learn of a bug, and why the group ended

@@ -8,11 +8,9 @@ without this manager. The program watches, and acts when a hop fails or stalls, 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, SourceKind, Train, Trained
+from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Train, Trained
 from fedgsp.weights import Weights
-from group_manager import starts
 from group_manager.chain import Chain, Decision, Hop
 from group_manager.group import Group
 from group_manager.members import Ticket
@@ -34,13 +32,8 @@ BAD_MODEL = (
 ATTEMPTS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class HopOrder:
-    """The order for a hop, with the id of the model that the member starts from."""
-
-    hop: Hop
-    start_id: str
-    ticket: Ticket
+#: A hop, the id of the model that its member starts from, and the order.
+HopOrder = tuple[Hop, str, Ticket]
 
 
 async def run(group: Group) -> GroupResult | Failure:
@@ -51,8 +44,8 @@ async def run(group: Group) -> GroupResult | Failure:
     while walk.chain.hops:
         model = await walk.once()
         if isinstance(model, Weights):
-            total = sum(hop.samples for hop in walk.chain.trail)
-            return group.result(model.ref(walk.chain.trail[-1].model_id), total)
+            trail = walk.chain.trail
+            return group.result(model.ref(trail[-1].model_id), sum(hop.samples for hop in trail))
     return group.nobody_trained()
 
 
@@ -80,8 +73,8 @@ class _Walk:
             if isinstance(model, Weights):
                 return model
             stopped = model
-        for order in orders:
-            self._group.orders.cancel(order.ticket)
+        for _, _, ticket in orders:
+            self._group.orders.cancel(ticket)
         if isinstance(stopped, Failure):
             last = self.chain.last
             if last is not None and stopped.code in HOLDER_GONE:
@@ -97,13 +90,13 @@ class _Walk:
         group, request, orders = self._group, self._group.request, deque[HopOrder]()
         for position, before, hop in self.chain.declare(self._attempt):
             start = (
-                starts.given(group, hop.member, keep=False)
+                group.given_start(hop.member, keep=False)
                 if before is None
-                else starts.trained_by(group, before.member, before.model_id, hop.member)
+                else group.trained_start(before.member, before.model_id, hop.member)
             )
             work = Train(start, hop.model_id, request.training, request.reveal, outgoing=request.outgoing)
             ticket = group.orders.submit(hop.member, group.orders.key("train", position, self._attempt), work)
-            orders.append(HopOrder(hop, start.model_id, ticket))
+            orders.append((hop, start.model_id, ticket))
         self._attempt += 1
         return orders
 
@@ -111,22 +104,22 @@ class _Walk:
         """Finishes hop after hop, and takes its order out. Returns why the next one failed, or what was decided."""
         group = self._group
         while orders:
-            order = orders[0]
-            outcome = await group.orders.outcome(order.ticket)
+            hop, start_id, ticket = orders[0]
+            outcome = await group.orders.outcome(ticket)
             if isinstance(outcome, Failure):
                 return outcome
             if not isinstance(outcome, Trained) or outcome.ref is None:
-                return Failure(FailureCode.BAD_ORDER, f"node {order.ticket.node} reported no model of its training")
+                return Failure(FailureCode.BAD_ORDER, f"node {ticket.node} reported no model of its training")
             if self._norms is not None:
-                length = await self._norms.measure(order.start_id, order.hop.model_id)
+                length = await self._norms.measure(start_id, hop.model_id)
                 if isinstance(length, Failure):
                     return length
                 refused = self.chain.judge(self._norms, length)
                 if refused is not None:
                     return refused
             if outcome.source is not None and outcome.source.kind is SourceKind.MANAGER:
-                group.models.by_way_of_here(order.start_id)
-            hop = self.chain.finish(outcome.samples)
+                group.models.by_way_of_here(start_id)
+            self.chain.finish(outcome.samples)
             orders.popleft()
             outcome = await group.models.with_update(outcome)
             group.reports.done(hop.member, self.chain.done - 1, outcome, hop.length)
@@ -148,7 +141,7 @@ class _Walk:
 
     def _cut_back(self) -> bool:
         """Takes lost models out of the chain; whether there were any."""
-        lost = self.chain.lose(self._group.orders.holds, self._group.orders.attached)
+        lost = self.chain.lose(self._group.orders.holds, self._group.members.attached)
         if lost is not None:
             self._carry_out(lost)
         return lost is not None
@@ -159,7 +152,7 @@ class _Walk:
             if isinstance(why, Failure):
                 self._group.reports.skipped(member, why)
             else:
-                self._group.reports.rerouted(member, why)
+                self._group.reports.tell(Rerouted(member.client, why))
 
     def _release_spare(self) -> None:
         self._group.models.release(self.chain.spare(self._group.orders.holds))

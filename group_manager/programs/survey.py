@@ -20,7 +20,6 @@ from fedgsp.messages import (
 )
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
-from group_manager import starts
 from group_manager.group import Group
 from group_manager.members import Ticket
 
@@ -93,7 +92,7 @@ async def initialise(group: Group) -> GroupResult | Failure:
 
 def _evaluation(group: Group, member: Member) -> Evaluate:
     """Evaluates a member's start, or that of the group, on the member's training data."""
-    return Evaluate(starts.given(group, member, keep=True), True, "", group.request.training)
+    return Evaluate(group.given_start(member, keep=True), True, "", group.request.training)
 
 
 def _comparison(group: Group, member: Member) -> Evaluate | None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 from fedgsp import windows
 from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
-from group_manager import starts
 from group_manager.group import Group
 from group_manager.members import Ticket
 from group_manager.update_norms import MemberResult
@@ -45,7 +44,7 @@ async def train_all(
             # Named by the client: a model retained in one survey must not be that of another client in the next one.
             model_id = f"{prefix}/{member.client}.{request.attempt}"
             # A start that only one member of a node needs may be trained in place.
-            start = starts.given(group, member, keep=members_of[member.node] > 1)
+            start = group.given_start(member, keep=members_of[member.node] > 1)
             work = Train(
                 start,
                 model_id,

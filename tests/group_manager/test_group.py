@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from fedgsp.messages import Cancel, GroupEvent, Initialise, Release, Train, TrainingSettings
-from group_manager import starts
 from group_manager.group import Group
 from tests.support.faults import Faults
 from tests.support.scene import MANAGER, Scene, hosted, scene
@@ -67,7 +66,7 @@ async def test_what_is_brought_may_come_until_its_maker_has_reported() -> None:
         await play.attach(MEMBERS)
         group = group_of(play, [])
         training = TrainingSettings("sgd", 1, 1, 0.1, 0)
-        order = Train(starts.given(group, MEMBERS[0], keep=False), "made", training, bring=True)
+        order = Train(group.given_start(MEMBERS[0], keep=False), "made", training, bring=True)
         ticket = group.orders.submit(MEMBERS[0], group.orders.key("train", 0), order)
         await play.holding.wait()
         assert group.ledger.expects("made")
