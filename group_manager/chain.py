@@ -19,13 +19,13 @@ Every method that changes the course of the chain returns a `Decision`: what the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from fedgsp.messages import Failure, FailureCode, Member, RunGroupRequest
+from fedgsp.seeds import stream
 from group_manager.norm_limit import Lengths
-from group_manager.relay_order import client_order
 
 #: A member is skipped when its node has lost so many of its results in a round: it must not stop the others.
 MOST_LOSSES = 3
@@ -60,6 +60,14 @@ class Decision:
     reports: tuple[tuple[Member, Failure | str], ...]
     #: Ids of models that nobody needs any more.
     release: tuple[str, ...] = ()
+
+
+def client_order(clients: Sequence[int], shuffle: bool, seed: int, round_number: int, group: int) -> list[int]:
+    """A group's clients in relay order: shuffled in every round (FedGSP, section 1.1), or in the given order."""
+    if not shuffle:
+        return list(clients)
+    order = stream(seed, "client-order", round_number, group).permutation(len(clients))
+    return [clients[i] for i in order]
 
 
 class Chain:
@@ -125,13 +133,12 @@ class Chain:
             hop.state = HopState.FINISHED
         return None
 
-    def finish(self, samples: int) -> Hop:
+    def finish(self, samples: int) -> None:
         """The member of the next hop has trained on so many samples."""
         hop = self.hops[self.done]
         hop.samples, self.done = samples, self.done + 1
         if hop.state is HopState.DECLARED:
             hop.state = HopState.FINISHED
-        return hop
 
     def refuse(self, hop: Hop, why: Failure) -> Decision:
         """Skips a hop of the trail, or the next hop. Hops that were trained from its model wait again."""

@@ -1,20 +1,181 @@
-"""The main coroutine of a group manager."""
+"""The server of a group manager: its gRPC services, for nodes and for the top server."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
 import sys
+from collections.abc import AsyncIterator
 
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
+import grpc.aio
+
+from fedgsp import memory, windows, wire
+from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
+from fedgsp.errors import UserError
 from fedgsp.liveness import LOST_AFTER_S
-from fedgsp.messages import Source, SourceKind
+from fedgsp.messages import (
+    Attached,
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    MemberSkipped,
+    NodeReport,
+    Release,
+    RunGroupRequest,
+    Source,
+    SourceKind,
+)
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room
 from fedgsp.tls import Tls
-from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
-from group_manager.members import Members
-from group_manager.servicers import GroupServicer, OrderServicer
+from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
+from fedgsp.weights import WeightsError
+from group_manager.group import Group
+from group_manager.members import Members, Session
+from group_manager.requests import refusal
+
+logger = logging.getLogger(__name__)
+
+#: Longest time, in seconds, between the attachments of two nodes of a group.
+ATTACH_TIMEOUT_S = 5.0
+
+
+class OrderServicer(order_pb2_grpc.OrderServiceServicer):
+    """For nodes: a stream of reports comes in, a stream of orders goes out."""
+
+    def __init__(self, members: Members, name: str, run_id: str) -> None:
+        self._members = members
+        self._name = name
+        self._run_id = run_id
+
+    async def Attach(  # noqa: N802
+        self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[order_pb2.Order]:
+        """Serves one node's session until either side ends it."""
+        first = await first_message(requests)
+        hello = wire.decode(NodeReport, first).kind if first is not None else None
+        if not isinstance(hello, Attached) or not hello.node:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
+        if (hello.manager, hello.run_id) != (self._name, self._run_id):
+            meant = f"{hello.manager[:100]!r} of run {hello.run_id[:100]!r}"
+            this = f"this is manager {self._name!r} of run {self._run_id!r}"
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{this}, not {meant}")
+        session = await self._members.attach(hello.node)
+        logger.info("node=%s attached", hello.node)
+        reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
+        try:
+            while (order := await session.outbox.get()) is not None:
+                yield wire.encode(order)
+        finally:
+            reading.cancel()
+            await self._members.detach(session)
+            logger.info("node=%s left", hello.node)
+
+    async def _read(self, requests: AsyncIterator[order_pb2.NodeReport], session: Session) -> None:
+        try:
+            async for proto in requests:
+                kind = wire.decode(NodeReport, proto).kind
+                if kind is not None and not isinstance(kind, Attached):
+                    self._members.report(session, kind)
+        except grpc.aio.AioRpcError as error:
+            logger.info("node=%s: %s", session.node, error.code().name)
+        finally:
+            await self._members.detach(session)
+
+
+class GroupServicer(group_pb2_grpc.GroupServiceServicer):
+    """For the top server: runs groups, and keeps each result until the top server forgets it."""
+
+    def __init__(self, members: Members, store: ModelStore, channels: Channels, me: Source) -> None:
+        self._members = members
+        self._store = store
+        self._channels = channels
+        self._me = me
+        self._groups: list[Group] = []
+        #: Bytes of the largest model that this manager takes from a node.
+        self.max_model_bytes = 0
+
+    async def wanted(self, model_id: str) -> None:
+        """Fetches a model that is not here, for a node that asks for it. Raises WeightsError if no group knows it."""
+        for group in self._groups:
+            if group.ledger.provides(model_id):
+                group.models.by_way_of_here(model_id)
+                return await group.models.wanted(model_id)
+        raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group of this manager knows model {model_id!r}")
+
+    def expected(self, model_id: str) -> bool:
+        """Whether an upload of this model is expected."""
+        return any(group.ledger.expects(model_id) for group in self._groups)
+
+    async def RunGroup(  # noqa: N802
+        self, request: group_pb2.RunGroupRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[group_pb2.GroupEvent]:
+        """Runs one group. The last event is its result, or the failure that ended it."""
+        asked = wire.decode(RunGroupRequest, request)
+        if wrong := refusal(asked):
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
+        self.max_model_bytes = asked.max_model_bytes
+        events: asyncio.Queue[GroupEvent] = asyncio.Queue()
+        present = await self._present(asked, events)
+        group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
+        self._groups.append(group)
+        running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")
+        result_id = ""
+        try:
+            while True:
+                event = await events.get()
+                if isinstance(event.kind, GroupResult) and event.kind.ref is not None:
+                    result_id = event.kind.ref.id
+                yield wire.encode(event)
+                if isinstance(event.kind, GroupResult | Failure):
+                    return
+        finally:
+            # The caller hangs up once it has the result, and that cancels any await: nothing may wait before close.
+            running.cancel()
+            self._groups.remove(group)
+            group.close(result_id)
+            await asyncio.gather(running, return_exceptions=True)
+            _give_back_memory()
+
+    async def Forget(  # noqa: N802
+        self, request: order_pb2.Release, context: grpc.aio.ServicerContext
+    ) -> group_pb2.ForgetResponse:
+        """Forgets models that the top server has fetched."""
+        self._store.release(wire.decode(Release, request).model_ids)
+        _give_back_memory()  # many managers may be idle at the same time
+        return group_pb2.ForgetResponse()
+
+    async def _present(self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]) -> RunGroupRequest:
+        """The request without members on nodes that do not attach in time."""
+        missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
+        for member in asked.members:
+            if member.node in missing:
+                failure = Failure(
+                    FailureCode.NODE_LOST, f"node {member.node} did not attach in {ATTACH_TIMEOUT_S:.0f} s"
+                )
+                events.put_nowait(GroupEvent(MemberSkipped(member.client, failure)))
+        there = tuple(member for member in asked.members if member.node not in missing)
+        return dataclasses.replace(asked, members=there)
+
+
+async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:
+    try:
+        with group.program.guard():
+            outcome: GroupResult | Failure = await group.program.load()(group)
+    except UserError as error:
+        outcome = Failure(FailureCode.UNSPECIFIED, str(error))
+    except Exception as error:  # the top server must learn of a bug, and why the group ended
+        logger.exception("group=%d", group.request.group)
+        outcome = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
+    events.put_nowait(GroupEvent(outcome))
+
+
+def _give_back_memory() -> None:
+    memory.drop_spare()
+    windows.drop_spare()
 
 
 async def run(name: str, run_id: str, listen: str, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:

@@ -22,7 +22,7 @@ PACKAGES = ("fedgsp", *PROCESSES)
 READERS = {
     "fedgsp.v1": (
         "fedgsp/*",
-        *("*/server.py", "*/servicers.py", "*/servicer.py", "*/client.py"),
+        *("*/server.py", "*/servicer.py", "*/client.py", "*/grouping_service.py"),
         "fedgsp_node/attachment.py",  # the client of a manager's order stream
     ),
     "torch": ("fedgsp_node/*",),  # and, deferred, fedgsp/task.py
@@ -36,7 +36,7 @@ PURE = (
     "top_server/nodes/admission.py",
     "top_server/progress.py",
     "top_server/teams.py",
-    *(f"group_manager/{name}.py" for name in ("chain", "ledger", "norm_limit", "relay_order", "requests")),
+    *(f"group_manager/{name}.py" for name in ("chain", "ledger", "norm_limit", "requests")),
 )
 #: Package -> what importing all of it must not load.
 NEVER_LOADED = {

@@ -205,9 +205,9 @@ def grouping_service(
     settings = settled(GroupingServiceSettings, config_file, given(context, GroupingServiceSettings), {})
     logs.configure(verbose)
     credentials = tls.load(settings.tls_files)
-    from top_server.grouping_service import servicer
+    from top_server.grouping_service import serve
 
-    raise typer.Exit(lifecycle.run(servicer.serve(settings.listen, credentials)))
+    raise typer.Exit(lifecycle.run(serve(settings.listen, credentials)))
 
 
 def main() -> None:

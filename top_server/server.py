@@ -35,7 +35,7 @@ from top_server import rounds
 from top_server.baseline import local_run
 from top_server.choosing import absent, check_extractor, check_head, choose, extending, parts_of
 from top_server.grouping import GROUPINGS
-from top_server.grouping_service import client as grouping_service
+from top_server.grouping_service import assign
 from top_server.groups.initial import make_initial
 from top_server.groups.survey import survey
 from top_server.groups.task import GroupTask
@@ -327,7 +327,7 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership, journal: Jo
 
 def _assign(scheme: Scheme, channels: Channels) -> Assign:
     if scheme.service:
-        return functools.partial(grouping_service.assign, channels.to(scheme.service), scheme.service, scheme.grouping)
+        return functools.partial(assign, channels.to(scheme.service), scheme.service, scheme.grouping)
     grouping = GROUPINGS[scheme.grouping]
     return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
 

@@ -17,7 +17,7 @@ from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.tasks import load_task
-from group_manager import servicers
+from group_manager import server as manager_server
 from tests.support import cluster
 from tests.support.cluster import play
 from tests.support.coming_and_going import away_between
@@ -132,7 +132,7 @@ async def test_a_round_whose_nodes_are_all_lost_is_tried_again_when_they_are_bac
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managers_here(monkeypatch)
-    monkeypatch.setattr(servicers, "ATTACH_TIMEOUT_S", 1.0)  # a lost node may be asked before the loss is noticed
+    monkeypatch.setattr(manager_server, "ATTACH_TIMEOUT_S", 1.0)  # a lost node may be asked before the loss is noticed
     hit, gone = asyncio.Event(), asyncio.Event()
     left: set[str] = set()
 

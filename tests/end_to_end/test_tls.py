@@ -26,7 +26,7 @@ from tests.support.certificates import Authority, unchecked
 from tests.support.cluster import nodes, play, settings
 from tests.support.reference import Reference, assert_same_bits
 from tests.support.serving import serving
-from top_server.grouping_service import servicer as grouping_service
+from top_server import grouping_service
 from top_server.record.journal import Line
 
 

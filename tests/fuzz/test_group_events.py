@@ -44,7 +44,7 @@ from tests.support.recorder import Recorder
 from tests.support.serving import nobody, serving
 from tests.support.weights import TENSORS
 from top_server.grouping import GroupingRequest
-from top_server.grouping_service.client import assign
+from top_server.grouping_service import assign
 from top_server.groups.task import Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers import client as manager_client

@@ -34,7 +34,7 @@ from fedgsp.messages import (
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.v1 import group_pb2, group_pb2_grpc
-from group_manager import servicers
+from group_manager import server as manager_server
 from tests.support.fuzzing import fuzzed, heard, near, path, said, soon, unharmed, until
 from tests.support.real_manager import REF, REPORTS, START, Manager, manager, node, parrot, request
 
@@ -82,7 +82,7 @@ async def test_whatever_group_is_asked_for_it_ends_or_is_called_off_and_leaves_n
 ) -> None:
     message, stays = asked
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.02)
+        patch.setattr(manager_server, "ATTACH_TIMEOUT_S", 0.02)
         async with unharmed(), AsyncExitStack() as stack:
             m = await stack.enter_async_context(manager())
             stores = [await stack.enter_async_context(node(m, name)) for name in LEFT]
@@ -105,7 +105,7 @@ def nodes_say() -> st.SearchStrategy[Any]:
 @given(asked=st.sampled_from(REQUESTS), says=nodes_say())
 async def test_whatever_a_node_answers_the_group_ends(asked: group_pb2.RunGroupRequest, says: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.02)
+        patch.setattr(manager_server, "ATTACH_TIMEOUT_S", 0.02)
         async with unharmed(), manager() as m, node(m, "n0") as store, parrot(m, "n1", says):
             await run_group(m, asked.SerializeToString(), ENDS_S, must_end=True, stall_timeout_s=0.1)
             assert not store._waiting

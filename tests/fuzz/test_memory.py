@@ -23,7 +23,7 @@ from tests.support.hellos import hello, membership
 from tests.support.holders import BYTES, data, header, serving_store
 from tests.support.real_manager import ATTACH, REPORTS, manager, node, request
 from tests.support.serving import serving
-from top_server.grouping_service.servicer import GroupingServicer
+from top_server.grouping_service import GroupingServicer
 from top_server.nodes.servicer import MembershipServicer
 
 #: A kilobyte a time would show; a call that still ends does not.

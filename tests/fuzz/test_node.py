@@ -60,7 +60,7 @@ from fedgsp_node.server import _Node
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from group_manager.members import Members
-from group_manager.servicers import OrderServicer
+from group_manager.server import OrderServicer
 from tests.support.blobs_task import Blobs
 from tests.support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
 from tests.support.serving import serving

@@ -43,7 +43,7 @@ from tests.support.fuzzing import (
 from tests.support.hellos import hello, membership
 from tests.support.serving import serving
 from top_server.grouping import GROUPINGS
-from top_server.grouping_service.servicer import GroupingServicer
+from top_server.grouping_service import GroupingServicer
 from top_server.nodes.servicer import MembershipServicer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

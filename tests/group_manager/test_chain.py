@@ -24,7 +24,8 @@ def walked(done: int) -> Chain:
     chain = Chain(RELAY)
     chain.declare(0)
     for hop in chain.hops[:done]:
-        assert chain.finish(hop.member.client + 1) is hop
+        chain.finish(hop.member.client + 1)
+        assert chain.last is hop
     return chain
 
 
@@ -185,7 +186,8 @@ class Walk(RuleBasedStateMachine):
         if decision is not None:
             self.carry_out(decision)
             return
-        assert self.chain.finish(1) is made is self.chain.last
+        self.chain.finish(1)
+        assert made is self.chain.last
         self.held.add(made.model_id)
         spare = self.chain.spare(self.held.__contains__)
         assert made.model_id not in spare

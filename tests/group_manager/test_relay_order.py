@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from group_manager.relay_order import client_order
+from group_manager.chain import client_order
 
 CLIENTS = range(20)
 

@@ -16,7 +16,7 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
-from group_manager.servicers import GroupServicer, OrderServicer
+from group_manager.server import GroupServicer, OrderServicer
 from top_server import server
 from top_server.managers.client import ManagerClient
 from top_server.managers.pool import Manager

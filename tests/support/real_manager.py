@@ -47,7 +47,7 @@ from fedgsp_node.fetching import Fetcher
 from fedgsp_node.slot import Slot
 from fedgsp_node.worker import Worker
 from group_manager.members import Members
-from group_manager.servicers import GroupServicer, OrderServicer
+from group_manager.server import GroupServicer, OrderServicer
 from tests.support.blobs_task import Blobs
 from tests.support.fuzzing import path
 from tests.support.serving import serving

@@ -31,7 +31,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
 from group_manager.members import Members
-from group_manager.servicers import GroupServicer
+from group_manager.server import GroupServicer
 from tests.support.hellos import hello
 from tests.support.recorder import Recorder
 from tests.support.scripted import TENSORS, model, value_of

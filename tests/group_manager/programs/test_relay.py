@@ -18,7 +18,7 @@ from fedgsp.messages import (
     SourceKind,
     Trained,
 )
-from group_manager.relay_order import client_order
+from group_manager.chain import client_order
 from tests.support.faults import Faults
 from tests.support.scene import hosted, relayed, scene
 from tests.support.scripted import STALL_TIMEOUT_S

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from fedgsp.messages import Failure, FailureCode, FinishedHop, GroupResult, RelayMode, TensorSpec
-from group_manager.relay_order import client_order
+from group_manager.chain import client_order
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, relayed, scene, step
 from tests.support.scripted import model

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from fedgsp.errors import PeerError
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
 from tests.support.serving import nobody, serving
+from top_server import grouping_service
 from top_server.grouping import GROUPINGS, GroupingRequest
-from top_server.grouping_service import client, servicer
-from top_server.grouping_service.client import assign
-from top_server.grouping_service.servicer import GroupingServicer
+from top_server.grouping_service import GroupingServicer, assign
 
 Part = grouping_pb2.AssignRequest
 Question = grouping_pb2.AssignQuestion
@@ -96,7 +95,7 @@ async def test_options_arrive() -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "float64", "float32"])
 async def test_evidence_arrives_whole_in_parts_of_whole_rows(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ROWS_BYTES", 100)
+    monkeypatch.setattr(grouping_service, "ROWS_BYTES", 100)
     matrix = np.arange(49).reshape(7, 7).astype(dtype).T
     asked = request(7, matrices={"distances": matrix}, histograms=np.zeros((7, 0), np.int64))
     servicer = Answers(asked.clients)
@@ -167,7 +166,7 @@ async def test_a_service_that_is_not_there_is_told() -> None:
 
 
 async def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ASSIGN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(grouping_service, "ASSIGN_TIMEOUT_S", 0.1)
 
     async def hang(_: Any) -> None:
         await asyncio.Event().wait()
@@ -284,7 +283,7 @@ async def test_our_service_refuses(name: str) -> None:
 
 
 async def test_a_client_that_says_nothing_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servicer, "READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(grouping_service, "READ_TIMEOUT_S", 0.05)
 
     async def silence() -> AsyncIterator[Part]:
         yield question(TWO)

@@ -18,8 +18,7 @@ from tests.support.staged import stage
 from top_server.choosing import choose
 from top_server.evidence import Evidence
 from top_server.grouping import GROUPINGS, GroupingRequest
-from top_server.grouping_service.client import assign
-from top_server.grouping_service.servicer import GroupingServicer
+from top_server.grouping_service import GroupingServicer, assign
 from top_server.rounds import form_teams
 from top_server.schemes import SCHEMES
 from top_server.server import _assign

@@ -1,4 +1,4 @@
-"""Our own grouping service: it answers with the groupings of this package."""
+"""Groupings over the wire, by the contract of `protos/`: asking any grouping service, and our own service."""
 
 from __future__ import annotations
 
@@ -10,17 +10,89 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp.channels import SHUTDOWN_GRACE_S, refuse, start_server
-from fedgsp.errors import UserError
+from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
+from fedgsp.errors import PeerError, UserError
 from fedgsp.tls import Tls
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
-from top_server.grouping import GROUPINGS, GroupingRequest
+from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 
+#: Bytes of matrix rows in one message.
+ROWS_BYTES = 1024 * 1024
+#: The longest text about a choice that is kept.
+MOST_CHARACTERS = 1000
+#: How long a service may take to answer.
+ASSIGN_TIMEOUT_S = 600.0
 #: How long a question may take to arrive.
 READ_TIMEOUT_S = 600.0
 #: The most bytes of matrices that one question may have: 20,000 x 20,000 in float64.
 MAX_MATRIX_BYTES = 4 * 1024**3
 _DTYPES = ("int64", "float64", "float32")
+
+
+async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request: GroupingRequest) -> Plan:
+    """The plan of the grouping service at `address`; raises PeerError if there is no answer, or not a valid plan."""
+    stub = grouping_pb2_grpc.GroupingServiceStub(channel)
+    try:
+        answer = await stub.Assign(_parts(grouping, request), timeout=ASSIGN_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+            raise PeerError(
+                f"the grouping service at {address} refused the question: {error.details()}",
+                "change --grouping-option or the scheme",
+            ) from error
+        raise PeerError(
+            f"the grouping service at {address} did not answer: {describe(error)}",
+            "is a grouping service running there?",
+        ) from error
+    if answer is None:  # gRPC gives None for an answer that it cannot read
+        raise PeerError(f"the grouping service at {address} answered what cannot be read", "mend that service")
+    groups = tuple(tuple(int(client) for client in group.clients) for group in answer.groups)
+    busy = {client for group in groups for client in group}
+    idle = tuple(client for client in request.clients if client not in busy)
+    plan = Plan(groups, idle, _line(answer.note), _line(answer.warning))
+    try:
+        plan.check(request)
+    except ValueError as error:
+        raise PeerError(
+            f"the grouping service at {address} answered a wrong plan: {error}", "mend that service"
+        ) from error
+    return plan
+
+
+def _line(text: str) -> str:
+    """A text from another process as one line that a log can show."""
+    return "".join(character if character.isprintable() else " " for character in text[:MOST_CHARACTERS])
+
+
+async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[grouping_pb2.AssignRequest]:
+    matrices: dict[str, NDArray[np.generic]] = dict(request.matrices)
+    if request.histograms is not None:
+        matrices["histograms"] = request.histograms
+    yield grouping_pb2.AssignRequest(
+        question=grouping_pb2.AssignQuestion(
+            grouping=grouping,
+            round=request.round,
+            groups=request.groups,
+            seed=request.seed,
+            clients=request.clients,
+            sizes=request.sizes.tolist(),
+            options=dict(request.options),
+            matrices=[
+                grouping_pb2.MatrixSpec(
+                    name=name, dtype=matrix.dtype.name, rows=matrix.shape[0], columns=matrix.shape[1]
+                )
+                for name, matrix in matrices.items()
+            ],
+            newcomers=request.newcomers,
+            settled=[grouping_pb2.ClientGroup(clients=group) for group in request.settled],
+            learning_rate=request.learning_rate,
+        )
+    )
+    for name, matrix in matrices.items():
+        step = max(1, ROWS_BYTES // max(1, matrix[:1].nbytes))
+        for first in range(0, len(matrix), step):
+            data = np.ascontiguousarray(matrix[first : first + step]).tobytes()
+            yield grouping_pb2.AssignRequest(rows=grouping_pb2.MatrixRows(name=name, data=data))
 
 
 class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
@@ -63,21 +135,19 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
         if len(buffers[spec.name]) != sizes[spec.name]:
             raise ValueError(f"matrix {spec.name!r} was cut short")
         matrices[spec.name] = np.frombuffer(buffers[spec.name], spec.dtype).reshape(spec.rows, spec.columns)
-    histograms = matrices.pop("histograms", None)
-    request = GroupingRequest(
+    return question.grouping, GroupingRequest(
         round=question.round,
         groups=question.groups,
         seed=question.seed,
         clients=tuple(question.clients),
         sizes=np.array(question.sizes, np.int64),
-        histograms=histograms,  # type: ignore[arg-type]
+        histograms=matrices.pop("histograms", None),  # type: ignore[arg-type]
         matrices=matrices,  # type: ignore[arg-type]
         options=dict(question.options),
         newcomers=tuple(question.newcomers),
         settled=tuple(tuple(group.clients) for group in question.settled),
         learning_rate=question.learning_rate if question.HasField("learning_rate") else 1.0,
     )
-    return question.grouping, request
 
 
 def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:

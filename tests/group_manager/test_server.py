@@ -34,10 +34,10 @@ from fedgsp.model_service import ModelServicer, fetch, upload
 from fedgsp.programs import PROGRAMS, Program
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
-from group_manager import servicers
+from group_manager import server as manager_server
 from group_manager.group import Group
 from group_manager.members import Members
-from group_manager.servicers import GroupServicer, OrderServicer
+from group_manager.server import GroupServicer, OrderServicer
 from tests.support.faults import Faults
 from tests.support.scene import MANAGER, Scene, hosted, relayed, scene
 from tests.support.scripted import TENSORS, let_others_run, model, value_of
@@ -226,7 +226,7 @@ async def test_an_unknown_program_is_refused_with_those_that_are_known() -> None
 
 
 async def test_members_whose_nodes_do_not_attach_in_time_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(manager_server, "ATTACH_TIMEOUT_S", 0.05)
     async with manager() as m:
         await m.play.attach([TWO_NODES[0]])
         first, *_, last = await m.events(m.play.request(TWO_NODES, "relay"))
@@ -249,7 +249,7 @@ async def test_nodes_that_attach_late_are_waited_for() -> None:
 
 
 async def test_if_no_node_attaches_the_group_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servicers, "ATTACH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(manager_server, "ATTACH_TIMEOUT_S", 0.05)
     async with manager() as m:
         *skipped, last = await m.events(m.play.request(TWO_NODES, "relay"))
         assert len(skipped) == 3

@@ -1,1 +1,0 @@
-"""Groupings over the wire: a client that asks a grouping service, and our own service."""
