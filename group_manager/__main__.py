@@ -27,8 +27,9 @@ def main() -> int:
     windows.choose(settings.hand_over)
     try:
         check(settings, {})
-        tls = load(settings.tls_files)
-        return run_until_stopped(run(settings.name, settings.run, settings.listen, tls, settings.lost_after))
+        return run_until_stopped(
+            run(settings.name, settings.run, settings.listen, load(settings.tls_files), settings.lost_after)
+        )
     except UserError as error:
         return logs.report(error)
 

@@ -59,11 +59,15 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
             asked = isinstance(work, Train) and work.reveal is not None and update.id == update_of(produces)
             flaws.append((not asked, f"it revealed {update.id!r}, which was not asked for"))
         case Evaluated(correct=correct, squared_distance=distance):
-            flaws.append((correct > samples, f"{correct} right answers on {samples} samples"))
-            flaws.append((math.isnan(distance) or distance < 0, f"a squared distance of {distance}"))
+            flaws += [
+                (correct > samples, f"{correct} right answers on {samples} samples"),
+                (math.isnan(distance) or distance < 0, f"a squared distance of {distance}"),
+            ]
         case Described(class_counts=counts):
-            for label, count in enumerate(counts):
-                flaws.append((count > MOST_SAMPLES, f"it says that it has {count} samples of class {label}"))
+            flaws += [
+                (count > MOST_SAMPLES, f"it says that it has {count} samples of class {label}")
+                for label, count in enumerate(counts)
+            ]
         case Recalled(model_ids=model_ids):
             unknown = set(model_ids) - set(work.model_ids if isinstance(work, Recall) else ())
             flaws.append((bool(unknown), f"it holds {sorted(unknown)}, which were not asked for"))

@@ -160,9 +160,14 @@ class Models:
                 case Origin.PARTS:
                     self._store.put(model_id, await self._mean_of(self._request.parts))
                 case Origin.TOP_SERVER:
-                    channel = self._channels.to(self._request.start_address)
-                    most = self._request.max_model_bytes
-                    weights = await fetch(channel, model_id, None, most, make_room=spilling_room, promised=False)
+                    weights = await fetch(
+                        self._channels.to(self._request.start_address),
+                        model_id,
+                        None,
+                        self._request.max_model_bytes,
+                        make_room=spilling_room,
+                        promised=False,
+                    )
                     self._store.put(model_id, weights)
                 case _:
                     await self._fetch_from_node(model_id)

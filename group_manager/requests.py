@@ -31,19 +31,17 @@ def refusal(request: RunGroupRequest) -> str:
     own = [member.start for member in request.members if member.start is not None]
     start = request.start.id if request.start is not None else ""
     parts = [part.ref.id if part.ref is not None else "" for part in (*request.parts, *own)]
-    compares = program.aggregates and aggregation.needs_start
-    all_own = program.takes_own_starts and not compares and len(own) == count
+    only_own = program.takes_own_starts and not (program.aggregates and aggregation.needs_start)
     hops = [hop.member for hop in request.finished if hop.member is not None]
     made = [hop.model.id for hop in request.finished if hop.model is not None and hop.model.id]
     trained = [member.client for member in hops]
-    complete = len(hops) == len(made) == len(request.finished)
     stranger = next((client for client in clients if client > MOST_CLIENT), None)
     stall_s, ratio = request.stall_timeout_s, request.most_update_ratio
     refusals = (
         (not 0 < stall_s <= MOST_STALL_S, f"members cannot stall for {stall_s} s"),  # nor for NaN
         (program.needs_training and request.training is None, f"program {name} needs training settings"),
         (bool(request.parts) and not start, "the mean of the parts has no name"),
-        (program.needs_start and not start and not all_own, f"program {name} needs a start"),
+        (program.needs_start and not start and not (only_own and len(own) == count), f"program {name} needs a start"),
         ("" in parts, "a part has no name"),
         (start in parts[: len(request.parts)], f"model {start!r} cannot be a part of itself"),
         (program.needs_own_models and len(own) < count, f"a member has no model to {name}"),
@@ -51,7 +49,7 @@ def refusal(request: RunGroupRequest) -> str:
         (_repeats(clients), "a client is a member twice"),
         (program.pairs and count * (count - 1) // 2 > MOST_PAIRS, f"{count} clients are too many to compare in pairs"),
         (bool(request.finished) and not program.chained, f"program {name} has no hops"),
-        (not complete, "a finished hop has no member or no model"),
+        (not len(hops) == len(made) == len(request.finished), "a finished hop has no member or no model"),
         (
             _repeats(trained) or max(trained, default=0) > MOST_CLIENT,
             "a client is in the finished hops twice, or has no possible id",

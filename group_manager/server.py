@@ -60,9 +60,12 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         if not isinstance(hello, Attached) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
         if (hello.manager, hello.run_id) != (self._name, self._run_id):
-            meant = f"{hello.manager[:100]!r} of run {hello.run_id[:100]!r}"
-            this = f"this is manager {self._name!r} of run {self._run_id!r}"
-            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{this}, not {meant}")
+            await refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this is manager {self._name!r} of run {self._run_id!r}, "
+                f"not {hello.manager[:100]!r} of run {hello.run_id[:100]!r}",
+            )
         session = await self._members.attach(hello.node)
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
@@ -153,12 +156,12 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
         for member in asked.members:
             if member.node in missing:
-                failure = Failure(
-                    FailureCode.NODE_LOST, f"node {member.node} did not attach in {ATTACH_TIMEOUT_S:.0f} s"
-                )
-                events.put_nowait(GroupEvent(MemberSkipped(member.client, failure)))
-        there = tuple(member for member in asked.members if member.node not in missing)
-        return dataclasses.replace(asked, members=there)
+                detail = f"node {member.node} did not attach in {ATTACH_TIMEOUT_S:.0f} s"
+                skipped = MemberSkipped(member.client, Failure(FailureCode.NODE_LOST, detail))
+                events.put_nowait(GroupEvent(skipped))
+        return dataclasses.replace(
+            asked, members=tuple(member for member in asked.members if member.node not in missing)
+        )
 
 
 async def _run(group: Group, events: asyncio.Queue[GroupEvent]) -> None:

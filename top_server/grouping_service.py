@@ -31,9 +31,10 @@ _DTYPES = ("int64", "float64", "float32")
 
 async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request: GroupingRequest) -> Plan:
     """The plan of the grouping service at `address`; raises PeerError if there is no answer, or not a valid plan."""
-    stub = grouping_pb2_grpc.GroupingServiceStub(channel)
     try:
-        answer = await stub.Assign(_parts(grouping, request), timeout=ASSIGN_TIMEOUT_S)
+        answer = await grouping_pb2_grpc.GroupingServiceStub(channel).Assign(
+            _parts(grouping, request), timeout=ASSIGN_TIMEOUT_S
+        )
     except grpc.aio.AioRpcError as error:
         if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
             raise PeerError(

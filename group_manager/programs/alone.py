@@ -18,8 +18,10 @@ async def run(group: Group) -> GroupResult | Failure:
     """
     request = group.request
     samples, trained = 0, 0
-    retain, trial = request.results is Results.RETAINED, request.results is Results.UNSPECIFIED
-    async for one in judged(group, train_all(group, retain, trial)):
+    training = train_all(
+        group, retain=request.results is Results.RETAINED, trial=request.results is Results.UNSPECIFIED
+    )
+    async for one in judged(group, training):
         outcome, model_id = one.outcome, one.model_id
         if not isinstance(outcome, Failure) and request.results is Results.COLLECTED:
             reserved = await group.models.reserve(model_id)

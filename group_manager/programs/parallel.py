@@ -24,9 +24,9 @@ async def run(group: Group) -> GroupResult | Failure:
         intake = _Intake(group, make(request.aggregation, request.aggregation_options))
     except UserError as error:
         return Failure(FailureCode.BAD_ORDER, str(error))
-    accuracy = intake.aggregation.needs_accuracy
+    training = train_all(group, intake.retain, bring=True, accuracy=intake.aggregation.needs_accuracy)
     try:
-        async for one in judged(group, train_all(group, intake.retain, bring=True, accuracy=accuracy)):
+        async for one in judged(group, training):
             model: Weights | Failure | None = None
             if isinstance(one.outcome, Trained) and one.member.weight > 0:
                 model = await group.models.collect(one.model_id, request.tensors)

@@ -31,11 +31,10 @@ async def ask(group: Group) -> GroupResult | Failure:
     for position, member in enumerate(group.request.members):
         work = question(group, member)
         if work is None:
-            failure = Failure(FailureCode.NO_SUCH_MODEL, "it has no model of its own to compare with")
-            group.reports.skipped(member, failure)
+            lacking = Failure(FailureCode.NO_SUCH_MODEL, "it has no model of its own to compare with")
+            group.reports.skipped(member, lacking)
         else:
-            ticket = group.orders.submit(member, group.orders.key(task, position), work)
-            tickets.append((position, member, ticket))
+            tickets.append((position, member, group.orders.submit(member, group.orders.key(task, position), work)))
     for position, member, ticket in tickets:
         outcome = await group.orders.outcome(ticket, in_turn=False)
         if isinstance(outcome, Failure):
@@ -63,8 +62,8 @@ async def forget(group: Group) -> GroupResult | Failure:
     """Lets the nodes forget the members' own models."""
     for position, member in enumerate(group.request.members):
         if member.start is not None and member.start.ref is not None:
-            key, work = group.orders.key("forget", position), Release((member.start.ref.id,), own=True)
-            await group.orders.outcome(group.orders.submit(member, key, work))
+            work = Release((member.start.ref.id,), own=True)
+            await group.orders.outcome(group.orders.submit(member, group.orders.key("forget", position), work))
     return group.result()
 
 
@@ -73,20 +72,19 @@ async def initialise(group: Group) -> GroupResult | Failure:
     request = group.request
     assert request.training is not None
     # Another seed for every group number: schemes with several models must not start from equal ones.
-    number = (request.group,) if request.group else ()
-    seed = derive(request.training.seed, "initial-weights", *number)
+    seed = derive(request.training.seed, "initial-weights", *((request.group,) if request.group else ()))
     for position, member in enumerate(request.members):
         model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
-        ticket = group.orders.submit(member, group.orders.key("initialise", position), Initialise(model_id, seed))
-        outcome = await group.orders.outcome(ticket)
+        key = group.orders.key("initialise", position)
+        outcome = await group.orders.outcome(group.orders.submit(member, key, Initialise(model_id, seed)))
         if isinstance(outcome, Trained):
             weights = await group.models.collect(model_id)
             if isinstance(weights, Weights):
                 group.reports.done(member, position, outcome)
                 return group.result(weights.ref(model_id))
             outcome = weights
-        failure = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
-        group.reports.skipped(member, failure)
+        assert isinstance(outcome, Failure)  # `answers` has turned all else into failures
+        group.reports.skipped(member, outcome)
     return group.reports.reason
 
 

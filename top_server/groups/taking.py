@@ -51,8 +51,8 @@ async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel 
             members[done.client] = MemberModel(Held(done.result.ref, done.client), done.result.samples, own)
     if failures and not members:
         return failures[-1]
-    task, samples = outcome.task, outcome.samples
-    return GroupModel(task.number, task.clients, frozenset(outcome.took_part), samples, weights, members)
+    took_part = frozenset(outcome.took_part)
+    return GroupModel(outcome.task.number, outcome.task.clients, took_part, outcome.samples, weights, members)
 
 
 def note_lost(context: RunContext, progress: Progress, merging: Merging, outcome: GroupOutcome) -> None:

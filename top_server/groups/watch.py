@@ -131,8 +131,13 @@ class GroupWatch:
             self._context.journal.record(rounds.UpdateMissing(client=client, reason=problem))
 
     def _record_missing(self, client: int) -> None:
-        reason = "what it keeps to itself is not on its node any more"
-        self._context.journal.record(rounds.ModelLost(round=self._request.round, client=client, reason=reason))
+        self._context.journal.record(
+            rounds.ModelLost(
+                round=self._request.round,
+                client=client,
+                reason="what it keeps to itself is not on its node any more",
+            )
+        )
 
     def _note_trained(self, done: MemberDone, trained: Trained) -> None:
         if self._request.results is Results.COLLECTED and trained.ref is not None:
@@ -148,8 +153,9 @@ class GroupWatch:
         if trained.update is not None and self._reveals is not None:
             self._take(self._take_update(self._reveals, done.client, trained.update.id), done.client)
         elif trained.update is None and self._request.reveal is not None:
-            reason = "it did not come to the group manager"
-            self._context.journal.record(rounds.UpdateMissing(client=done.client, reason=reason))
+            self._context.journal.record(
+                rounds.UpdateMissing(client=done.client, reason="it did not come to the group manager")
+            )
         alone = done.client in self._groups_of_one
         self._context.journal.record(
             rounds.HopFinished(

@@ -86,12 +86,11 @@ class ManagerPool:
 
         async def start() -> None:
             async with room:
-                if failures:
-                    return
-                try:
-                    await self._spawn(missing, ready)
-                except Exception as error:
-                    failures.append(error)
+                if not failures:
+                    try:
+                        await self._spawn(missing, ready)
+                    except Exception as error:
+                        failures.append(error)
 
         await asyncio.gather(*(start() for _ in range(missing)))
         if failures:

@@ -163,9 +163,8 @@ class Membership:
             self._left[node.hello.node] = node.managers
             if len(self._left) > MOST_NODES:
                 del self._left[next(iter(self._left))]
-        if self._over is not None:
-            reason = "dismissed"  # it does not matter which side closed the stream
-        self._recorder.record(NodeLeft(node=node.hello.node, reason=reason))
+        # After the end of the run it does not matter which side closed the stream.
+        self._recorder.record(NodeLeft(node=node.hello.node, reason=reason if self._over is None else "dismissed"))
         await self._notify()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
