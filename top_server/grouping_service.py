@@ -131,11 +131,13 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
         buffers[part.rows.name] += part.rows.data
         if len(buffers[part.rows.name]) > sizes[part.rows.name]:
             raise ValueError(f"more rows of matrix {part.rows.name!r} than announced")
-    matrices: dict[str, NDArray[np.generic]] = {}
-    for spec in question.matrices:
-        if len(buffers[spec.name]) != sizes[spec.name]:
-            raise ValueError(f"matrix {spec.name!r} was cut short")
-        matrices[spec.name] = np.frombuffer(buffers[spec.name], spec.dtype).reshape(spec.rows, spec.columns)
+    short = next((name for name, size in sizes.items() if len(buffers[name]) < size), None)
+    if short is not None:
+        raise ValueError(f"matrix {short!r} was cut short")
+    matrices: dict[str, NDArray[np.generic]] = {
+        spec.name: np.frombuffer(buffers[spec.name], spec.dtype).reshape(spec.rows, spec.columns)
+        for spec in question.matrices
+    }
     return question.grouping, GroupingRequest(
         round=question.round,
         groups=question.groups,

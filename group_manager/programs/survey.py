@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 from fedgsp.messages import (
     Describe,
@@ -41,7 +42,7 @@ async def ask(group: Group) -> GroupResult | Failure:
             group.orders.cancel(ticket)
             group.reports.skipped(member, outcome)
         else:
-            assert isinstance(outcome, Result)  # `answers` has turned all else into failures
+            assert isinstance(outcome, Result)  # `Members` has turned all else into failures
             group.reports.done(member, position, outcome)
     return group.result()
 
@@ -83,40 +84,38 @@ async def initialise(group: Group) -> GroupResult | Failure:
                 group.reports.done(member, position, outcome)
                 return group.result(weights.ref(model_id))
             outcome = weights
-        assert isinstance(outcome, Failure)  # `answers` has turned all else into failures
+        assert isinstance(outcome, Failure)  # `Members` has turned all else into failures
         group.reports.skipped(member, outcome)
     return group.reports.reason
 
 
-def _evaluation(group: Group, member: Member) -> Evaluate:
-    """Evaluates a member's start, or that of the group, on the member's training data."""
-    return Evaluate(group.given_start(member, keep=True), True, "", group.request.training)
+def _evaluation(
+    group: Group,
+    member: Member,
+    training_part: bool = True,
+    compared_with: str = "",
+    personalised: bool = False,
+    only_compare: bool = False,
+) -> Evaluate:
+    """Evaluates a member's start, or that of the group."""
+    start = group.given_start(member, keep=True)
+    return Evaluate(start, training_part, compared_with, group.request.training, personalised, only_compare)
 
 
-def _comparison(group: Group, member: Member) -> Evaluate | None:
-    """Evaluates the group's start in the same way, and compares it with the member's own start."""
+def _comparison(group: Group, member: Member, only_compare: bool = False) -> Evaluate | None:
+    """Evaluates the group's start, and compares it with the member's own start."""
     if member.start is None or member.start.ref is None:
         return None
-    of_group = dataclasses.replace(member, start=None)
-    return dataclasses.replace(_evaluation(group, of_group), compared_with=member.start.ref.id)
-
-
-def _personalised(group: Group, member: Member) -> Evaluate:
-    """Evaluates the model that the run's training makes of the start, on the member's test data."""
-    return dataclasses.replace(_evaluation(group, member), training_part=False, personalised=True)
-
-
-def _distance(group: Group, member: Member) -> Evaluate | None:
-    """Only the distance of the group's start from the member's own start."""
-    comparison = _comparison(group, member)
-    return comparison and dataclasses.replace(comparison, only_compare=True)
+    of_group, own = dataclasses.replace(member, start=None), member.start.ref.id
+    return _evaluation(group, of_group, compared_with=own, only_compare=only_compare)
 
 
 #: Program -> the order for one member; None if the member lacks a model that the order needs.
 QUESTIONS: dict[str, Callable[[Group, Member], Work | None]] = {
     "compare": _comparison,
     "describe": lambda _group, _member: Describe(),
-    "distance": _distance,
-    "evaluate": _personalised,
+    "distance": partial(_comparison, only_compare=True),
+    # The model that the run's training makes of the start, on the member's test data.
+    "evaluate": partial(_evaluation, training_part=False, personalised=True),
     "evaluate-training": _evaluation,
 }
