@@ -23,8 +23,7 @@ from fedgsp.programs import PROGRAMS
 from group_manager.ledger import Ledger, Origin
 from group_manager.members import Members
 from group_manager.models import Models
-from group_manager.orders import Orders
-from group_manager.reports import Reports
+from group_manager.orders import Orders, Reports
 
 
 class Group:

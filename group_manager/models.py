@@ -25,8 +25,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.spill import spilling_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors
 from group_manager.ledger import Copy, Ledger, Origin
-from group_manager.orders import Orders
-from group_manager.reports import Reports
+from group_manager.orders import Orders, Reports
 
 #: Longest wait for a top server that does not fetch the models that are reserved for it.
 RESERVED_TIMEOUT_S = 600.0

@@ -1,31 +1,46 @@
-"""Orders of one group to its nodes. What an order makes is entered in the ledger."""
+"""What one group sends: orders to its nodes, and events to the top server."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from fedgsp.encoding import wire_bytes
 from fedgsp.messages import (
     Cancel,
+    Discriminated,
+    Evaluated,
+    Failure,
+    FailureCode,
+    GroupEvent,
     Member,
+    MemberDone,
+    MemberSkipped,
     Order,
     OrderKey,
+    NetworksLeft,
+    PartLost,
     Recall,
     Recalled,
     Release,
+    Rerouted,
+    Result,
     RunGroupRequest,
     SendUp,
+    SourceKind,
     Train,
+    Trained,
     Work,
 )
 from fedgsp.updates import update_of
+from fedgsp.weights import Weights
 from fedgsp.windows import machine
 from group_manager.ledger import Ledger
 from group_manager.members import Members, Outcome, Ticket
 
 
 class Orders:
-    """Sends orders, waits for their outcomes, and cancels open orders at the end of the group."""
+    """Sends orders, enters what they make in the ledger, waits for outcomes, and cancels open orders at the end."""
 
     def __init__(self, request: RunGroupRequest, members: Members, ledger: Ledger) -> None:
         self._request = request
@@ -84,7 +99,7 @@ class Orders:
         for ticket in tickets:
             outcome = await self.outcome(ticket)
             if isinstance(outcome, Recalled):
-                for model_id in set(outcome.model_ids):  # `answers` has refused models that were not asked for
+                for model_id in set(outcome.model_ids):  # `Members` has refused models that were not asked for
                     self._ledger.promise(model_id, ticket)
 
     def send_up(self, node: str, model_id: str, older: bool) -> Ticket:
@@ -113,3 +128,39 @@ class Orders:
         ticket = self._members.submit(node, order)
         self._tickets.append(ticket)
         return ticket
+
+
+class Reports:
+    """Sends the events of one group, and counts bytes."""
+
+    def __init__(self, tell: Callable[[GroupEvent], None]) -> None:
+        self._tell = tell
+        self.bytes_direct = self.bytes_relayed = 0
+        #: Why the last member was skipped.
+        self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
+
+    def tell(self, kind: MemberDone | MemberSkipped | NetworksLeft | PartLost | Rerouted) -> None:
+        """Sends one event."""
+        self._tell(GroupEvent(kind))
+
+    def done(self, member: Member, position: int, result: Result, update_length: float = 0.0) -> None:
+        """A member finished its order; `update_length` is 0 if it was not measured."""
+        self.count(result)
+        self.tell(MemberDone(member.client, position, result, update_length))
+
+    def count(self, result: Result) -> None:
+        """Adds the bytes that a member fetched for an order."""
+        if isinstance(result, Trained | Evaluated | Discriminated) and result.source is not None:
+            if result.source.kind is SourceKind.NODE:
+                self.bytes_direct += result.bytes
+            else:
+                self.bytes_relayed += result.bytes
+
+    def count_relayed(self, weights: Weights) -> None:
+        """Adds the bytes of a model that came to this manager."""
+        self.bytes_relayed += wire_bytes(weights.tensors, weights.bfloat16)
+
+    def skipped(self, member: Member, failure: Failure) -> None:
+        """A member takes no part, or no further part."""
+        self.reason = failure
+        self.tell(MemberSkipped(member.client, failure))

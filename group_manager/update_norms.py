@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedgsp.messages import Failure, Member, Trained
+from fedgsp.messages import Failure
 from fedgsp.updates import trainable
 from fedgsp.weights import Weights
 from group_manager.group import Group
@@ -44,44 +42,6 @@ class Norms(Lengths):
         # start.
         self._last = (model_id, model) if group.program.chained else (start_id, start)
         return await asyncio.to_thread(length, start, model)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberResult:
-    """The outcome of a member's training order, and the length of its update if it was measured."""
-
-    position: int
-    member: Member
-    model_id: str
-    outcome: Trained | Failure
-    length: float | None = None
-
-
-async def judged(group: Group, results: AsyncIterator[MemberResult]) -> AsyncIterator[MemberResult]:
-    """The same results, in the same order. If the run limits lengths, the outcome of a too long update is a failure.
-
-    Only updates with a weight are measured. The first results are held back until there are enough to judge them.
-    """
-    norms = Norms(group) if group.request.most_update_ratio else None
-    waiting: list[MemberResult] = []
-    async for one in results:
-        if norms is None:
-            yield one
-            continue
-        if isinstance(one.outcome, Trained) and one.member.weight > 0:
-            start = one.member.start.ref if one.member.start is not None else group.request.start
-            assert start is not None
-            found = await norms.measure(start.id, one.model_id)
-            one = replace(one, outcome=found) if isinstance(found, Failure) else replace(one, length=found)
-        waiting.append(one)
-        usual = norms.usual([one.length for one in waiting if one.length is not None])
-        if usual is not None:
-            for one in waiting:
-                refusal = norms.judge(one.length, usual) if one.length is not None else None
-                yield one if refusal is None else replace(one, outcome=refusal)
-            waiting.clear()
-    for one in waiting:
-        yield one
 
 
 def length(start: Weights, model: Weights) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedgsp.messages import Failure, GroupResult, Results
 from group_manager.group import Group
 from group_manager.programs.window import train_all
-from group_manager.update_norms import judged
 
 
 async def run(group: Group) -> GroupResult | Failure:
@@ -21,7 +20,7 @@ async def run(group: Group) -> GroupResult | Failure:
     training = train_all(
         group, retain=request.results is Results.RETAINED, trial=request.results is Results.UNSPECIFIED
     )
-    async for one in judged(group, training):
+    async for one in training:
         outcome, model_id = one.outcome, one.model_id
         if not isinstance(outcome, Failure) and request.results is Results.COLLECTED:
             reserved = await group.models.reserve(model_id)

@@ -11,8 +11,7 @@ from fedgsp.messages import Failure, FailureCode, GroupResult, Results, Trained
 from fedgsp.weights import Weights
 from group_manager.aggregation_classes import Aggregation, make
 from group_manager.group import Group
-from group_manager.programs.window import train_all
-from group_manager.update_norms import MemberResult, judged
+from group_manager.programs.window import MemberResult, train_all
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ async def run(group: Group) -> GroupResult | Failure:
         return Failure(FailureCode.BAD_ORDER, str(error))
     training = train_all(group, intake.retain, bring=True, accuracy=intake.aggregation.needs_accuracy)
     try:
-        async for one in judged(group, training):
+        async for one in training:
             model: Weights | Failure | None = None
             if isinstance(one.outcome, Trained) and one.member.weight > 0:
                 model = await group.models.collect(one.model_id, request.tensors)

@@ -1,15 +1,16 @@
-"""Training orders to many members, only so many ahead of the member whose result is awaited."""
+"""Training orders to many members, only so many ahead of the member whose result is awaited, and judged results."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 
 from fedgsp import windows
 from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
 from group_manager.group import Group
 from group_manager.members import Ticket
-from group_manager.update_norms import MemberResult
+from group_manager.update_norms import Norms
 
 #: Orders per node that are in training, or whose results wait; bounds memory for any number of members.
 AHEAD_PER_NODE = 4
@@ -17,15 +18,54 @@ AHEAD_PER_NODE = 4
 MOST_BROUGHT_BYTES = 64 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class MemberResult:
+    """The outcome of a member's training order, and the length of its update if it was measured."""
+
+    position: int
+    member: Member
+    model_id: str
+    outcome: Trained | Failure
+    length: float | None = None
+
+
 async def train_all(
     group: Group, retain: bool = False, trial: bool = False, bring: bool = False, accuracy: bool = False
 ) -> AsyncIterator[MemberResult]:
     """Lets every member train from its start; yields results in the order of the members.
 
+    If the run limits lengths, the outcome of a too long update is a failure. Only updates with a weight are measured.
+    The first results are held back until there are enough to judge them.
+
     With `bring`, members with a weight upload their models unasked, which saves a message for each. Models that are
     large enough for a shared-memory window (`fedgsp.windows`) are always asked for. With `accuracy`, nodes evaluate
     each trained model on the samples that it was trained on.
     """
+    norms = Norms(group) if group.request.most_update_ratio else None
+    waiting: list[MemberResult] = []
+    async for one in _trained(group, retain, trial, bring, accuracy):
+        if norms is None:
+            yield one
+            continue
+        if isinstance(one.outcome, Trained) and one.member.weight > 0:
+            start = one.member.start.ref if one.member.start is not None else group.request.start
+            assert start is not None
+            found = await norms.measure(start.id, one.model_id)
+            one = replace(one, outcome=found) if isinstance(found, Failure) else replace(one, length=found)
+        waiting.append(one)
+        usual = norms.usual([one.length for one in waiting if one.length is not None])
+        if usual is not None:
+            for one in waiting:
+                refusal = norms.judge(one.length, usual) if one.length is not None else None
+                yield one if refusal is None else replace(one, outcome=refusal)
+            waiting.clear()
+    for one in waiting:
+        yield one
+
+
+async def _trained(
+    group: Group, retain: bool, trial: bool, bring: bool, accuracy: bool
+) -> AsyncIterator[MemberResult]:
     request = group.request
     members_of = Counter(member.node for member in request.members)
     # With the program's name: a survey of a profile and a training may have the same round and group.

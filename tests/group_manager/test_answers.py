@@ -22,7 +22,7 @@ from fedgsp.messages import (
     Trained,
     Work,
 )
-from group_manager.answers import flaw
+from group_manager.members import flaw
 
 #: Every kind of work, and what answers it.
 GOOD: list[tuple[Work, Result | Recalled | None]] = [
