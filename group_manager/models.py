@@ -33,24 +33,16 @@ RESERVED_TIMEOUT_S = 600.0
 MOST_RESERVED = 4
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Models:
     """Moves weights to this manager, and keeps the ledger and the store in step."""
 
-    def __init__(
-        self,
-        request: RunGroupRequest,
-        ledger: Ledger,
-        orders: Orders,
-        reports: Reports,
-        store: ModelStore,
-        channels: Channels,
-    ) -> None:
-        self._request = request
-        self._ledger = ledger
-        self._orders = orders
-        self._reports = reports
-        self._store = store
-        self._channels = channels
+    _request: RunGroupRequest
+    _ledger: Ledger
+    _orders: Orders
+    _reports: Reports
+    _store: ModelStore
+    _channels: Channels
 
     # --- getting models
 

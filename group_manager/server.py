@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 ATTACH_TIMEOUT_S = 5.0
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     """For nodes: a stream of reports comes in, a stream of orders goes out."""
 
-    def __init__(self, members: Members, name: str, run_id: str) -> None:
-        self._members = members
-        self._name = name
-        self._run_id = run_id
+    _members: Members
+    _name: str
+    _run_id: str
 
     async def Attach(  # noqa: N802
         self, requests: AsyncIterator[order_pb2.NodeReport], context: grpc.aio.ServicerContext

@@ -148,7 +148,7 @@ class GroupOutcome:
     def took_part(self) -> set[int]:
         """Clients whose training is in the result; a client that trained twice counts once."""
         before = {hop.member.client for hop in self.hops if hop.member is not None}
-        return (before | {done.client for done in self.done}) - self.left_out
+        return before.union(done.client for done in self.done) - self.left_out
 
     def failed_groups(self, failure: Failure | None) -> dict[int, Failure]:
         """Number -> reason of each group without a result; `failure` is the reason of the whole task, if it failed."""

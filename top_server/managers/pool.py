@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedgsp.addresses import split_address
@@ -39,30 +39,20 @@ class Manager:
     port: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ManagerPool:
     """The group managers of a run. Invariant: the pool stops every process that it started."""
 
-    def __init__(
-        self,
-        template: Template,
-        host: str,
-        ports: range | None,
-        log_folder: Path,
-        channels: Channels,
-        recorder: Recorder,
-        flags: Sequence[str],
-        prefix: str = "",
-    ) -> None:
-        self._template = template
-        self._host = host
-        self._ports = ports
-        self._log_folder = log_folder
-        self._channels = channels
-        self._recorder = recorder
-        self._flags = flags
-        self._prefix = prefix
-        self._managers: list[Manager] = []
-        self._numbers = itertools.count()
+    _template: Template
+    _host: str
+    _ports: range | None
+    _log_folder: Path
+    _channels: Channels
+    _recorder: Recorder
+    _flags: Sequence[str]
+    _prefix: str = ""
+    _managers: list[Manager] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     async def ensure(self, count: int) -> list[Manager]:
         """Returns `count` live managers and starts those that are missing; raises UserError if one cannot start."""

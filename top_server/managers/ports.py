@@ -20,7 +20,9 @@ def check(config: RunConfig, scheme: Scheme, clients: int) -> None:
     if ports is None:
         return
     if GROUPINGS[scheme.grouping].counted and not scheme.service:
-        most = max(_counted(config, scheme, number, clients) for number in range(1, config.rounds + 1))
+        numbers = range(1, config.rounds + 1)
+        groups = [group_count(scheme.growth, number, config.alpha, config.beta, clients) for number in numbers]
+        most = max(sample_size(one, config.sampling_rate) if scheme.sampling == "groups" else one for one in groups)
         if most > len(ports):
             lower = ["--sampling-rate"] * (scheme.sampling == "groups") + ["--beta"]
             raise ConfigError(
@@ -35,11 +37,6 @@ def check(config: RunConfig, scheme: Scheme, clients: int) -> None:
             clients,
             most,
         )
-
-
-def _counted(config: RunConfig, scheme: Scheme, number: int, clients: int) -> int:
-    groups = group_count(scheme.growth, number, config.alpha, config.beta, clients)
-    return sample_size(groups, config.sampling_rate) if scheme.sampling == "groups" else groups
 
 
 def _most(scheme: Scheme, clients: int) -> int:
