@@ -65,7 +65,6 @@ class _ByAverage(Aggregation):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was folded."""
         return self._mean.empty
 
     def fold(self, weights: Weights, weight: float, steps: float) -> None:
@@ -74,7 +73,6 @@ class _ByAverage(Aggregation):
         self._mean.fold(weights, weight)
 
     def result(self, start: Weights | None) -> Weights:
-        """The average."""
         return self._mean.result()
 
 

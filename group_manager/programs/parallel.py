@@ -26,9 +26,8 @@ async def run(group: Group) -> GroupResult | Failure:
     training = train_all(group, intake.retain, bring=True, accuracy=intake.aggregation.needs_accuracy)
     try:
         async for one in training:
-            model: Weights | Failure | None = None
-            if isinstance(one.outcome, Trained) and one.member.weight > 0:
-                model = await group.models.collect(one.model_id, request.tensors)
+            counts = isinstance(one.outcome, Trained) and one.member.weight > 0
+            model = await group.models.collect(one.model_id, request.tensors) if counts else None
             if folding is not None:
                 await folding
             # A task: the next model is on its way while this one is folded.
