@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fedgsp.messages import Failure, FailureCode, Results, TensorSpec, Trained
+from fedgsp.messages import Failure, FailureCode, GroupResult, Results, TensorSpec, Trained
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, total_bytes
+from top_server.groups.lost import LOST
 from top_server.groups.task import GroupOutcome
 from top_server.managers.pool import Manager
 from top_server.merging.base import GroupModel, MemberModel, Merging
@@ -51,15 +52,22 @@ async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel 
             members[done.client] = MemberModel(Held(done.result.ref, done.client), done.result.samples, own)
     if failures and not members:
         return failures[-1]
+    samples = outcome.result.samples if isinstance(outcome.result, GroupResult) else 0
     took_part = frozenset(outcome.took_part)
-    return GroupModel(outcome.task.number, outcome.task.clients, took_part, outcome.samples, weights, members)
+    return GroupModel(outcome.task.number, outcome.task.clients, took_part, samples, weights, members)
 
 
 def note_lost(context: RunContext, progress: Progress, merging: Merging, outcome: GroupOutcome) -> None:
     """Forgets the models that a group was to use and that no longer exist; their clients start afresh."""
-    if not (gone := outcome.gone):
+    # A model may come back with a node that is away.
+    gone = {client: failure for client, failure in outcome.lost.items() if failure.code not in LOST}
+    for skipped in outcome.skipped:
+        why = skipped.failure
+        if skipped.client in outcome.task.own_starts and why and why.code is FailureCode.NO_SUCH_MODEL:
+            gone[skipped.client] = why
+    if not gone:
         return
-    for client, slot in merging.lose(gone, context.models.slots).items():
+    for client, slot in merging.lose(dict(sorted(gone.items())), context.models.slots).items():
         context.models.apply({slot: None})
         progress.afresh.add(client)
         context.journal.record(ModelLost(client=client, reason=str(gone[client])))

@@ -21,7 +21,6 @@ from fedgsp.messages import (
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights
-from top_server.groups.lost import LOST
 from top_server.managers.pool import Manager
 from top_server.models import Held
 
@@ -122,11 +121,6 @@ class GroupOutcome:
     trace: Trace = field(default_factory=Trace)
 
     @property
-    def samples(self) -> int:
-        """Training samples behind the group's model."""
-        return self.result.samples if isinstance(self.result, GroupResult) else 0
-
-    @property
     def moved(self) -> Moved:
         """Bytes of weights that were moved, including those moved under managers that were lost."""
         if isinstance(self.result, GroupResult):
@@ -173,16 +167,6 @@ class GroupOutcome:
             for done in self.done
             if isinstance(done.result, Trained) and done.result.ref is not None
         }
-
-    @property
-    def gone(self) -> dict[int, Failure]:
-        """Clients whose models no longer exist, with the reasons; a model may come back with a node that is away."""
-        found = {client: failure for client, failure in self.lost.items() if failure.code not in LOST}
-        for skipped in self.skipped:
-            why = skipped.failure
-            if skipped.client in self.task.own_starts and why and why.code is FailureCode.NO_SUCH_MODEL:
-                found[skipped.client] = why
-        return dict(sorted(found.items()))
 
     @property
     def manager_lost(self) -> bool:
