@@ -81,15 +81,16 @@ class Chain:
         #: How the ids of all results begin.
         self.prefix = f"{request.run_id}/{request.round}/{request.group}/relay/"
         members = {member.client: member for member in request.members}
-        self.hops: list[Hop] = []
-        for hop in request.finished:
-            if hop.member is not None and hop.model is not None:
-                member = members.pop(hop.member.client, hop.member)
-                self.hops.append(Hop(member, HopState.FINISHED, hop.model.id, hop.member.samples))
+        self.hops = [
+            Hop(members.get(hop.member.client, hop.member), HopState.FINISHED, hop.model.id, hop.member.samples)
+            for hop in request.finished
+            if hop.member is not None and hop.model is not None
+        ]
         self.done = len(self.hops)
+        waiting = members.keys() - {hop.member.client for hop in self.hops}
         clients = request.planned or tuple(member.client for member in request.members)
         order = client_order(clients, request.shuffle, request.training.seed, request.round, request.group)
-        self.hops += [Hop(members[client]) for client in order if client in members]
+        self.hops += [Hop(members[client]) for client in order if client in waiting]
 
     @property
     def trail(self) -> list[Hop]:
