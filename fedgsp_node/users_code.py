@@ -1,4 +1,4 @@
-"""Calls the user's code. Errors are shown with file and line, and returned values are checked."""
+"""Calls the user's code, with file and line in its errors, and refuses values of the user that cannot be used."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from fedgsp.messages import MOST_SAMPLES
 T = TypeVar("T")
 
 _TORCH = Path(torch.__file__).parent  # for errors in torch, the line of the task that called torch is shown
+
+
+def require(fits: object, what: str, remedy: str, error: type[UserError] = TaskError) -> None:
+    """Raises `error` with this text and remedy unless the condition `fits` is true."""
+    if not fits:
+        raise error(what, remedy)
 
 
 def guarded(call: Callable[[], T], what: str) -> T:
@@ -59,16 +65,17 @@ def whole(count: object) -> int:
 
 def histogram(counts: Any, classes: int) -> tuple[int, ...]:
     """The result of class_counts() as ints; TaskError unless it has one number of samples for each class."""
-    if np.shape(counts) != (classes,):
-        raise TaskError(
-            f"class_counts() returned shape {tuple(np.shape(counts))}",
-            f"return one count for each of the {classes} classes",
-        )
+    require(
+        np.shape(counts) == (classes,),
+        f"class_counts() returned shape {tuple(np.shape(counts))}",
+        f"return one count for each of the {classes} classes",
+    )
     found = tuple(int(count) for count in counts)
-    wrong = next((count for count in found if not 0 <= count <= MOST_SAMPLES), None)
-    if wrong is not None:
-        raise TaskError(
-            f"class_counts() returned {wrong} samples for a class", f"return numbers from 0 to {MOST_SAMPLES}"
+    for count in found:
+        require(
+            0 <= count <= MOST_SAMPLES,
+            f"class_counts() returned {count} samples for a class",
+            f"return numbers from 0 to {MOST_SAMPLES}",
         )
     return found
 

@@ -13,12 +13,13 @@ from torch import nn
 
 from fedgsp.errors import DataError
 from fedgsp.seeds import derive
-from fedgsp.task import ClientData, Split, Task
+from fedgsp.task import ClientData, Split
 from fedgsp_node.tasks.channels_last import ChannelsLast
-from fedgsp_node.tasks.dealing import SplitName, Usual, deal
+from fedgsp_node.tasks.dealing import DealtTask, SplitName, Usual, deal
 from fedgsp_node.tasks.decoded import decoded_split
 from fedgsp_node.tasks.gradients import gradients_and_colours
-from fedgsp_node.tasks.reading import check_images, check_labels, read_npz, reading
+from fedgsp_node.tasks.reading import check_labels, read_part, reading
+from fedgsp_node.users_code import require
 
 _SIDE = 32
 _RECORD = 1 + 3 * _SIDE * _SIDE
@@ -32,13 +33,12 @@ _FORM = (
 )
 
 
-class Cifar10(Task):
+class Cifar10(DealtTask):
     """Divides the training file among clients. They test on a part of their own samples, or on the test file.
 
     docs/tasks.md describes the options. Raises DataError for missing or wrong files, TaskError for wrong options.
     """
 
-    num_classes = 10
     data_is_repeatable = True
 
     def __init__(
@@ -70,16 +70,10 @@ class Cifar10(Task):
             **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
             **{"test_share": test_share, "decay": decay},
         }
-        if not data.exists():
-            raise DataError(f"{data} does not exist", f"give {_FORM}")
+        require(data.exists(), f"{data} does not exist", f"give {_FORM}", DataError)
         read = partial(_read_folder if data.is_dir() else _read_npz, data)
         usual = Usual(clients=10, split="own", train_share=0.2)
         self._dealt = deal(read, self.num_classes, usual, partition, clients, split, train_share, numbers, seed)
-
-    @property
-    def num_clients(self) -> int:
-        """The option `clients`, or its default."""
-        return len(self._dealt)
 
     def model(self) -> nn.Module:
         """HCCT's CNN (1,126,950 parameters) or FedCollab's CNN (122,570), behind the layer that augments images."""
@@ -190,29 +184,21 @@ def _normalised(images: NDArray[Any]) -> NDArray[np.float32]:
 def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] if part == "train" else ["test_batch.bin"]
     paths = [folder / name for name in names]
-
-    def read() -> Split:
-        batches = [_read_batch(path) for path in paths]
-        return Split(np.concatenate([batch.x for batch in batches]), np.concatenate([batch.y for batch in batches]))
-
-    return decoded_split(f"cifar10-{part}", paths, read)
+    return decoded_split(
+        f"cifar10-{part}", paths, lambda: Split(*map(np.concatenate, zip(*map(_read_batch, paths), strict=True)))
+    )
 
 
-def _read_batch(path: Path) -> Split:
+def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     with reading(path, _BATCH_FORM):
         content = np.fromfile(path, np.uint8)
         if len(content) == 0 or len(content) % _RECORD:
             raise ValueError(f"its size is {len(content)} bytes")
     records = content.reshape(-1, _RECORD)
-    images = records[:, 1:].reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
-    return Split(images, check_labels(path, records[:, 0], len(records), Cifar10.num_classes, _FORM))
+    labels = check_labels(path, records[:, 0], len(records), Cifar10.num_classes, _FORM)
+    return records[:, 1:].reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1), labels
 
 
 def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
-    def read() -> Split:
-        held = read_npz(path, [f"x_{part}", f"y_{part}"])
-        images = held[f"x_{part}"]
-        check_images(path, images, [(_SIDE, _SIDE, 3)], _FORM)
-        return Split(images, check_labels(path, held[f"y_{part}"], len(images), Cifar10.num_classes, _FORM))
-
+    read = partial(read_part, path, part, [(_SIDE, _SIDE, 3)], Cifar10.num_classes, _FORM)
     return decoded_split(f"cifar10-{part}", [path], read)

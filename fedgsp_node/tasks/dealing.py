@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgsp.errors import TaskError
 from fedgsp.seeds import stream
-from fedgsp.task import ClientData, Split
+from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.decoded import rows_of
 from fedgsp_node.tasks.partitions import accepted_options, hold_out, partition_indices
-from fedgsp_node.tasks.shifts import SHIFTS, client_type, shifted_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Indices: TypeAlias = NDArray[np.int64]
+from fedgsp_node.tasks.shifts import SHIFTS, Indices, client_type, cut_by_label, shifted_rows
+from fedgsp_node.users_code import require
 
 #: Where a client's test part comes from: the data set's test file, or the client's samples of the training file.
 SplitName: TypeAlias = Literal["official", "own"]
@@ -57,36 +51,37 @@ class Joined:
         return found
 
 
+@dataclass(frozen=True, slots=True)
 class Dealt:
     """Which samples belong to which client. Samples are only converted for the model when a client is requested."""
 
-    def __init__(
-        self,
-        train: Split | Joined,
-        test: Split | Joined,
-        rows: list[tuple[Indices, Indices]],
-        change: Callable[[int, Split], Split] | None = None,
-    ) -> None:
-        """`rows` has (rows of `train`, rows of `test`) for each client.
-
-        `change` gets a client and its samples, and returns the samples as a shift changes them.
-        """
-        self._train = train
-        self._test = test
-        self._rows = rows
-        self._change = change
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    train: Split | Joined
+    test: Split | Joined
+    #: (Rows of `train`, rows of `test`) of each client.
+    rows: list[tuple[Indices, Indices]]
+    #: Gets a client and its samples, and returns the samples as a shift changes them.
+    change: Callable[[int, Split], Split] | None = None
 
     def client(self, client: int, scaled: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
         """The samples of one client. `scaled` converts the inputs for the model, then the shift is applied."""
         parts = []
-        for samples, rows in zip((self._train, self._test), self._rows[client], strict=True):
+        for samples, rows in zip((self.train, self.test), self.rows[client], strict=True):
             x = samples.rows(rows) if isinstance(samples, Joined) else rows_of(samples.x, rows)
             own = Split(scaled(x), samples.y[rows])
-            parts.append(own if self._change is None else self._change(client, own))
+            parts.append(own if self.change is None else self.change(client, own))
         return ClientData(*parts)
+
+
+class DealtTask(Task):
+    """A task of ten classes whose samples are divided among clients by the options of its constructor."""
+
+    num_classes = 10
+    _dealt: Dealt
+
+    @property
+    def num_clients(self) -> int:
+        """The option `clients`, or its default."""
+        return len(self._dealt.rows)
 
 
 def deal(
@@ -114,11 +109,11 @@ def deal(
     )
     train_share = usual.train_share if train_share is None else train_share
     if (split or usual.split) == "own":
-        if not 0 < train_share < 1:
-            raise TaskError(
-                f"train_share is {train_share}, which leaves no samples for training or none for testing",
-                "with split=own, give a number between 0 and 1, for example 0.2",
-            )
+        require(
+            0 < train_share < 1,
+            f"train_share is {train_share}, which leaves no samples for training or none for testing",
+            "with split=own, give a number between 0 and 1, for example 0.2",
+        )
         return Dealt(train, train, own_rows(train.y, parts, 1 - train_share, seed))
     test = read("test")
     return Dealt(train, test, _official(train.y, test.y, parts, train_share, seed))
@@ -156,8 +151,7 @@ def own_rows(
 def _official(
     labels: NDArray[Any], test_labels: NDArray[Any], parts: list[Indices], train_share: float, seed: int
 ) -> list[tuple[Indices, Indices]]:
-    if not 0 < train_share <= 1:
-        raise TaskError(f"train_share is {train_share}", "give a number above 0 and at most 1")
+    require(0 < train_share <= 1, f"train_share is {train_share}", "give a number above 0 and at most 1")
     train = [
         stream(seed, "train-share", client).permutation(part)[: max(1, round(train_share * len(part)))]
         for client, part in enumerate(parts)
@@ -173,11 +167,9 @@ def _deal_alike(
     """Divides the indices of `others` among clients: each class in proportion to the clients' samples of it."""
     classes = int(max(labels.max(), others.max())) + 1
     counts = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
-    dealt: list[list[Indices]] = [[] for _ in parts]
-    for label in range(classes):
-        rows = rng.permutation(np.flatnonzero(others == label))
+
+    def cuts(label: int, count: int) -> Any:
         held = counts[:, label] if counts[:, label].any() else np.ones(len(parts))
-        cuts = np.rint(np.cumsum(held)[:-1] / held.sum() * len(rows)).astype(np.int64)
-        for own, piece in zip(dealt, np.split(rows, cuts), strict=True):
-            own.append(piece)
-    return [np.concatenate(own) for own in dealt]
+        return np.rint(np.cumsum(held)[:-1] / held.sum() * count)
+
+    return cut_by_label(others, range(classes), cuts, rng)

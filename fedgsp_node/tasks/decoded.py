@@ -15,19 +15,16 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.task import Split
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    Arrays: TypeAlias = dict[str, NDArray[Any]]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +55,16 @@ def decoded(kind: str, sources: Sequence[Path], decode: Callable[[], Arrays]) ->
         own = _directory() / _name(kind, os.path.commonpath([path for path, _, _ in found]))
         entry = own / _name(VERSION, *found)
         held = _mapped(entry)
-        if held:
-            return held
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _turn(own):
-            held = _mapped(entry)  # another process may have written it during the wait
-            if not held:
-                _write(entry, decode())
-                held = _mapped(entry)
-            if held:
-                return held
-        raise OSError("the entry cannot be read after writing")
+        if not held:
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _turn(own):
+                held = _mapped(entry)  # another process may have written it during the wait
+                if not held:
+                    _write(entry, decode())
+                    held = _mapped(entry)
+        if not held:
+            raise OSError("the entry cannot be read after writing")
+        return held
     except (OSError, RuntimeError) as error:
         logger.warning(
             "decoded data cannot be cached (%s), so every process keeps a copy in its memory;"

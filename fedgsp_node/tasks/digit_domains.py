@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedgsp.errors import DataError, TaskError
+from fedgsp.errors import DataError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.tasks.channels_last import ChannelsLast
 from fedgsp_node.tasks.decoded import decoded
 from fedgsp_node.tasks.digit_images import SIDE, blended, rendered
 from fedgsp_node.tasks.partitions import hold_out
-from fedgsp_node.tasks.reading import check_images, check_labels, digits, read_npz
+from fedgsp_node.tasks.reading import digits, labelled, read_npz
+from fedgsp_node.users_code import require
 
 _OWN = ("digits", "blended", "rendered")
 _RENDERED_TEST = 2000
 _SIDES = (8, 16, 28, 32)
 _SHAPES = [*((side, side) for side in _SIDES), *((side, side, 3) for side in _SIDES)]
 _FORM = "an .npz file with digits x_train and x_test (uint8) and their labels y_train and y_test"
-
-
-class Source(NamedTuple):
-    """The samples of one domain: images as uint8 of shape (n, side, side) or (n, side, side, 3), and labels 0 .. 9."""
-
-    train: Split
-    test: Split
 
 
 class DigitDomains(Task):
@@ -59,14 +53,13 @@ class DigitDomains(Task):
     ) -> None:
         self.drop_last = drop_last
         for name, number in (("clients_per_domain", clients_per_domain), ("samples", samples)):
-            if number < 1:
-                raise TaskError(f"{name} is {number}", "give a whole number above 0")
-        if test_samples is not None and test_samples < 1:
-            raise TaskError(
-                f"test_samples is {test_samples}", "give a whole number above 0, or none for all test samples"
-            )
-        if not 0 < width <= 1:
-            raise TaskError(f"width is {width}", "give a number above 0 and at most 1")
+            require(number >= 1, f"{name} is {number}", "give a whole number above 0")
+        require(
+            test_samples is None or test_samples >= 1,
+            f"test_samples is {test_samples}",
+            "give a whole number above 0, or none for all test samples",
+        )
+        require(0 < width <= 1, f"width is {width}", "give a number above 0 and at most 1")
         self._clients_per_domain = clients_per_domain
         self._samples = samples
         self._test_samples = test_samples
@@ -84,54 +77,59 @@ class DigitDomains(Task):
 
     def model(self) -> nn.Module:
         """HCCT's CNN; with width 1 it has 14,219,210 parameters and 5,637 buffer entries."""
-
         return nn.Sequential(ChannelsLast(), *layers(self._width))
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 3, 28, 28) from -1 to 1; labels as int64 of shape (n,)."""
         domain, number = divmod(client, self._clients_per_domain)
-        train, test = self._domains[domain]
+        held = self._domains[domain]
         own = slice(number * self._samples, (number + 1) * self._samples)
-        return ClientData(Split(_planes(train.x[own]), train.y[own]), Split(_planes(test.x), test.y))
+        return ClientData(
+            Split(_planes(held.train.x[own]), held.train.y[own]), Split(_planes(held.test.x), held.test.y)
+        )
 
     def _chosen(self, domains: str | None) -> list[str]:
         known = [*self._files, *_OWN]
         names = known if domains is None else [name.strip() for name in domains.split(",")]
         for name in names:
-            if name not in known:
-                raise TaskError(f"there is no domain {name!r}", f"choose from {', '.join(known)}")
-        if len(set(names)) < len(names):
-            raise TaskError(f"a domain is named twice in {domains!r}", "name each domain once")
+            require(name in known, f"there is no domain {name!r}", f"choose from {', '.join(known)}")
+        require(len(set(names)) == len(names), f"a domain is named twice in {domains!r}", "name each domain once")
         bases = [*self._files, "digits"]
-        if self._blend not in bases:
-            raise TaskError(f"the domain {self._blend!r} cannot be blended", f"set blend to one of {', '.join(bases)}")
+        require(
+            self._blend in bases,
+            f"the domain {self._blend!r} cannot be blended",
+            f"set blend to one of {', '.join(bases)}",
+        )
         return names
 
-    def _domain(self, name: str) -> Source:
-        """The 28 x 28 samples for all clients of a domain, drawn with random streams that no other domain uses."""
+    def _domain(self, name: str) -> ClientData:
+        """The 28 x 28 samples for all clients of a domain, drawn with random streams that no other domain uses.
+
+        Images are uint8 of shape (n, 28, 28) or (n, 28, 28, 3).
+        """
         train_count = self._clients_per_domain * self._samples
         rngs = [stream(self._seed, f"domain-{name}", number) for number in ((0, 2) if self._validation else (0, 1))]
         if name == "rendered":
             counts = (train_count, self._test_samples or _RENDERED_TEST)
-            return Source(*(_from_fonts(count, rng) for count, rng in zip(counts, rngs, strict=True)))
+            return ClientData(*(_from_fonts(count, rng) for count, rng in zip(counts, rngs, strict=True)))
         base = self._blend if name == "blended" else name
         source = _read(self._files[base]) if base in self._files else _digits()
-        if train_count > len(source.train):
-            raise TaskError(
-                f"domain {name!r} has {len(source.train)} training samples,"
-                f" too few for {self._clients_per_domain} clients with {self._samples} each",
-                f"set samples to 1 .. {len(source.train) // self._clients_per_domain} or leave the domain out",
-            )
+        require(
+            train_count <= len(source.train),
+            f"domain {name!r} has {len(source.train)} training samples,"
+            f" too few for {self._clients_per_domain} clients with {self._samples} each",
+            f"set samples to 1 .. {len(source.train) // self._clients_per_domain} or leave the domain out",
+        )
         if self._validation:
             # Domains of one base hold out the same samples, so no domain trains on another's validation samples.
             source = _held_out(source, train_count, stream(self._seed, f"held-out-{base}"))
         test_count = min(len(source.test), self._test_samples or len(source.test))
         drawn = []
-        for part, count, rng in zip(source, (train_count, test_count), rngs, strict=True):
+        for part, count, rng in zip((source.train, source.test), (train_count, test_count), rngs, strict=True):
             rows = rng.permutation(len(part))[:count]
             x = _resized(part.x[rows])
             drawn.append(Split(blended(x, rng) if name == "blended" else x, part.y[rows]))
-        return Source(*drawn)
+        return ClientData(*drawn)
 
 
 def layers(width: float) -> list[nn.Module]:
@@ -159,14 +157,12 @@ def layers(width: float) -> list[nn.Module]:
     ]
 
 
-def _held_out(source: Source, count: int, rng: np.random.Generator) -> Source:
+def _held_out(source: ClientData, count: int, rng: np.random.Generator) -> ClientData:
     """A source whose test part is taken from its training part. At least `count` training samples remain."""
     order = rng.permutation(len(source.train))
     held = min(len(source.test), len(order) - count)
-    if held < 1:
-        raise TaskError("no training samples of a domain are left for validation", "lower the option samples")
-    train, test = (Split(source.train.x[rows], source.train.y[rows]) for rows in (order[held:], order[:held]))
-    return Source(train, test)
+    require(held >= 1, "no training samples of a domain are left for validation", "lower the option samples")
+    return ClientData(*(Split(source.train.x[rows], source.train.y[rows]) for rows in (order[held:], order[:held])))
 
 
 def _files(data: str | None) -> dict[str, Path]:
@@ -174,36 +170,42 @@ def _files(data: str | None) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for entry in data.split(",") if data is not None else ():
         path = Path(entry.strip()).expanduser()
-        if not path.exists():
-            raise DataError(f"{path} does not exist", "give folders or .npz files with digits, separated by commas")
+        require(
+            path.exists(),
+            f"{path} does not exist",
+            "give folders or .npz files with digits, separated by commas",
+            DataError,
+        )
         found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-        if not found:
-            raise DataError(f"{path} holds no .npz file", f"give a folder in which each file is {_FORM}")
+        require(found, f"{path} holds no .npz file", f"give a folder in which each file is {_FORM}", DataError)
         for file in found:
-            if file.stem in files or file.stem in _OWN:
-                raise DataError(f"{file} is a second domain called {file.stem!r}", "rename the file")
+            require(
+                file.stem not in {*files, *_OWN},
+                f"{file} is a second domain called {file.stem!r}",
+                "rename the file",
+                DataError,
+            )
             files[file.stem] = file
     return files
 
 
-def _read(path: Path) -> Source:
+def _read(path: Path) -> ClientData:
     def read() -> dict[str, NDArray[Any]]:
         held = read_npz(path, ["x_train", "y_train", "x_test", "y_test"])
         for part in ("train", "test"):
             images, labels = held[f"x_{part}"], held[f"y_{part}"]
-            check_images(path, images, _SHAPES, _FORM)
-            held[f"y_{part}"] = check_labels(path, labels, len(images), DigitDomains.num_classes, _FORM)
+            held[f"y_{part}"] = labelled(path, images, _SHAPES, path, labels, DigitDomains.num_classes, _FORM).y
         return held
 
     held = decoded("digits", [path], read)
-    return Source(Split(held["x_train"], held["y_train"]), Split(held["x_test"], held["y_test"]))
+    return ClientData(Split(held["x_train"], held["y_train"]), Split(held["x_test"], held["y_test"]))
 
 
-def _digits() -> Source:
+def _digits() -> ClientData:
     """scikit-learn's digits. They have no test part, so a fifth is held out, the same for every seed."""
     images, labels = digits()
     x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
-    return Source(*(Split(x[rows], labels[rows]) for rows in hold_out(labels, 0.2, stream(0, "digits-test-part"))))
+    return ClientData(*(Split(x[rows], labels[rows]) for rows in hold_out(labels, 0.2, stream(0, "digits-test-part"))))
 
 
 def _from_fonts(count: int, rng: np.random.Generator) -> Split:

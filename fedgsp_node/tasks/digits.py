@@ -6,20 +6,19 @@ import numpy as np
 from torch import nn
 
 from fedgsp.seeds import stream
-from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.dealing import Dealt, deal_shifted, own_rows
+from fedgsp.task import ClientData, Split
+from fedgsp_node.tasks.dealing import Dealt, DealtTask, deal_shifted, own_rows
 from fedgsp_node.tasks.partitions import partition_indices
 from fedgsp_node.tasks.reading import digits
 from fedgsp_node.tasks.shifts import SHIFTS
 
 
-class Digits(Task):
+class Digits(DealtTask):
     """Divides the digits among clients, by default with different label distributions. Clients test on own samples.
 
     docs/tasks.md describes the options. Raises TaskError for wrong options.
     """
 
-    num_classes = 10
     extractor = "6"  # the pooling
 
     def __init__(
@@ -43,15 +42,11 @@ class Digits(Task):
             self._dealt = deal_shifted(samples, self.num_classes, partition, clients, options, seed)
         else:
             numbers["decay"] = decay
-            rng = stream(seed, "partition")
-            parts = partition_indices(partition, samples.y, 24 if clients is None else clients, rng, numbers)
+            parts = partition_indices(
+                partition, samples.y, 24 if clients is None else clients, stream(seed, "partition"), numbers
+            )
             test_share = 0.2 if test_share is None else test_share
             self._dealt = Dealt(samples, samples, own_rows(samples.y, parts, test_share, seed))
-
-    @property
-    def num_clients(self) -> int:
-        """The option `clients`, or its default."""
-        return len(self._dealt)
 
     def model(self) -> nn.Module:
         """A CNN with two convolutions and 10,026 parameters."""

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.errors import DataError
-from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.dealing import SplitName, Usual, deal
+from fedgsp.task import ClientData, Split
+from fedgsp_node.tasks.dealing import DealtTask, SplitName, Usual, deal
 from fedgsp_node.tasks.decoded import decoded_split
-from fedgsp_node.tasks.reading import check_images, check_labels, read_idx, read_npz
+from fedgsp_node.tasks.reading import labelled, read_idx, read_part
+from fedgsp_node.users_code import require
 
-_SIDE = 28
+_SHAPES = [(28, 28)]
 _FORM = (
     "a folder with the four .gz files as published,"
     " or an .npz file with x_train (uint8), y_train, x_test (uint8) and y_test"
@@ -29,13 +30,12 @@ _SCALES: dict[bool | str, tuple[np.float32, np.float32]] = {
 }
 
 
-class GreyImages(Task):
+class GreyImages(DealtTask):
     """Divides the training file among clients. They test on the test file, or on a part of their own samples.
 
     docs/tasks.md describes the options. Raises DataError for missing or wrong files, TaskError for wrong options.
     """
 
-    num_classes = 10
     data_is_repeatable = True
 
     def __init__(
@@ -64,16 +64,10 @@ class GreyImages(Task):
             **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
             **{"test_share": test_share, "decay": decay},
         }
-        if not data.exists():
-            raise DataError(f"{data} does not exist", f"give {_FORM}")
+        require(data.exists(), f"{data} does not exist", f"give {_FORM}", DataError)
         read = partial(_read_folder if data.is_dir() else _read_npz, data)
         usual = Usual(clients=20, split="official", train_share=1.0)
         self._dealt = deal(read, self.num_classes, usual, partition, clients, split, train_share, numbers, seed)
-
-    @property
-    def num_clients(self) -> int:
-        """The option `clients`, or its default."""
-        return len(self._dealt)
 
     def model(self) -> nn.Module:
         """A perceptron: 784-200-200-10 (199,210 parameters), or HCCT's 784-64-10 with dropout (50,890)."""
@@ -96,8 +90,7 @@ class GreyImages(Task):
         return self._dealt.client(client, self._scaled)
 
     def _scaled(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        x = (images.astype(np.float32) / np.float32(255)).reshape(-1, 1, _SIDE, _SIDE)
-        return (x - self._mean) / self._deviation
+        return ((images.astype(np.float32) / np.float32(255))[:, None] - self._mean) / self._deviation
 
 
 def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
@@ -107,18 +100,12 @@ def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
     return decoded_split(
         f"grey-{part}",
         [images, labels],
-        lambda: _checked(images, read_idx(images, 3), labels, read_idx(labels, 1)),
+        lambda: labelled(
+            images, read_idx(images, 3), _SHAPES, labels, read_idx(labels, 1), GreyImages.num_classes, _FORM
+        ),
     )
 
 
 def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
-    def read() -> Split:
-        held = read_npz(path, [f"x_{part}", f"y_{part}"])
-        return _checked(path, held[f"x_{part}"], path, held[f"y_{part}"])
-
+    read = partial(read_part, path, part, _SHAPES, GreyImages.num_classes, _FORM)
     return decoded_split(f"grey-{part}", [path], read)
-
-
-def _checked(image_path: Path, images: NDArray[Any], label_path: Path, labels: NDArray[Any]) -> Split:
-    check_images(image_path, images, [(_SIDE, _SIDE)], _FORM)
-    return Split(images, check_labels(label_path, labels, len(images), GreyImages.num_classes, _FORM))

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgsp.errors import TaskError
-from fedgsp_node.tasks.shifts import SHIFTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Indices: TypeAlias = NDArray[np.int64]
+from fedgsp_node.tasks.shifts import SHIFTS, Indices, cut_by_label
+from fedgsp_node.users_code import require
 
 
 def iid(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
@@ -38,11 +33,11 @@ def shards(
     Source: McMahan and others, 2017. Sizes of shards differ by at most one sample.
     """
     _check_clients(clients, len(labels))
-    if not 1 <= shards_per_client <= len(labels) // clients:
-        raise TaskError(
-            f"{shards_per_client} shards for each of {clients} clients cannot be cut from {len(labels)} samples",
-            f"set shards_per_client to 1 .. {len(labels) // clients}",
-        )
+    require(
+        1 <= shards_per_client <= len(labels) // clients,
+        f"{shards_per_client} shards for each of {clients} clients cannot be cut from {len(labels)} samples",
+        f"set shards_per_client to 1 .. {len(labels) // clients}",
+    )
     pieces = np.array_split(_by_label(labels, rng), clients * shards_per_client)
     owners = rng.permutation(len(pieces)).reshape(clients, shards_per_client)
     return [np.concatenate([pieces[piece] for piece in own]) for own in owners]
@@ -56,21 +51,22 @@ def dirichlet(
     Then the largest clients give samples to clients with fewer than `min_size`.
     """
     _check_clients(clients, len(labels))
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise TaskError(f"alpha of a Dirichlet partition is {alpha}", "give a positive number, for example 0.5")
-    if not 1 <= min_size <= len(labels) // clients:
-        raise TaskError(
-            f"{clients} clients cannot have {min_size} of {len(labels)} samples each",
-            f"set min_size to 1 .. {len(labels) // clients}, or take fewer clients",
-        )
-    parts: list[list[Indices]] = [[] for _ in range(clients)]
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        cuts = np.rint(np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(rows)).astype(np.int64)
-        for part, piece in zip(parts, np.split(rows, cuts), strict=True):
-            part.append(piece)
+    require(
+        math.isfinite(alpha) and alpha > 0,
+        f"alpha of a Dirichlet partition is {alpha}",
+        "give a positive number, for example 0.5",
+    )
+    require(
+        1 <= min_size <= len(labels) // clients,
+        f"{clients} clients cannot have {min_size} of {len(labels)} samples each",
+        f"set min_size to 1 .. {len(labels) // clients}, or take fewer clients",
+    )
+
+    def cuts(_label: int, count: int) -> NDArray[np.float64]:
+        return np.rint(np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * count)
+
     # Shuffled, so that the samples that a large client gives away have its label distribution.
-    own = [rng.permutation(np.concatenate(part)) for part in parts]
+    own = [rng.permutation(part) for part in cut_by_label(labels, np.unique(labels), cuts, rng)]
     for client in range(clients):
         while (lacking := min_size - len(own[client])) > 0:
             giver = max(range(clients), key=lambda other: len(own[other]))
@@ -92,11 +88,11 @@ def half_normal_shards(
 ) -> list[Indices]:
     """Shards of samples sorted by label; a client's number of shards is proportional to |N(0, 1)| (HCCT, CIFAR-10)."""
     _check_clients(clients, len(labels))
-    if not clients <= shards <= len(labels):
-        raise TaskError(
-            f"{shards} shards cannot be cut from {len(labels)} samples for {clients} clients",
-            f"set shards to {clients} .. {len(labels)}",
-        )
+    require(
+        clients <= shards <= len(labels),
+        f"{shards} shards cannot be cut from {len(labels)} samples for {clients} clients",
+        f"set shards to {clients} .. {len(labels)}",
+    )
     pieces = np.array_split(_by_label(labels, rng), shards)
     owners = np.split(rng.permutation(shards), np.cumsum(_half_normal_sizes(shards, clients, rng)))[:-1]
     return [np.concatenate([pieces[piece] for piece in own]) for own in owners]
@@ -107,23 +103,16 @@ def three_clients(labels: NDArray[Any], clients: int, rng: np.random.Generator) 
 
     Client 2 gets all samples of the other classes (HCCT, Table 2).
     """
-    if clients != 3:
-        raise TaskError(f"the partition three_clients cannot have {clients} clients", "set clients to 3")
+    require(clients == 3, f"the partition three_clients cannot have {clients} clients", "set clients to 3")
     classes = np.unique(labels)
-    small: list[Indices] = []
-    large: list[Indices] = []
-    for label in classes[: len(classes) // 2]:
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        cut = round(0.2 * len(rows))
-        small.append(rows[:cut])
-        large.append(rows[cut:])
-    others = rng.permutation(np.flatnonzero(np.isin(labels, classes[len(classes) // 2 :])))
-    if not sum(map(len, small)):
-        raise TaskError(
-            f"{len(labels)} samples of {len(classes)} classes are too few for three_clients",
-            "use a data set with more samples",
-        )
-    return [np.concatenate(small), np.concatenate(large), others]
+    first, others = np.split(classes, [len(classes) // 2])
+    parts = cut_by_label(labels, first, lambda _, count: [round(0.2 * count)], rng)
+    require(
+        parts and len(parts[0]),
+        f"{len(labels)} samples of {len(classes)} classes are too few for three_clients",
+        "use a data set with more samples",
+    )
+    return [*parts, rng.permutation(np.flatnonzero(np.isin(labels, others)))]
 
 
 PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
@@ -143,28 +132,28 @@ def partition_indices(
 
     Raises TaskError for an unknown name, for an option that the partition does not have, and for impossible values.
     """
-    if name not in PARTITIONS:
-        raise TaskError(
-            f"there is no partition {name!r}", f"choose one of {', '.join(sorted({*PARTITIONS, *SHIFTS}))}"
-        )
+    require(
+        name in PARTITIONS,
+        f"there is no partition {name!r}",
+        f"choose one of {', '.join(sorted({*PARTITIONS, *SHIFTS}))}",
+    )
     accepted = [
         key
         for key, parameter in inspect.signature(PARTITIONS[name]).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
-    given = accepted_options(name, accepted, options)
-    return PARTITIONS[name](labels, clients, rng, **given)
+    return PARTITIONS[name](labels, clients, rng, **accepted_options(name, accepted, options))
 
 
 def accepted_options(name: str, accepted: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are not None; TaskError if the partition `name` does not accept one of them."""
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
-        if key not in accepted:
-            raise TaskError(
-                f"partition {name!r} has no option {key}",
-                f"it has {', '.join(accepted) or 'no options'}; leave {key} out",
-            )
+        require(
+            key in accepted,
+            f"partition {name!r} has no option {key}",
+            f"it has {', '.join(accepted) or 'no options'}; leave {key} out",
+        )
     return given
 
 
@@ -174,8 +163,7 @@ def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tu
     Every sample has the same probability of being held out. Both parts have nearly the same label distribution. At
     least one sample is kept, and one is held out if there are two or more. Raises TaskError for an impossible share.
     """
-    if not 0 < share < 1:
-        raise TaskError(f"a share of {share} cannot be held out", "give a number between 0 and 1, for example 0.2")
+    require(0 < share < 1, f"a share of {share} cannot be held out", "give a number between 0 and 1, for example 0.2")
     count = len(labels)
     wanted = min(max(1, round(share * count)), count - 1)
     if wanted < 1:
@@ -188,10 +176,11 @@ def hold_out(labels: NDArray[Any], share: float, rng: np.random.Generator) -> tu
 
 
 def _check_clients(clients: int, samples: int) -> None:
-    if not 1 <= clients <= samples:
-        raise TaskError(
-            f"{samples} samples cannot be divided among {clients} clients", f"set clients to 1 .. {samples}"
-        )
+    require(
+        1 <= clients <= samples,
+        f"{samples} samples cannot be divided among {clients} clients",
+        f"set clients to 1 .. {samples}",
+    )
 
 
 def _by_label(labels: NDArray[Any], rng: np.random.Generator) -> Indices:

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
+from fedgsp.task import Split
+from fedgsp_node.users_code import require
 
 _IDX_UINT8 = 0x08
 
@@ -49,10 +51,8 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The arrays `keys` of an .npz file; DataError if the file or an array is missing or damaged."""
     form = f"an .npz file with {', '.join(keys)}"
     with reading(path, form), zipfile.ZipFile(path) as archive:
-        members = archive.namelist()
         for key in keys:
-            if f"{key}.npy" not in members:
-                raise DataError(f"{path} has no array {key!r}", f"give {form}")
+            require(f"{key}.npy" in archive.namelist(), f"{path} has no array {key!r}", f"give {form}", DataError)
         arrays = {}
         for key in keys:
             with archive.open(f"{key}.npy") as member:
@@ -60,27 +60,53 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         return arrays
 
 
-def check_images(path: Path, images: NDArray[Any], shapes: Sequence[tuple[int, ...]], form: str) -> None:
-    """Raises DataError unless there is an image, the dtype is uint8, and each image has one of `shapes`."""
-    if images.dtype != np.uint8 or images.shape[1:] not in shapes or len(images) == 0:
-        wanted = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in shapes)
-        raise DataError(
-            f"{path} holds images with dtype {images.dtype} and shape {images.shape}, not uint8 and {wanted}",
-            f"give {form}",
-        )
+def read_part(path: Path, part: str, shapes: Sequence[tuple[int, ...]], classes: int, form: str) -> Split:
+    """The images `x_PART` and their labels `y_PART` of an .npz file; errors are those of `labelled`."""
+    held = read_npz(path, [f"x_{part}", f"y_{part}"])
+    return labelled(path, held[f"x_{part}"], shapes, path, held[f"y_{part}"], classes, form)
+
+
+def labelled(
+    path: Path,
+    images: NDArray[Any],
+    shapes: Sequence[tuple[int, ...]],
+    label_path: Path,
+    labels: NDArray[Any],
+    classes: int,
+    form: str,
+) -> Split:
+    """Images with their labels as int64.
+
+    Raises DataError unless there is an image, the dtype is uint8, each image has one of `shapes`, and `check_labels`
+    accepts the labels.
+    """
+    wanted = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in shapes)
+    require(
+        images.dtype == np.uint8 and images.shape[1:] in shapes and len(images),
+        f"{path} holds images with dtype {images.dtype} and shape {images.shape}, not uint8 and {wanted}",
+        f"give {form}",
+        DataError,
+    )
+    return Split(images, check_labels(label_path, labels, len(images), classes, form))
 
 
 def check_labels(path: Path, labels: NDArray[Any], count: int, classes: int, form: str) -> NDArray[np.int64]:
     """The labels as int64 of shape (count,); DataError unless they are `count` whole numbers in 0 .. classes - 1."""
-    if labels.dtype.kind not in "iu" or labels.shape != (count,):
-        raise DataError(
-            f"{path} holds labels with dtype {labels.dtype} and shape {labels.shape} for {count} images",
-            f"give {form}",
-        )
+    require(
+        labels.dtype.kind in "iu" and labels.shape == (count,),
+        f"{path} holds labels with dtype {labels.dtype} and shape {labels.shape} for {count} images",
+        f"give {form}",
+        DataError,
+    )
+    check_classes(path, labels, classes, f"give {form}")
+    return labels.astype(np.int64)
+
+
+def check_classes(path: Path, labels: NDArray[Any], classes: int, remedy: str) -> None:
+    """Raises DataError for a label outside 0 .. classes - 1."""
     wrong = labels[(labels < 0) | (labels >= classes)]
     if len(wrong):
-        raise DataError(f"{path} has the label {wrong[0]}, outside 0 .. {classes - 1}", f"give {form}")
-    return labels.astype(np.int64)
+        raise DataError(f"{path} has the label {wrong[0]}, outside 0 .. {classes - 1}", remedy)
 
 
 def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -7,22 +7,19 @@ the clients is large; the other clients train on a small part of their samples.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from fedgsp.errors import TaskError
 from fedgsp.task import Split
+from fedgsp_node.users_code import require
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Indices: TypeAlias = NDArray[np.int64]
+Indices: TypeAlias = NDArray[np.int64]
 
 TYPES = 4
 #: Rotation by type, counter-clockwise, as in the paper. The authors' release uses the opposite signs.
@@ -72,18 +69,24 @@ def shifted_rows(
     """
     test_share = shift.test_share if test_share is None else test_share
     decay = shift.decay if decay is None else decay
-    _check(clients, test_share, decay)
+    require(
+        clients >= TYPES and clients % TYPES == 0,
+        f"{clients} clients cannot be divided equally among {TYPES} types",
+        f"set clients to a multiple of {TYPES}, for example 20",
+    )
+    require(0 < test_share < 1, f"test_share is {test_share}", "give a number between 0 and 1, for example 0.2")
+    require(0 <= decay < math.inf, f"decay is {decay}", "give 0 for clients of equal size, or a number above 0")
     each = clients // TYPES
     rows = []
     for client, part in enumerate(by_shares(labels, np.repeat(shift.shares(classes), each, axis=0) / each, rng)):
         trained = (1 - test_share) * (math.exp(-decay) if client >= clients // 2 else 1)
         parts = np.array([trained, 1 - test_share - trained, test_share])
         train, _, test = by_shares(labels[part], np.outer(parts, np.ones(classes)), rng)
-        if len(train) == 0:
-            raise TaskError(
-                f"client {client} has {len(part)} samples, and none of them would be for training",
-                "lower decay or test_share, or set fewer clients",
-            )
+        require(
+            len(train),
+            f"client {client} has {len(part)} samples, and none of them would be for training",
+            "lower decay or test_share, or set fewer clients",
+        )
         rows.append((part[train], part[test]))
     return rows
 
@@ -94,13 +97,28 @@ def by_shares(labels: NDArray[Any], shares: NDArray[np.float64], rng: np.random.
     `labels` has shape (n,), `shares` has shape (parts, labels). The cuts between parts are rounded by int(x + 0.49),
     as in the authors' release. Sizes are not rounded, so no sample is lost or used twice.
     """
-    parts: list[list[Indices]] = [[] for _ in shares]
-    for label, own in enumerate(shares.T):
+
+    def cuts(label: int, count: int) -> NDArray[np.float64]:
+        return np.cumsum(shares[:, label]) * count + 0.49
+
+    return [np.sort(part) for part in cut_by_label(labels, range(shares.shape[1]), cuts, rng)[:-1]]
+
+
+def cut_by_label(
+    labels: NDArray[Any],
+    of: Iterable[int],
+    cuts: Callable[[int, int], NDArray[np.float64] | Sequence[int]],
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """Sample indices of each part, label by label, in random order; only the labels `of` are divided.
+
+    `cuts(label, count)` says where the `count` samples of a label are cut, rounded down to whole numbers.
+    """
+    pieces = []
+    for label in of:
         rows = rng.permutation(np.flatnonzero(labels == label))
-        cuts = (np.cumsum(own) * len(rows) + 0.49).astype(np.int64)
-        for part, piece in zip(parts, np.split(rows, cuts)[:-1], strict=True):
-            part.append(piece)
-    return [np.sort(np.concatenate(part)) for part in parts]
+        pieces.append(np.split(rows, np.asarray(cuts(label, len(rows))).astype(np.int64)))
+    return [np.concatenate(part) for part in zip(*pieces, strict=True)]
 
 
 def permutation(kind: int, classes: int) -> NDArray[np.int64]:
@@ -138,23 +156,12 @@ def rotated(x: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
     return result
 
 
-def _check(clients: int, test_share: float, decay: float) -> None:
-    if clients < TYPES or clients % TYPES:
-        raise TaskError(
-            f"{clients} clients cannot be divided equally among {TYPES} types",
-            f"set clients to a multiple of {TYPES}, for example 20",
-        )
-    if not 0 < test_share < 1:
-        raise TaskError(f"test_share is {test_share}", "give a number between 0 and 1, for example 0.2")
-    if not 0 <= decay < math.inf:
-        raise TaskError(f"decay is {decay}", "give 0 for clients of equal size, or a number above 0")
-
-
 def _label_shares(classes: int) -> NDArray[np.float64]:
-    if classes != LABEL_SHARES.shape[1]:
-        raise TaskError(
-            f"label_shift needs {LABEL_SHARES.shape[1]} classes, not {classes}", "choose another partition or task"
-        )
+    require(
+        classes == LABEL_SHARES.shape[1],
+        f"label_shift needs {LABEL_SHARES.shape[1]} classes, not {classes}",
+        "choose another partition or task",
+    )
     return LABEL_SHARES
 
 
