@@ -17,13 +17,11 @@ from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
-from fedgsp_node.extension import Extension, extension, features_of
-from fedgsp_node.flops import training_flop
+from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
-from fedgsp_node.model_check import check_model
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
-from fedgsp_node.rehearsal import rehearse
+from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
 from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError

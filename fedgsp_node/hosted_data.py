@@ -10,7 +10,7 @@ import numpy as np
 from fedgsp.errors import TaskError
 from fedgsp.messages import HostedClient
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.users_code import guarded
+from fedgsp_node.users_code import guarded, require
 
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.
 KEPT_BYTES = 16 << 20
@@ -32,11 +32,10 @@ class HostedData:
 
     def of(self, client: int) -> ClientData:
         """The data of a client. If they must be loaded again, raises TaskError or a UserError of the task."""
-        if client in self._kept:
-            data = self._kept.pop(client)
-            self._kept[client] = data
-            return data
-        return self._keep(client, _load(self._task, client))
+        if client not in self._kept:
+            return self._keep(client, _load(self._task, client))
+        self._kept[client] = self._kept.pop(client)
+        return self._kept[client]
 
     def _keep(self, client: int, data: ClientData) -> ClientData:
         self._kept[client] = data
@@ -57,36 +56,47 @@ def _load(task: Task, client: int) -> ClientData:
     for name, part in (("train", data.train), ("test", data.test)):
         if not isinstance(part, Split):
             raise TaskError(f"client {client}'s {name} is a {type(part).__name__}", "return ClientData with two Split")
-    if not len(data.train):
-        raise TaskError(
-            f"client {client} has no training samples", "leave it out of --clients, or change the partition"
-        )
+    require(
+        len(data.train),
+        f"client {client} has no training samples",
+        "leave it out of --clients, or change the partition",
+    )
     return ClientData(_usable(data.train, task, client), _usable(data.test, task, client))
 
 
 def _usable(part: Split, task: Task, client: int) -> Split:
     """The part with dtypes for torch: float64 inputs become float32, whole-number labels int64. Raises TaskError."""
     for name, values in (("x", part.x), ("y", part.y)):
-        if np.ma.is_masked(values):
-            raise TaskError(
-                f"the task's data({client}) returned {name} with masked values",
-                f"replace the masked values: {name}.filled(...)",
-            )
+        require(
+            not np.ma.is_masked(values),
+            f"the task's data({client}) returned {name} with masked values",
+            f"replace the masked values: {name}.filled(...)",
+        )
     x, y = guarded(lambda: (_array(part.x), _array(part.y)), f"data({client})")
     for name, array in (("x", x), ("y", y)):
-        if array.dtype.type is np.longdouble:
-            raise TaskError(
-                f"the task's data({client}) returned {name} of dtype longdouble", f"return {name}.astype(np.float32)"
-            )
-        if array.dtype.kind not in "fiub":
-            raise TaskError(f"client {client}'s {name} has dtype {array.dtype}", "return arrays of numbers")
-        if array.dtype.kind == "f" and array.size and not np.isfinite(array).all():
-            raise TaskError(f"client {client}'s {name} holds NaN or infinite values", "remove or impute these values")
+        require(
+            array.dtype.type is not np.longdouble,
+            f"the task's data({client}) returned {name} of dtype longdouble",
+            f"return {name}.astype(np.float32)",
+        )
+        require(
+            array.dtype.kind in "fiub",
+            f"client {client}'s {name} has dtype {array.dtype}",
+            "return arrays of numbers",
+        )
+        require(
+            array.dtype.kind != "f" or np.isfinite(array).all(),
+            f"client {client}'s {name} holds NaN or infinite values",
+            "remove or impute these values",
+        )
     if y.dtype.kind in "iu":
         y = y.astype(np.int64, copy=False)
-        if y.ndim == 1 and len(y) and not 0 <= y.min() <= y.max() < task.num_classes:
-            span = f"{y.min()} .. {y.max()}"
-            raise TaskError(f"client {client} has labels {span}", f"number the classes 0 .. {task.num_classes - 1}")
+        if y.ndim == 1 and len(y):
+            require(
+                0 <= y.min() <= y.max() < task.num_classes,
+                f"client {client} has labels {y.min()} .. {y.max()}",
+                f"number the classes 0 .. {task.num_classes - 1}",
+            )
     if len(y) and getattr(task.loss, "__func__", None) is Task.loss:
         _check_classes(y, client)
     return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)
@@ -104,10 +114,9 @@ def _check_classes(y: np.ndarray, client: int) -> None:
 
     Class probabilities, floats of shape (n, num_classes), are allowed.
     """
-    if y.ndim > 1 and y.shape[1:] == (1,):
-        raise TaskError(f"client {client}'s y has shape {y.shape}", "return y.ravel(), one label per sample")
-    if y.dtype.kind == "b" or (y.dtype.kind == "f" and y.ndim == 1):
-        raise TaskError(
-            f"client {client}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
-            "return y.astype(np.int64), or override loss() if y are not classes",
-        )
+    require(y.shape[1:] != (1,), f"client {client}'s y has shape {y.shape}", "return y.ravel(), one label per sample")
+    require(
+        y.dtype.kind != "b" and (y.dtype.kind != "f" or y.ndim != 1),
+        f"client {client}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
+        "return y.astype(np.int64), or override loss() if y are not classes",
+    )

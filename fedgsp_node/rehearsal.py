@@ -1,23 +1,143 @@
-"""A rehearsal when a node starts: it finds mistakes in a task before the first round."""
+"""What a node finds out about a task before the first round: mistakes, the model's features, the cost of training."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedgsp.errors import TaskError
+from fedgsp.messages import TensorSpec
 from fedgsp.task import Split, Task
 from fedgsp_node.torch_weights import as_tensor
-from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
+from fedgsp_node.users_code import guarded, histogram, numbers, require, where, whole
 
 logger = logging.getLogger(__name__)
 
+#: A multiply-add is 2 operations; the backward pass costs about twice the forward pass.
+FLOP_PER_MULTIPLY_ADD = 6
+_COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _SAMPLES = 2
 
 
-def rehearse(module: torch.nn.Module, task: Task, train: Split, test: Split) -> None:
+def check_model(module: nn.Module) -> None:
+    """Raises TaskError if a layer has an extra state, or if a tensor cannot be sent.
+
+    Every tensor must have a shape and be dense and on the CPU. Parameters must not share memory.
+    """
+    for path, layer in module.named_modules():
+        described = f"the model's layer {path!r} ({type(layer).__name__})"
+        require(
+            type(layer).get_extra_state is nn.Module.get_extra_state,
+            f"{described} has an extra state, which cannot be sent",
+            "keep it in a buffer",
+        )
+        require(
+            not any(map(is_lazy, itertools.chain(layer.parameters(recurse=False), layer.buffers(recurse=False)))),
+            f"{described} has no shape yet",
+            "run one batch through the model in model(), or give the layer its sizes",
+        )
+    for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        _check_tensor(f"the model's tensor {name!r}", tensor)
+    # Sorted by address: if any two parameters overlap, two neighbours do.
+    placed = sorted((*_place(parameter), name) for name, parameter in module.named_parameters() if parameter.numel())
+    for (_, end, some), (begin, _, other) in itertools.pairwise(placed):
+        require(
+            begin >= end,
+            f"the model's parameters {some!r} and {other!r} share memory, but are not the same nn.Parameter",
+            "share the parameter object (b.weight = a.weight), or copy the values with clone()",
+        )
+
+
+def _check_tensor(named: str, tensor: torch.Tensor) -> None:
+    require(
+        not tensor.is_meta,
+        f"{named} is on device meta and has no values",
+        "build the model without device='meta', or call model.to_empty(device='cpu') and initialise its weights",
+    )
+    require(
+        tensor.device.type == "cpu",
+        f"{named} is on device {tensor.device}",
+        "return the model on the CPU (model.cpu()): nodes train there",
+    )
+    layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").lstrip("_")
+    require(
+        layout == "strided",
+        f"{named} has the layout {layout}",
+        "store it as a dense tensor (to_dense(), or to_padded_tensor() for a nested one)",
+    )
+
+
+def _place(parameter: torch.Tensor) -> tuple[int, int]:
+    """Address of the parameter's first byte, and of the byte after its last byte."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    begin = parameter.data_ptr()
+    return begin, begin + elements * parameter.element_size()
+
+
+@contextlib.contextmanager
+def _watched(layers: list[nn.Module], watch: Callable[[nn.Module, Any, Any], None]) -> Iterator[None]:
+    """Inside the context, `watch` is called with each of the layers, its inputs and its output."""
+    hooks = [layer.register_forward_hook(watch) for layer in layers]
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def training_flop(module: nn.Module, x: torch.Tensor) -> int:
+    """Floating-point operations of training on one sample of `x`, shape (n, ...), in dense and convolution layers.
+
+    They give the modelled computing time (FedGSP's N_calc, section 1.7).
+    """
+    multiply_adds: list[int] = []
+
+    def count(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        assert isinstance(layer, _COUNTED)
+        multiply_adds.append(output.numel() * layer.weight[0].numel())  # an output is a product with a row or kernel
+
+    module.eval()
+    with _watched([layer for layer in module.modules() if isinstance(layer, _COUNTED)], count):
+        module(x[:1].clone())
+    return FLOP_PER_MULTIPLY_ADD * sum(multiply_adds)
+
+
+def features_of(module: nn.Module, layer: str, x: torch.Tensor) -> TensorSpec:
+    """Layer, dtype and number of channels of the features of samples `x`, shape (n, ...).
+
+    Raises TaskError unless the model has that layer, calls it, and gets from it floats of shape (n, channels, ...).
+    """
+    names = [name for name, _ in module.named_modules() if name]
+    remedy = f"name one of {', '.join(names)}" if names else "give the model a layer"
+    require(layer in names, f"the model has no layer {layer!r}, which the task names as `extractor`", remedy)
+    found: list[Any] = []
+    module.eval()
+    with _watched([module.get_submodule(layer)], lambda _layer, _inputs, output: found.append(output)):
+        guarded(lambda: module(x.clone()), "model()")
+    require(found, f"the model does not call the layer {layer!r}, which the task names as `extractor`", remedy)
+    output = found[0]
+    if not (
+        isinstance(output, torch.Tensor) and output.is_floating_point() and output.ndim > 1 and len(output) == len(x)
+    ):
+        raise TaskError(
+            f"the layer {layer!r} returns no features, but {_shown(output)}", "name a layer with floats per channel"
+        )
+    return TensorSpec(layer, str(output.dtype).removeprefix("torch."), (output.shape[1],))
+
+
+def _shown(found: Any) -> str:
+    return f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+
+
+def rehearse(module: nn.Module, task: Task, train: Split, test: Split) -> None:
     """Calls the model and the task's methods with a few samples of both parts; raises TaskError if a call fails.
 
     The model is in evaluation mode, and no gradient is computed.
@@ -26,41 +146,33 @@ def rehearse(module: torch.nn.Module, task: Task, train: Split, test: Split) -> 
     for name, part in (("training", train), ("test", test)):
         if len(part):
             _rehearse(module, task, name, part)
-    _try_histogram(task, train)
+    try:
+        histogram(task.class_counts(train), task.num_classes)
+    except (Exception, SystemExit) as error:  # only a warning: the node does not know the run's scheme
+        logger.warning("the task has no class histograms, which the scheme fedgsp needs: %s", where(error))
 
 
-def _rehearse(module: torch.nn.Module, task: Task, name: str, part: Split) -> None:
+def _rehearse(module: nn.Module, task: Task, name: str, part: Split) -> None:
     # Copies: a model may change its input in place, which must not change the data.
     x, y = as_tensor(part.x[:_SAMPLES]).clone(), as_tensor(part.y[:_SAMPLES]).clone()
     learned_from = guarded(lambda: module(x.clone()), f"model() on samples of a {name} part")
-    _check_loss(guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part"))
-    with torch.inference_mode():
-        outputs = module(x)
-        _check_count(guarded(lambda: whole(task.correct(outputs, y)), "correct()"), len(y))
-        guarded(lambda: numbers(task.metrics(outputs, y)), "metrics()")
-
-
-def _check_loss(loss: Any) -> None:
+    loss: Any = guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        shown = f"a tensor of {_shown(loss)}" if isinstance(loss, torch.Tensor) else _shown(loss)
         raise TaskError(
             f"the task's loss() returned {shown}", "return the mean over the batch, a tensor of one number"
         )
-    if not loss.requires_grad:
-        raise TaskError("the task's loss() returned a tensor without a gradient", "compute the loss from `outputs`")
-
-
-def _check_count(count: int, samples: int) -> None:
-    if not 0 <= count <= samples:
-        raise TaskError(
-            f"the task's correct() counts {count} of {samples} samples",
+    require(
+        loss.requires_grad,
+        "the task's loss() returned a tensor without a gradient",
+        "compute the loss from `outputs`",
+    )
+    with torch.inference_mode():
+        outputs = module(x)
+        count = guarded(lambda: whole(task.correct(outputs, y)), "correct()")
+        require(
+            0 <= count <= len(y),
+            f"the task's correct() counts {count} of {len(y)} samples",
             "return the number of correct samples of the batch",
         )
-
-
-def _try_histogram(task: Task, train: Split) -> None:
-    """Logs a mistake as a warning only: the node does not know whether the run's scheme uses class histograms."""
-    try:
-        histogram(task.class_counts(train), task.num_classes)
-    except (Exception, SystemExit) as error:
-        logger.warning("the task has no class histograms, which the scheme fedgsp needs: %s", where(error))
+        guarded(lambda: numbers(task.metrics(outputs, y)), "metrics()")

@@ -179,15 +179,14 @@ def _read_folder(folder: Path) -> list[Owned]:
     owned = []
     for users in parts:
         order = sorted(users)
-        images = _joined([users[user][0] for user in order], (0, *_SHAPE), np.uint8)
-        labels = [users[user][1] for user in order]
-        writers = [np.full(len(own), numbers[user]) for user, own in zip(order, labels, strict=True)]
-        owned.append(Owned(images, _joined(labels, (0,), np.int64), _joined(writers, (0,), np.int64)))
+        # A part may have no users.
+        images = np.concatenate([np.empty((0, *_SHAPE), np.uint8), *(users[user][0] for user in order)])
+        labels = np.concatenate([np.empty(0, np.int64), *(users[user][1] for user in order)])
+        writers = np.concatenate(
+            [np.empty(0, np.int64), *(np.full(len(users[user][1]), numbers[user]) for user in order)]
+        )
+        owned.append(Owned(images, labels, writers))
     return owned
-
-
-def _joined(pieces: list[NDArray[Any]], empty: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
-    return np.concatenate(pieces) if pieces else np.empty(empty, dtype)
 
 
 def _leaf_files(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from fedgsp.options import suggestion
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
 from fedgsp_node.tasks.options import parse_options, shared_options
+from fedgsp_node.users_code import require
 
 
 def load_task(name: str, options: Mapping[str, str]) -> Task:
@@ -59,8 +60,7 @@ def options_to_share(name: str, options: Mapping[str, str], task: Task) -> dict[
 
 def source_digest(task: Task) -> bytes:
     """SHA-256 of the file that defines a task's class, to notice different versions; empty without a source file."""
-    module = sys.modules.get(type(task).__module__)
-    path = str(getattr(module, "__file__", None) or "")
+    path = str(getattr(sys.modules.get(type(task).__module__), "__file__", None) or "")
     if not path.endswith(".py"):  # compiled code differs between machines
         return b""
     try:
@@ -70,28 +70,26 @@ def source_digest(task: Task) -> bytes:
 
 
 def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
-    if ":" not in name and name not in TASKS:
+    if ":" in name:
+        code = name
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
+    elif name in TASKS:
+        code = TASKS[name].code
+    else:
         remedy = suggestion(name, sorted(TASKS), "the tasks are")
         raise TaskError(f"there is no task {name!r}", f"{remedy}; write your own task as package.module:factory")
-    if ":" in name:
-        _make_current_directory_importable()
-    module_name, _, attribute = (name if ":" in name else TASKS[name].code).partition(":")
+    module_name, _, attribute = code.partition(":")
     module = _import(name, module_name)
     return module, _attribute(name, module, attribute)
 
 
-def _make_current_directory_importable() -> None:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-
-
 def _import(name: str, module_name: str) -> ModuleType:
-    if module_name.endswith(".py") or not all(part.isidentifier() for part in module_name.split(".")):
-        raise TaskError(
-            f"task {name!r}: {module_name!r} is not the name of a module",
-            "write package.module:factory, with dots instead of slashes and without .py",
-        )
+    require(
+        not module_name.endswith(".py") and all(part.isidentifier() for part in module_name.split(".")),
+        f"task {name!r}: {module_name!r} is not the name of a module",
+        "write package.module:factory, with dots instead of slashes and without .py",
+    )
     try:
         return importlib.import_module(module_name)
     except UserError:
@@ -129,8 +127,11 @@ def _attribute(name: str, module: ModuleType, attribute: str) -> Callable[..., o
 def _check_count(name: str, module: ModuleType, task: Task, number: str) -> None:
     missing = object()
     value = _guarded(f"task {name!r}: {number} cannot be read", module, lambda: getattr(task, number, missing))
-    if value is missing:
-        raise TaskError(f"task {name!r} has no {number}", f"set {number} to a positive int in {type(task).__name__}")
+    require(
+        value is not missing,
+        f"task {name!r} has no {number}",
+        f"set {number} to a positive int in {type(task).__name__}",
+    )
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise TaskError(f"task {name!r}: {number} is {_described(value)}", f"set {number} to a positive int")
 
@@ -145,8 +146,10 @@ def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:
 
 
 def _raised(what: str, error: BaseException, module: ModuleType | None) -> TaskError:
-    described = f"{what}: {type(error).__name__}: {error} ({_location(error, module)})"
-    return TaskError(described, "fix that line, or change the task options")
+    return TaskError(
+        f"{what}: {type(error).__name__}: {error} ({_location(error, module)})",
+        "fix that line, or change the task options",
+    )
 
 
 def _location(error: BaseException, module: ModuleType | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import pathlib
@@ -12,37 +13,36 @@ from typing import Any
 
 from fedgsp.errors import TaskError
 from fedgsp.options import shortened, suggestion, truth
+from fedgsp_node.users_code import require
 
-_PARSERS: dict[Any, Callable[[str], Any]] = {
-    bool: truth,
-    float: float,
-    int: int,
-    str: str,
-    pathlib.Path: lambda text: pathlib.Path(text).expanduser(),
-    typing.Any: str,
+#: Type -> the function that converts a text, and what an error says should be given.
+_PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
+    bool: (truth, "true or false"),
+    float: (float, "a number"),
+    int: (int, "a whole number"),
+    str: (str, "text"),
+    pathlib.Path: (lambda text: pathlib.Path(text).expanduser(), "a path"),
+    typing.Any: (str, "text"),
 }
-_PLAIN_NAMES = {
-    bool: "true or false",
-    float: "a number",
-    int: "a whole number",
-    str: "text",
-    pathlib.Path: "a path",
-    typing.Any: "text",
-}
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def parse_options(name: str, factory: Callable[..., object], options: Mapping[str, str]) -> dict[str, Any]:
     """Keyword arguments for `factory`; TaskError for an unknown or missing option, or a value of the wrong type."""
     parameters = inspect.signature(factory).parameters
     accepted = {key: value for key, value in parameters.items() if value.kind in _BY_KEYWORD}
-    rest = next((value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD), None)
-    unknown = [key for key in options if key not in accepted]
-    if unknown and rest is None:
-        raise TaskError(f"task {name!r} has no option {unknown[0]!r}", suggestion(unknown[0], accepted, "it takes"))
-    lacking = [key for key, value in accepted.items() if value.default is value.empty and key not in options]
-    if lacking:
-        raise TaskError(f"task {name!r} needs the option {lacking[0]!r}", f"give --task-option {lacking[0]}=VALUE")
-    return {key: _parse(name, factory, accepted.get(key, rest), key, text) for key, text in options.items()}
+    # A parameter **rest accepts every other option.
+    rest = [value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD]
+    for key in options:
+        if key not in accepted and not rest:
+            raise TaskError(f"task {name!r} has no option {key!r}", suggestion(key, accepted, "it takes"))
+    for key, value in accepted.items():
+        require(
+            value.default is not value.empty or key in options,
+            f"task {name!r} needs the option {key!r}",
+            f"give --task-option {key}=VALUE",
+        )
+    return {key: _parse(name, factory, accepted.get(key) or rest[0], key, text) for key, text in options.items()}
 
 
 def shared_options(
@@ -54,26 +54,16 @@ def shared_options(
     """
     parameters = inspect.signature(factory).parameters
     defaults = {key: value.default for key, value in parameters.items() if value.kind in _BY_KEYWORD}
-    values = defaults | parse_options(name, factory, options)
+    # The annotation decides what is a path, because the value of a path may be None or a string.
+    paths = {key for key, parameter in parameters.items() if "Path" in str(parameter.annotation)}
     return {
         key: shortened(str(value))
-        for key, value in values.items()
-        if key not in local
-        and isinstance(value, bool | int | float | str | None)
-        and not _is_path(parameters.get(key))
+        for key, value in (defaults | parse_options(name, factory, options)).items()
+        if key not in local and key not in paths and isinstance(value, bool | int | float | str | None)
     }
 
 
-def _is_path(parameter: inspect.Parameter | None) -> bool:
-    """Decides by the annotation, because the value of a path may be None or a string."""
-    return parameter is not None and "Path" in str(parameter.annotation)
-
-
-_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-def _parse(name: str, factory: Callable[..., object], parameter: inspect.Parameter | None, key: str, text: str) -> Any:
-    assert parameter is not None
+def _parse(name: str, factory: Callable[..., object], parameter: inspect.Parameter, key: str, text: str) -> Any:
     annotation = _annotation(name, factory, parameter)
     try:
         return _value(annotation, text)
@@ -89,7 +79,7 @@ def _parse(name: str, factory: Callable[..., object], parameter: inspect.Paramet
 def _annotation(name: str, factory: Callable[..., object], parameter: inspect.Parameter) -> Any:
     """The resolved type of one parameter. Other parameters are not resolved, because they may have unknown types."""
     if parameter.annotation is parameter.empty:
-        return type(parameter.default) if type(parameter.default) in _PARSERS else str
+        return type(parameter.default) if type(parameter.default) in _PLAIN else str
     target: Any = factory.func if isinstance(factory, functools.partial) else factory
     function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
     holder = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
@@ -106,28 +96,22 @@ def _annotation(name: str, factory: Callable[..., object], parameter: inspect.Pa
 
 def _value(annotation: Any, text: str) -> Any:
     """Converts a text; ValueError if the text is wrong, TypeError if no text can have this type."""
-    if annotation in _PARSERS:
-        return _PARSERS[annotation](text)
+    if annotation in _PLAIN:
+        return _PLAIN[annotation][0](text)
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Literal:
-        return {str(choice): choice for choice in arguments}[text] if text in map(str, arguments) else _refuse(text)
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        named = {str(choice): choice for choice in arguments}
+        if text in named:
+            return named[text]
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
         if types.NoneType in arguments and text.strip().lower() in ("", "none"):
             return None
-        return _first_fit([choice for choice in arguments if choice is not types.NoneType], text)
-    raise TypeError(annotation)
-
-
-def _first_fit(choices: list[Any], text: str) -> Any:
-    for choice in choices:
-        try:
-            return _value(choice, text)
-        except ValueError:
-            continue
-    return _refuse(text)
-
-
-def _refuse(text: str) -> typing.NoReturn:
+        for choice in arguments:
+            with contextlib.suppress(ValueError):
+                if choice is not types.NoneType:
+                    return _value(choice, text)
+    else:
+        raise TypeError(annotation)
     raise ValueError(text)
 
 
@@ -137,4 +121,4 @@ def _wanted(annotation: Any) -> str:
         return f"one of {', '.join(map(str, arguments))}"
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return " or ".join("none" if choice is types.NoneType else _wanted(choice) for choice in arguments)
-    return _PLAIN_NAMES[annotation]
+    return _PLAIN[annotation][1]

@@ -11,7 +11,7 @@ from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import Start, TensorSpec, Train, TrainingSettings
 from fedgsp.weights import total_bytes
 from fedgsp_node.clients import Clients
-from fedgsp_node.extension import features_of
+from fedgsp_node.rehearsal import features_of
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
 from tests.support.working import HERE, node

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp_node.clients import Clients
-from fedgsp_node.model_check import check_model
+from fedgsp_node.rehearsal import check_model
 from tests.support.blobs_task import Blobs
 from tests.support.local_work import MODELS
 

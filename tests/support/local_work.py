@@ -13,7 +13,7 @@ from fedgsp import Task
 from fedgsp.messages import TrainingSettings
 from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
-from fedgsp_node.extension import features_of
+from fedgsp_node.rehearsal import features_of
 from fedgsp_node.torch_weights import bind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedgsp.task import Task
-from fedgsp_node.extension import features_of
+from fedgsp_node.rehearsal import features_of
 from fedgsp_node.tasks.cifar10 import Cifar10
 from fedgsp_node.tasks.digit_domains import DigitDomains
 from fedgsp_node.tasks.digits import Digits
