@@ -26,8 +26,6 @@ def evaluate(
     """
     module.eval()
     correct, loss_sum, together = 0, 0.0, batch_size(x)
-    # Outputs are kept only for a task with metrics, which need the outputs of all samples together.
-    keeps_outputs = type(task).metrics is not Task.metrics
     kept: list[Any] = []
     with torch.inference_mode():
         for begin in range(0, len(x), together):
@@ -36,20 +34,15 @@ def evaluate(
             outputs = module(inputs)
             correct += whole(task.correct(outputs, targets))
             loss_sum += float(task.loss(outputs, targets)) * len(targets)
-            if keeps_outputs:
+            if type(task).metrics is not Task.metrics:  # they need the outputs of all samples together
                 kept.append(outputs)
             control.tick()
-        figures = _figures(task, kept, y) if kept else {}
+        try:
+            figures = numbers(task.metrics(_joined(kept), y.clone())) if kept else {}
+        except Exception as error:  # accuracy and loss remain valid
+            logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
+            figures = {}
     return correct, loss_sum, figures
-
-
-def _figures(task: Task, kept: list[Any], y: torch.Tensor) -> dict[str, float]:
-    """The task's metrics. If they fail, the error is logged and there are none: accuracy and loss remain valid."""
-    try:
-        return numbers(task.metrics(_joined(kept), y.clone()))
-    except Exception as error:
-        logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
-        return {}
 
 
 def _joined(kept: list[Any]) -> Any:
@@ -68,5 +61,4 @@ def _joined(kept: list[Any]) -> Any:
 
 def batch_size(x: torch.Tensor) -> int:
     """The number of samples in an evaluation batch, for samples `x` of shape (n, ...)."""
-    sample_bytes = max(1, x[:1].numel() * x.element_size())
-    return max(LEAST_BATCH_SIZE, min(BATCH_SIZE, BATCH_BYTES // sample_bytes))
+    return max(LEAST_BATCH_SIZE, min(BATCH_SIZE, BATCH_BYTES // max(1, x[:1].numel() * x.element_size())))

@@ -2,11 +2,101 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
 from fedgsp.errors import TaskError
+from fedgsp.messages import TensorSpec
+from fedgsp.trainings import GAMMA, FedFusionOptions
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.frozen import Frozen
-from fedgsp_node.training.fusion import Fusion, extend
 from fedgsp_node.training.steps import batches, descent
+
+
+def convolved(ours: torch.Tensor, theirs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The operator conv: a 1x1 convolution of both features, the local ones first.
+
+    Features have shape (n, C, ...), `weight` (C, 2C), `bias` (C,).
+    """
+    both = torch.cat([ours, theirs], dim=1).movedim(1, -1)
+    return nn.functional.linear(both, weight, bias).movedim(-1, 1)
+
+
+def weighted(ours: torch.Tensor, theirs: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+    """The operators multi and single: gamma theirs + (1 - gamma) ours.
+
+    Features have shape (n, C, ...), `gamma` (C,) or (1,). If both features are the same, so is the result, bit for
+    bit.
+    """
+    return ours + gamma.view(-1, *[1] * (ours.ndim - 2)) * (theirs - ours)
+
+
+class _ReachedError(Exception):
+    """Ends a forward pass at the layer that returns the features; the exception has them as its argument."""
+
+
+class Fusion:
+    """Fuses the output of one layer of a module, in place of that output, with the features of another model.
+
+    As long as there are no others, a layer's output is fused with itself: the extractor is then the global one.
+    """
+
+    def __init__(self, module: nn.Module, layer: str) -> None:
+        self._module = module
+        self._theirs: torch.Tensor | None = None
+        self._reading = False
+        module.get_submodule(layer).register_forward_hook(self._fuse)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """The features of inputs `x` of shape (n, ...) before the fusion; the rest of the module is not computed."""
+        self._reading = True
+        try:
+            self._module(x)
+        except _ReachedError as reached:
+            features: torch.Tensor = reached.args[0]
+            return features
+        finally:
+            self._reading = False
+        raise TaskError("the model does not call the layer that the task names as `extractor`", "name another layer")
+
+    @contextlib.contextmanager
+    def beside(self, features: torch.Tensor) -> Iterator[None]:
+        """Inside the context, the module's own features are fused with these."""
+        self._theirs = features
+        try:
+            yield
+        finally:
+            self._theirs = None
+
+    def _fuse(self, _layer: nn.Module, _inputs: Any, ours: torch.Tensor) -> torch.Tensor:
+        if self._reading:
+            raise _ReachedError(ours)
+        theirs = ours if self._theirs is None else self._theirs
+        get = self._module.get_parameter
+        if hasattr(self._module, GAMMA):
+            return weighted(ours, theirs, get(GAMMA))
+        return convolved(ours, theirs, get("fusion_weight"), get("fusion_bias"))
+
+
+def extend(module: nn.Module, features: TensorSpec, options: FedFusionOptions) -> Fusion:
+    """Gives a module the parameters of a fusion, and lets its features pass through it.
+
+    Gamma begins at 0; the convolution begins as torch begins one.
+    """
+    (channels,), dtype = features.shape, getattr(torch, features.dtype)
+    if options.operator == "conv":
+        convolution = nn.Conv2d(2 * channels, channels, kernel_size=1, dtype=dtype)
+        assert convolution.bias is not None
+        module.register_parameter("fusion_weight", nn.Parameter(convolution.weight.detach().flatten(1)))
+        module.register_parameter("fusion_bias", nn.Parameter(convolution.bias.detach()))
+    else:
+        count = channels if options.operator == "multi" else 1
+        module.register_parameter(GAMMA, nn.Parameter(torch.zeros(count, dtype=dtype)))
+    return Fusion(module, features.name)
 
 
 def train(work: LocalWork) -> Result:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from fedgsp_node.training import sgd
 from fedgsp_node.training.base import Algorithm, LocalWork
-from fedgsp_node.training.steps import batches, descent, normalises
+from fedgsp_node.training.steps import batches, descend, descent, normalises
 
 
 def adapt(work: LocalWork) -> None:
@@ -22,4 +21,4 @@ def adapt(work: LocalWork) -> None:
             steps.step(x, y, work.settings.learning_rate)
 
 
-FINETUNE = Algorithm(sgd.train, in_place=True, adapt=adapt)
+FINETUNE = Algorithm(descend, in_place=True, adapt=adapt)

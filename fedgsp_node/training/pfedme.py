@@ -13,15 +13,14 @@ def train(work: LocalWork) -> Result:
     w = w - rate lambda (w - theta). The last theta is the personal model. Each batch counts as one step.
     """
     assert work.personal is not None
-    strength, personal_rate = work.options.pull, work.options.personal_rate
-    count = 0
+    strength, count = work.options.pull, 0
     with descent(work) as steps:
         shared, theta = [parameter.data for parameter in steps.parameters], steps.trained(work.personal)
         with steps.at(theta):
             for x, y in batches(work, work.settings.local_epochs):
                 copy(shared, theta)
                 for _ in range(work.options.personal_steps):
-                    steps.step(x, y, personal_rate, shared, strength)
+                    steps.step(x, y, work.options.personal_rate, shared, strength)
                 move(shared, theta, work.settings.learning_rate * strength)
                 count += 1
     # Only passes of the personal model update the buffers (batch norm). Both models get these values.

@@ -13,7 +13,8 @@ from fedgsp.weights import Weights
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.factored import Factors, factored_gradients, large
 
-_FILTERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+#: The users of a parameter that only one convolution uses.
+_FILTERS = ([nn.Conv1d], [nn.Conv2d], [nn.Conv3d])
 
 
 class Descent:
@@ -109,7 +110,11 @@ class Descent:
         This saves memory. It is done only for parameters that a single convolution layer of torch uses: the backward
         pass may still need the old values for any other use.
         """
-        alone = _of_one_filter(self._work.module)
+        # By `id()` of a parameter: the classes of all layers that use it.
+        owners: dict[int, list[type[nn.Module]]] = {}
+        for layer in self._work.module.modules():
+            for parameter in layer.parameters(recurse=False):
+                owners.setdefault(id(parameter), []).append(type(layer))
 
         def apply(parameter: torch.Tensor) -> None:
             place = self._places[id(parameter)]
@@ -121,7 +126,7 @@ class Descent:
         hooks = [
             parameter.register_post_accumulate_grad_hook(apply)
             for parameter in self.parameters
-            if large(parameter) and id(parameter) in alone
+            if large(parameter) and owners[id(parameter)] in _FILTERS
         ]
         try:
             yield
@@ -135,19 +140,9 @@ class Descent:
         parameter, onto = self.parameters[place], self._onto[place]
         if self._pull:
             onto.lerp_(self._anchors[place], self._pull)  # reads memory once, and needs no temporary tensor
-        gradient = parameter.grad
-        if gradient is not None:
-            onto.add_(gradient, alpha=-self._rate)
+        if parameter.grad is not None:
+            onto.add_(parameter.grad, alpha=-self._rate)
             parameter.grad = None
-
-
-def _of_one_filter(module: nn.Module) -> set[int]:
-    """The `id()` of each parameter that belongs to one convolution and to no other layer."""
-    owners: dict[int, list[nn.Module]] = {}
-    for layer in module.modules():
-        for parameter in layer.parameters(recurse=False):
-            owners.setdefault(id(parameter), []).append(layer)
-    return {key for key, layers in owners.items() if len(layers) == 1 and type(layers[0]) in _FILTERS}
 
 
 @contextlib.contextmanager
@@ -163,22 +158,17 @@ def descent(work: LocalWork) -> Iterator[Descent]:
 def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches (x, y) of `epochs` epochs, each in a new random order, drawn from `work.rng` (seeded in `clients.py`).
 
-    A short last batch may be dropped (section 0).
+    A short last batch is dropped if the task drops it, or if batch norm cannot use it, but not if it is the only batch
+    (section 0).
     """
-    size = work.settings.batch_size
-    count = len(work.x) - _left_over(work, size)
+    count, size = len(work.x), work.settings.batch_size
+    short = count % size
+    used = count
+    if count > size and (work.task.drop_last or (short == 1 and normalises(work.module))):
+        used = count - short
     for _ in range(epochs):
-        order = torch.from_numpy(work.rng.permutation(len(work.x)))[:count]
-        for rows in torch.split(order, size):
+        for rows in torch.split(torch.from_numpy(work.rng.permutation(count))[:used], size):
             yield work.x[rows], work.y[rows]
-
-
-def _left_over(work: LocalWork, size: int) -> int:
-    """Number of samples to drop: the short last batch, if the task drops it, or if batch norm cannot use it."""
-    short = len(work.x) % size
-    if len(work.x) <= size:
-        return 0
-    return short if work.task.drop_last or (short == 1 and normalises(work.module)) else 0
 
 
 def normalises(module: nn.Module) -> bool:

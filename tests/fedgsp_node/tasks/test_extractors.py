@@ -17,7 +17,7 @@ from fedgsp_node.tasks.digit_domains import DigitDomains
 from fedgsp_node.tasks.digits import Digits
 from fedgsp_node.tasks.femnist import Femnist
 from fedgsp_node.tasks.grey_images import GreyImages
-from fedgsp_node.training.fusion import Fusion
+from fedgsp_node.training.fedfusion import Fusion
 
 
 def only_the_model(kind: type[Task], **fields: Any) -> Task:

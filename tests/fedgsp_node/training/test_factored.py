@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from fedgsp import Task
 from fedgsp.messages import TrainingSettings
-from fedgsp_node.training import factored, sgd
+from fedgsp_node.training import factored
 from fedgsp_node.training.factored import factored_gradients
+from fedgsp_node.training.steps import descend
 from tests.support.local_work import local_work
 
 torch.set_num_threads(1)
@@ -123,7 +124,7 @@ def both_ways(
     torch.manual_seed(0)
     theirs = make()
     settings = TrainingSettings("sgd", steps, len(x), 0.1, seed=0)
-    sgd.train(local_work(ours, task, (x, y), settings, seed=0)[0])
+    descend(local_work(ours, task, (x, y), settings, seed=0)[0])
     optimiser = torch.optim.SGD((p for p in theirs.parameters() if p.requires_grad), lr=0.1)
     rng = np.random.default_rng(0)
     for _ in range(steps):

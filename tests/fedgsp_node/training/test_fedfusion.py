@@ -16,7 +16,7 @@ from fedgsp.trainings import TRAININGS, FedFusionOptions, added
 from fedgsp.weights import Weights
 from fedgsp_node.torch_weights import weights_of
 from fedgsp_node.training.base import LocalWork
-from fedgsp_node.training.fusion import Fusion, convolved, extend, weighted
+from fedgsp_node.training.fedfusion import Fusion, convolved, extend, weighted
 from tests.support.local_work import MODELS, CrossEntropy, convolutions, local_work, mlp, samples, settings
 from tests.support.trainings import ALGORITHMS
 

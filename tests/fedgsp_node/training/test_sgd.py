@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from fedgsp.messages import TrainingSettings
-from fedgsp_node.training import sgd
 from fedgsp_node.training.control import Control, StoppedError
+from fedgsp_node.training.steps import descend
 from tests.support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
 from tests.support.toy_task import SAMPLES, TARGETS, Toy
 
@@ -58,7 +58,7 @@ def test_a_short_last_batch_is_dropped_if_the_task_or_batch_norm_wants_it(
     task: type[CrossEntropy], make: Callable[[], nn.Module], count: int, steps: int
 ) -> None:
     work, _ = local_work(make(), task(), samples(count), settings(3, 5))
-    assert sgd.train(work).steps == 3 * steps
+    assert descend(work).steps == 3 * steps
 
 
 @pytest.mark.parametrize("make", MODELS)
@@ -72,7 +72,7 @@ def test_small_models_get_the_bits_of_torchs_own_optimiser(
     x, y = samples(count)
     work, trained = local_work(ours, CrossEntropy(), (x, y), how)
     torch.manual_seed(2)
-    loss, steps = sgd.train(work)
+    loss, steps = descend(work)
     torch.manual_seed(2)
     expected = by_torch(theirs, x, y, how, 3)
     state = theirs.state_dict()
@@ -88,7 +88,7 @@ def toy(client: int, epochs: int, batch_size: int = 10, learning_rate: float = 0
     part = task.data(client).train
     data = torch.from_numpy(part.x), torch.from_numpy(part.y)
     work, trained = local_work(task.model(), task, data, settings(epochs, batch_size, learning_rate), control=control)
-    loss, steps = sgd.train(work)
+    loss, steps = descend(work)
     assert steps == control.mark
     return trained.arrays["w"].item(), loss, control.mark
 
@@ -121,7 +121,7 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
 
     task = Watching()
     data = torch.zeros(50, 1, dtype=torch.float64), torch.arange(50, dtype=torch.float64)
-    sgd.train(local_work(task.model(), task, data, settings(2, 50))[0])
+    descend(local_work(task.model(), task, data, settings(2, 50))[0])
     first, second = seen
     assert sorted(first) == sorted(second) == list(range(50))
     assert len({tuple(first), tuple(second), tuple(range(50))}) == 3
@@ -129,7 +129,7 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
 
 def test_it_trains_in_training_mode_whatever_the_mode_was() -> None:
     module = norm_and_dropout().eval()
-    sgd.train(local_work(module, CrossEntropy(), samples(10), settings())[0])
+    descend(local_work(module, CrossEntropy(), samples(10), settings())[0])
     assert int(module.state_dict()["1.num_batches_tracked"]) == 2
 
 
@@ -138,6 +138,6 @@ def test_it_stops_at_the_end_of_the_batch_when_told_to() -> None:
     control.stop.set()
     work, trained = local_work(mlp(), CrossEntropy(), samples(50), settings(), control=control)
     with pytest.raises(StoppedError):
-        sgd.train(work)
+        descend(work)
     assert control.mark == 1
     assert not np.array_equal(trained.arrays["0.weight"], work.received.arrays["0.weight"])
