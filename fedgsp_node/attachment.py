@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
 
@@ -30,8 +31,8 @@ from fedgsp.messages import (
 from fedgsp.model_service import upload
 from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
+from fedgsp.words import counted
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.training_log import TrainingLog
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,32 @@ logger = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 1.0
 #: Number of reports that are kept for orders that come a second time.
 REMEMBERED_REPORTS = 256
+#: Shortest time between two lines, because a node with many clients may train hundreds of times per second.
+INTERVAL_S = 5.0
+
+
+class TrainingLog:
+    """Counts the trainings of a node, and logs at most one of them every `INTERVAL_S` seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._next_line = -float("inf")
+        self._unlogged = 0
+        #: Number of trainings since the node started.
+        self.total = 0
+
+    def add(self, round_number: int, group: int, client: int, trained: Trained) -> None:
+        """Counts a training of a client, and logs it if the last line is old enough."""
+        self.total += 1
+        if self._now() < self._next_line:
+            self._unlogged += 1
+            return
+        more = f"; {counted(self._unlogged, 'other training')} since the last line" if self._unlogged else ""
+        head = f"round={round_number} group={group} client={client}"
+        samples = counted(trained.samples, "sample")
+        logger.info("%s trained on %s in %.1f s, loss %.4f%s", head, samples, trained.seconds, trained.loss, more)
+        self._unlogged = 0
+        self._next_line = self._now() + INTERVAL_S
 
 
 class Attachment:
@@ -89,8 +116,12 @@ class Attachment:
             if key in self._running:
                 self._running[key].cancel()
         elif key.run.partition(".")[0] != self._attached.run_id:  # the id of a local run begins with the id of its run
-            refusal = Failure(FailureCode.BAD_ORDER, f"an order of run {key.run!r}, not of {self._attached.run_id!r}")
-            self._report(Failed(key, refusal))
+            self._report(
+                Failed(
+                    key,
+                    Failure(FailureCode.BAD_ORDER, f"an order of run {key.run!r}, not of {self._attached.run_id!r}"),
+                )
+            )
         elif key in self._reported:  # an order that comes twice is answered twice and carried out once
             self._reports.put_nowait(self._reported[key])
         elif key not in self._running:
@@ -117,8 +148,9 @@ class Attachment:
             report = wire.encode(NodeReport(Failed(key, Failure(FailureCode.CANCELLED, "called off"))))
         except Exception as error:  # the manager must learn of a bug; it would wait otherwise
             logger.exception("round=%d group=%d client=%d", key.round, key.group, order.client)
-            failure = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
-            report = wire.encode(NodeReport(Failed(key, failure)))
+            report = wire.encode(
+                NodeReport(Failed(key, Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")))
+            )
         self._reported[key] = report
         while len(self._reported) > REMEMBERED_REPORTS:
             self._reported.popitem(last=False)
@@ -137,6 +169,5 @@ class Attachment:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
             mark = self._worker.mark
             if mark != last and self._running:
-                orders = tuple(OrderProgress(key, mark) for key in self._running)
-                self._report(Progress(orders))
+                self._report(Progress(tuple(OrderProgress(key, mark) for key in self._running)))
             last = mark

@@ -19,14 +19,14 @@ from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
-from fedgsp_node.order_error import OrderError
+from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
 from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
-from fedgsp_node.training.base import Algorithm, LocalWork, Result
+from fedgsp_node.training.base import Algorithm, LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
-from fedgsp_node.users_code import guarded, histogram, where
+from fedgsp_node.users_code import guarded, histogram, require, where
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +59,11 @@ class Clients:
         self.task = task
         self.personal = personal or PersonalState()
         chosen = tuple(range(task.num_clients)) if ids is None else tuple(ids)
-        if not chosen:
-            raise TaskError("there is no client to host", "give the task at least one client, or name some")
-        strangers = [client for client in chosen if not 0 <= client < task.num_clients]
-        if strangers:
-            raise TaskError(
-                f"client {strangers[0]} does not exist: the task has {task.num_clients} clients",
+        require(chosen, "there is no client to host", "give the task at least one client, or name some")
+        for client in chosen:
+            require(
+                0 <= client < task.num_clients,
+                f"client {client} does not exist: the task has {task.num_clients} clients",
                 f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
             )
         self._data = HostedData(task, dict.fromkeys(chosen))
@@ -115,8 +114,7 @@ class Clients:
     def rehearse(self) -> None:
         """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round."""
         data = self._data.of(next(iter(self._data.sizes)))
-        weights = self.initial_weights(0)
-        with bound(self._module, weights):
+        with bound(self._module, self.initial_weights(0)):
             rehearse(self._module, self.task, data.train, data.test)
 
     @property
@@ -162,8 +160,9 @@ class Clients:
 
     def keep_head(self, client: int, whole: Weights, round_number: int) -> None:
         """Keeps the head of a client's model on this node."""
-        head = {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head}
-        self.personal.put_in(client, HEAD, head, round_number)
+        self.personal.put_in(
+            client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head}, round_number
+        )
 
     def keep_personal(self, client: int, model: Weights, round_number: int) -> None:
         """Keeps a client's personal model on this node."""
@@ -195,14 +194,18 @@ class Clients:
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, chosen.options, order, control, before, personal)
         begin = time.perf_counter()
-        loss, steps = self._within(result, lambda: chosen.train(work))
+        loss, steps = self._within(result, lambda: chosen.run(chosen.algorithm.train, work))
         seconds = time.perf_counter() - begin
         try:
             for trained in (result, personal) if personal is not None else (result,):
                 check_finite(trained)
         except WeightsError as error:
-            detail = f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate"
-            raise OrderError(Failure(FailureCode.TASK_RAISED, detail)) from error
+            raise OrderError(
+                Failure(
+                    FailureCode.TASK_RAISED,
+                    f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate",
+                )
+            ) from error
         return Learned(before, result, loss, seconds, steps, personal, afresh, chosen.training.keeps_head)
 
     def evaluate(
@@ -225,8 +228,11 @@ class Clients:
         if settings is not None and personalised_in is not None:
             model = self._personalised(client, model, settings, personalised_in, control)
             training = _chosen(settings).training
-            afresh = afresh or (training.keeps_head and self._lacks(client, HEAD))
-            afresh = afresh or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
+            afresh = (
+                afresh
+                or (training.keeps_head and self._lacks(client, HEAD))
+                or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
+            )
         x, y = as_tensor(part.x), as_tensor(part.y)
         # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
         correct, loss_sum, figures = self._within(
@@ -245,13 +251,14 @@ class Clients:
         if chosen.training.keeps_head:
             head = self.personal.get_before(client, HEAD, None)
             return Weights.of({**model.arrays, **(head or {})}, self.tensors)
-        if chosen.algorithm.adapt is None:
+        adapt = chosen.algorithm.adapt
+        if adapt is None:
             return model
         adapted = model.copy()
         torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
         order = stream(settings.seed, "adaptation-order", round_number, client)
         work = self._work(client, settings, chosen.options, order, control, model)
-        self._within(adapted, lambda: chosen.adapt(work))
+        self._within(adapted, lambda: chosen.run(adapt, work))
         return adapted
 
     def _work(
@@ -265,9 +272,18 @@ class Clients:
         personal: Weights | None = None,
     ) -> LocalWork:
         part = self._of(client).train
-        x, y = as_tensor(part.x), as_tensor(part.y)
         return LocalWork(
-            self._module, self.task, x, y, settings, options, order, control, received, personal, self._added
+            self._module,
+            self.task,
+            as_tensor(part.x),
+            as_tensor(part.y),
+            settings,
+            options,
+            order,
+            control,
+            received,
+            personal,
+            self._added,
         )
 
     def _lacks(self, client: int, purpose: str, before: int | None = None) -> bool:
@@ -314,22 +330,19 @@ class _Chosen:
     algorithm: Algorithm
     options: Any
 
-    def train(self, work: LocalWork) -> Result:
+    def run(self, step: Callable[[LocalWork], T], work: LocalWork) -> T:
         with self.training.guard(StoppedError):
-            return self.algorithm.train(work)
-
-    def adapt(self, work: LocalWork) -> None:
-        assert self.algorithm.adapt is not None
-        with self.training.guard(StoppedError):
-            self.algorithm.adapt(work)
+            return step(work)
 
 
 def _chosen(settings: TrainingSettings) -> _Chosen:
     if not settings.batch_size or not settings.local_epochs:
-        detail = f"{settings.local_epochs} local epochs in batches of {settings.batch_size}: both count from 1"
-        raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
-    try:
+        raise OrderError(
+            Failure(
+                FailureCode.BAD_ORDER,
+                f"{settings.local_epochs} local epochs in batches of {settings.batch_size}: both count from 1",
+            )
+        )
+    with failing(FailureCode.BAD_ORDER, UserError):
         training = TRAININGS[settings.algorithm]
         return _Chosen(training, training.load(), training.read(settings.options))
-    except UserError as error:
-        raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error

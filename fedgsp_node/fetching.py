@@ -50,17 +50,14 @@ class Fetcher:
     ) -> None:
         self._store = store
         self._channels = channels
-        self._tensors = tensors
+        #: The tensors of the model of the run.
+        self.tensors = tensors
         self._host = top_server_host
         self._shared: dict[tuple[str, tuple[Source, ...]], _SharedFetch] = {}
         self._in_use: WeakValueDictionary[str, Weights] = WeakValueDictionary()  # fetched, and still in use
         self._given_away: WeakSet[Weights] = WeakSet()
         self._unreachable: dict[str, float] = {}  # address -> time at which it could not be reached
         self.mark = 0  # chunks received so far
-
-    def expect(self, tensors: tuple[TensorSpec, ...]) -> None:
-        """From now on, models have these tensors."""
-        self._tensors = tensors
 
     def given_away(self, weights: Weights) -> bool:
         """Whether the order that got these weights is the only one that has them, so that it may change them."""
@@ -76,7 +73,7 @@ class Fetcher:
         WeightsError with the reason of the last source if no source delivers.
         """
         if expected is None:
-            expected = without_head(self._tensors) if start.without_head else self._tensors
+            expected = without_head(self.tensors) if start.without_head else self.tensors
         if any(source.kind in _NO_FETCH for source in start.sources):
             return await self._try_all(start, expected)
         held = await self._held(start, expected)
@@ -122,15 +119,18 @@ class Fetcher:
                 return await self._try_each(start, expected)
             except WeightsError as error:
                 # A server may be frozen for a moment, and the run with it. For a peer, another source stands in.
-                served = any(source.kind in _SERVERS for source in start.sources)
-                if error.failure.code is not FailureCode.UNREACHABLE or not served:
+                if error.failure.code is not FailureCode.UNREACHABLE or not any(
+                    source.kind in _SERVERS for source in start.sources
+                ):
                     raise
             await asyncio.sleep(AGAIN_AFTER_S)
         return await self._try_each(start, expected)
 
     async def _try_each(self, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
         error = WeightsError(FailureCode.NO_SUCH_MODEL, f"no source was named for {start.model_id!r}")
-        for source in self._in_order(start.sources):
+        recently = time.monotonic() - TRY_AGAIN_S
+        # Addresses that failed recently come last.
+        for source in sorted(start.sources, key=lambda one: self._unreachable.get(one.address, -math.inf) > recently):
             try:
                 return await self._from(source, start.model_id, expected)
             except WeightsError as failed:
@@ -141,11 +141,6 @@ class Fetcher:
                     self._unreachable[source.address] = time.monotonic()
         raise error
 
-    def _in_order(self, sources: tuple[Source, ...]) -> list[Source]:
-        """The sources in the declared order, but addresses that failed recently come last."""
-        recently = time.monotonic() - TRY_AGAIN_S
-        return sorted(sources, key=lambda source: self._unreachable.get(source.address, -math.inf) > recently)
-
     async def _from(self, source: Source, model_id: str, expected: tuple[TensorSpec, ...]) -> Fetched:
         if source.kind is SourceKind.OWN and model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {model_id!r} no more")
@@ -155,8 +150,7 @@ class Fetcher:
             address = resolve(source.address, self._host)
         except ConfigError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
-        channel = self._channels.to(address)
-        weights = await fetch(channel, model_id, expected, total_bytes(expected), self._chunk_came)
+        weights = await fetch(self._channels.to(address), model_id, expected, total_bytes(expected), self._chunk_came)
         return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
 
     async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fedgsp.messages import Failure
+import contextlib
+from collections.abc import Iterator
+
+from fedgsp.messages import Failure, FailureCode
 
 
 class OrderError(Exception):
@@ -11,3 +14,12 @@ class OrderError(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
         self.failure = failure
+
+
+@contextlib.contextmanager
+def failing(code: FailureCode, *kinds: type[Exception]) -> Iterator[None]:
+    """Inside the context, exceptions of these kinds fail the order: they become an OrderError with this code."""
+    try:
+        yield
+    except kinds as error:
+        raise OrderError(Failure(code, str(error))) from error

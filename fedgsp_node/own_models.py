@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedgsp.errors import DataError, UserError
-from fedgsp.messages import Failure, FailureCode, TensorSpec
+from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
-from fedgsp_node.order_error import OrderError
+from fedgsp_node.order_error import failing
 from fedgsp_node.personal_state import HEAD, MODEL, PERSONAL_MODEL, PREVIOUS, Arrays, PersonalState
 
 
@@ -45,14 +45,10 @@ class OwnModels:
 
     def save(self, client: int, start_id: str, model_id: str, weights: Weights) -> None:
         """Writes the result of a training to disk, beside the older model; raises OrderError if that fails."""
-        if self._personal.directory is None:
-            return
-        try:
+        with failing(FailureCode.UNSPECIFIED, UserError, OSError):
             if self._ids.get(client, [])[-1:] == self._older(client, start_id, model_id) != []:
                 self._personal.rename(client, MODEL, PREVIOUS)
             self._personal.save(client, MODEL, weights.arrays, model_id)
-        except (UserError, OSError) as error:
-            raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
 
     def hold(self, client: int, start_id: str, model_id: str) -> None:
         """Keeps the result and the older model in the store, and releases the client's other models there."""
@@ -82,12 +78,13 @@ class OwnModels:
         """
         self._ids.clear()
         for client in clients:
-            head = self._personal.get(client, HEAD)
-            if head is not None:
-                check_kept(head[1], (spec for spec in self._tensors if spec.head), client)
-            personal = self._personal.get(client, PERSONAL_MODEL)
-            if personal is not None:
-                check_kept(personal[1], self._tensors, client)
+            for purpose, specs in (
+                (HEAD, [spec for spec in self._tensors if spec.head]),
+                (PERSONAL_MODEL, self._tensors),
+            ):
+                kept = self._personal.get(client, purpose)
+                if kept is not None:
+                    check_kept(kept[1], specs, client)
             for purpose in (PREVIOUS, MODEL):
                 found = self._personal.load(client, purpose)
                 if found is not None:

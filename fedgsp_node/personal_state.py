@@ -27,7 +27,8 @@ class PersonalState:
     """Named tensors by client and purpose, of one run at a time. With a directory, they survive a restart."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory
+        #: The state directory; None if nothing outlives the process.
+        self.directory = directory
         self._run_id = ""
         self._held: dict[tuple[int, str], tuple[str, Arrays]] = {}
         if directory is not None:
@@ -42,11 +43,6 @@ class PersonalState:
                     "give a directory that can be written",
                 ) from None
 
-    @property
-    def directory(self) -> Path | None:
-        """The state directory; None if nothing outlives the process."""
-        return self._directory
-
     def open(self, run_id: str) -> None:
         """Switches to a run. Files of other runs stay on disk and are not used."""
         if run_id != self._run_id:
@@ -55,12 +51,10 @@ class PersonalState:
 
     def get(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """The label and the tensors kept for a client, or None; raises DataError if the file is damaged."""
-        if (client, purpose) not in self._held:
-            found = self.load(client, purpose)
-            if found is None:
-                return None
+        found = self._held.get((client, purpose)) or self.load(client, purpose)
+        if found is not None:
             self._held[client, purpose] = found
-        return self._held[client, purpose]
+        return found
 
     def put(self, client: int, purpose: str, arrays: Arrays, label: str = "") -> None:
         """Keeps copies of tensors in place of the tensors kept before; raises RunError if they cannot be written."""
@@ -86,7 +80,11 @@ class PersonalState:
     def load(self, client: int, purpose: str) -> tuple[str, Arrays] | None:
         """The label and the tensors on disk, or None; raises DataError if the file is damaged."""
         path = self._path(client, purpose)
-        return _read(path) if path is not None and path.exists() else None
+        if path is None or not path.exists():
+            return None
+        with _opened(path) as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            return (file.metadata() or {}).get("label", ""), arrays
 
     def label(self, client: int, purpose: str) -> str | None:
         """The text that was stored beside the tensors of a client (usually the round), or None if there is no file.
@@ -103,8 +101,19 @@ class PersonalState:
     def save(self, client: int, purpose: str, arrays: Arrays, label: str) -> None:
         """Writes tensors to disk only, if there is a directory; raises RunError if they cannot be written."""
         path = self._path(client, purpose)
-        if path is not None:
-            _write(path, arrays, label)
+        if path is None:
+            return
+        aside = path.with_name(f".{path.name}.tmp")
+        try:
+            # Only the owner may read the file: it holds tensors that the client does not share.
+            aside.touch(mode=0o600)
+            ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+            aside.write_bytes(safetensors.numpy.save(ordered, {"label": label}))
+            os.replace(aside, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise not_written(path, error) from None
 
     def rename(self, client: int, purpose: str, other: str) -> None:
         """Moves tensors from one purpose to another, and replaces the tensors that were kept there."""
@@ -115,15 +124,9 @@ class PersonalState:
             path.replace(target)
 
     def _path(self, client: int, purpose: str) -> Path | None:
-        if self._directory is None:
+        if self.directory is None:
             return None
-        return self._directory / f"{self._run_id}-client-{client}.{purpose}.safetensors"
-
-
-def _read(path: Path) -> tuple[str, Arrays]:
-    with _opened(path) as file:
-        label = (file.metadata() or {}).get("label", "")
-        return label, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        return self.directory / f"{self._run_id}-client-{client}.{purpose}.safetensors"
 
 
 @contextlib.contextmanager
@@ -133,17 +136,3 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}", "restore it, or remove it to start afresh") from None
-
-
-def _write(path: Path, arrays: Arrays, label: str) -> None:
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        # Only the owner may read the file: it holds tensors that the client does not share.
-        aside.touch(mode=0o600)
-        ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-        aside.write_bytes(safetensors.numpy.save(ordered, {"label": label}))
-        os.replace(aside, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise not_written(path, error) from None

@@ -36,13 +36,12 @@ from fedgsp.settings.run import NodeSettings
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp.words import counted
-from fedgsp_node.attachment import Attachment
+from fedgsp_node.attachment import Attachment, TrainingLog
 from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
-from fedgsp_node.training_log import TrainingLog
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -82,10 +81,8 @@ async def run(settings: NodeSettings) -> None:
             Channels(tls, settings.lost_after) as channels,
             _peer_server(settings, store, tls) as peer_address,
         ):
-            fetcher = Fetcher(store, channels, clients.tensors, host)
-            worker = Worker(clients, store, fetcher, slot)
-            node = _Node(settings, clients, channels, store, worker, peer_address)
-            await node.live()
+            worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, host), slot)
+            await _Node(settings, clients, channels, store, worker, peer_address).live()
     finally:
         slot.close()
 
@@ -104,18 +101,16 @@ async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | Non
     if not settings.peer_listen:
         yield ""
         return
-    servicer = ModelServicer(store)
-    host, _ = split_address(settings.peer_listen)
-    if not settings.advertise and is_wildcard(host):
+    if not settings.advertise and is_wildcard(split_address(settings.peer_listen)[0]):
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    server, bound = await start_server(settings.peer_listen, [servicer.add_to], tls, settings.lost_after)
-    _, port = split_address(bound)
+    server, bound = await start_server(settings.peer_listen, [ModelServicer(store).add_to], tls, settings.lost_after)
     try:
         advertised = settings.advertise or bound
+        host, port = split_address(advertised)
         # --advertise HOST:0 stands for HOST and the port that was bound
-        yield f"{split_address(advertised)[0]}:{port}" if split_address(advertised)[1] == 0 else advertised
+        yield advertised if port else f"{host}:{split_address(bound)[1]}"
     finally:
         await server.stop(SHUTDOWN_GRACE_S)
 
@@ -164,8 +159,12 @@ class _Node:
                 leave: Leave | None = None
                 match await self._join():
                     case Leave(finished=True):
-                        told = counted(self._trainings.total, "time")
-                        logger.info("node=%s left run %s: it is finished; trained %s", self._name, self._run_id, told)
+                        logger.info(
+                            "node=%s left run %s: it is finished; trained %s",
+                            self._name,
+                            self._run_id,
+                            counted(self._trainings.total, "time"),
+                        )
                         return
                     case Leave(resumable=True) as leave:
                         joined, reason = True, f"{leave.reason}; the run may be resumed"
@@ -190,8 +189,9 @@ class _Node:
         waited = f"for {self._settings.connect_timeout:.0f} s"
         if stopped is not None:
             return RunError(f"the run ended: {stopped.reason}; nobody resumed it {waited}")
-        what = f"no top server at {self._settings.top_server} {waited} ({reason})"
-        return PeerError(what, "start it, or correct --top-server")
+        return PeerError(
+            f"no top server at {self._settings.top_server} {waited} ({reason})", "start it, or correct --top-server"
+        )
 
     async def _join(self) -> Leave | tuple[bool, str]:
         """One connection to the top server: its Leave message, or whether the node had joined, and why it was lost."""
@@ -220,8 +220,12 @@ class _Node:
                             await self._worker.extend(welcome.training, welcome.training_options)
                             self._worker.open(run_id)
                         self._run_id = run_id
-                        hosted = counted(len(self._hello.clients), "client")
-                        logger.info("node=%s joined run %s with %s", self._name, run_id, hosted)
+                        logger.info(
+                            "node=%s joined run %s with %s",
+                            self._name,
+                            run_id,
+                            counted(len(self._hello.clients), "client"),
+                        )
                     case AttachTo() as manager:
                         self._attach(manager)
                     case Failure(code) as refusal:

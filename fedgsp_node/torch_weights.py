@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import DTYPES, Weights
+from fedgsp_node.users_code import require
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -32,20 +32,23 @@ def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[T
     # A shared parameter has one name in `named`. It belongs to the head if any of its names does.
     every_name = {**named, **dict(module.named_parameters(remove_duplicate=False))}
     for prefix in head:
-        if not any(name.startswith(prefix) for name in every_name):
-            raise TaskError(
-                f"no tensor's name begins with the task's head {prefix!r}", f"there are {', '.join(named)}"
-            )
+        require(
+            any(name.startswith(prefix) for name in every_name),
+            f"no tensor's name begins with the task's head {prefix!r}",
+            f"there are {', '.join(named)}",
+        )
     head = head or _last_dense_layer(module)
     in_head = {id(tensor) for name, tensor in every_name.items() if head and name.startswith(head)}
     specs = []
     for name, tensor in named.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in DTYPES:
-            raise TaskError(f"the model's tensor {name!r} has dtype {dtype}", f"use one of {', '.join(DTYPES)}")
+        require(dtype in DTYPES, f"the model's tensor {name!r} has dtype {dtype}", f"use one of {', '.join(DTYPES)}")
         specs.append(TensorSpec(name, dtype, tuple(tensor.shape), tensor.requires_grad, id(tensor) in in_head))
-    if not any(spec.trainable for spec in specs):
-        raise TaskError("the model has no trainable parameter", "return a torch.nn.Module with parameters")
+    require(
+        any(spec.trainable for spec in specs),
+        "the model has no trainable parameter",
+        "return a torch.nn.Module with parameters",
+    )
     return tuple(specs)
 
 

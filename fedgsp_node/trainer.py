@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, Order, OrderKey, Start, Train, Trained, TrainingSettings
 from fedgsp.model_store import ModelStore
 from fedgsp.updates import update_of
-from fedgsp.weights import Weights
+from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.fetching import Fetcher
-from fedgsp_node.order_error import OrderError
+from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
-from fedgsp_node.outgoing.steps import Published, Steps
+from fedgsp_node.outgoing.steps import Steps
 from fedgsp_node.own_models import OwnModels
-from fedgsp_node.promises import promised, publish
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
 
 #: Uploads a model to the manager that waits for it: id, weights, and the manager's machine if it is known.
 Uploader = Callable[[str, Weights, str], Awaitable[None]]
+
+
+@contextlib.contextmanager
+def promised(store: ModelStore, model_id: str) -> Iterator[None]:
+    """Passes the reason to the orders that wait for a model if it will not come. An empty id promises nothing."""
+    try:
+        yield
+    except (OrderError, WeightsError, asyncio.CancelledError) as error:
+        called_off = Failure(FailureCode.CANCELLED, "called off")
+        if model_id:
+            store.fail(model_id, called_off if isinstance(error, asyncio.CancelledError) else error.failure)
+        raise
+
+
+async def publish(store: ModelStore, model_id: str, weights: Weights) -> Trained:
+    """Puts a model into the store, from which other processes fetch it; returns a report with its reference."""
+    # Stored before the digest is computed: the next client of this node can start at once.
+    store.put(model_id, weights)
+    await asyncio.to_thread(lambda: weights.digest)
+    return Trained(weights.ref(model_id))
 
 
 class Trainer:
@@ -53,10 +74,7 @@ class Trainer:
                 found = await self._slot.run(lambda _: self._once.find(client, key, work))
             if found is None:
                 learned, figures = await self._learn(client, key, work, start, settings, steps, before_training)
-
-                def make() -> Published:
-                    return steps.publish(client, key, learned, figures, self._once.secret)
-
+                make = functools.partial(steps.publish, client, key, learned, figures, self._once.secret)
                 if steps.repeatable:
                     found = await asyncio.to_thread(make)
                 else:  # in the slot, which finishes what it began: nobody draws while a result is being written
@@ -123,17 +141,14 @@ class Trainer:
 
     def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
         """Keeps the parts that stay with the client: its head, its personal model, or both."""
-        try:
+        with failing(FailureCode.UNSPECIFIED, UserError):
             if head:
                 self._clients.keep_head(client, learned.after, round_number)
             if learned.personal is not None:
                 self._clients.keep_personal(client, learned.personal, round_number)
-        except UserError as error:
-            raise OrderError(Failure(FailureCode.UNSPECIFIED, str(error))) from error
 
 
 def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettings]:
-    """The parts of an order that must be there; raises OrderError if one is missing."""
     if work.start is None or work.settings is None or order.key is None:
         raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
     if work.start.model_id == work.produces:

@@ -39,17 +39,13 @@ def guarded(call: Callable[[], T], what: str) -> T:
 
 def where(error: BaseException) -> str:
     """The text of an error. Unless it is a UserError, the text has the file and line in the user's code."""
-    if isinstance(error, UserError):
-        return _as_text(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
-    return _as_text(f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})")
-
-
-def _as_text(found: str) -> str:
-    return found.encode(
-        errors="replace"
-    ).decode()  # file names may contain bytes that are not text, and cannot be sent
+    text = str(error)
+    if not isinstance(error, UserError):
+        frames = traceback.extract_tb(error.__traceback__)
+        frame = next((frame for frame in reversed(frames) if _TORCH not in Path(frame.filename).parents), frames[-1])
+        text = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+    # File names may contain bytes that are not text, and cannot be sent.
+    return text.encode(errors="replace").decode()
 
 
 def whole(count: object) -> int:

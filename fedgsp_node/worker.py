@@ -37,9 +37,8 @@ from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
-from fedgsp_node.promises import promised, publish
 from fedgsp_node.slot import Slot
-from fedgsp_node.trainer import Trainer, Uploader
+from fedgsp_node.trainer import Trainer, Uploader, promised, publish
 
 
 class Worker:
@@ -55,7 +54,7 @@ class Worker:
         self._expect_models()
 
     def _expect_models(self) -> None:
-        self._fetcher.expect(self._clients.tensors)
+        self._fetcher.tensors = self._clients.tensors
         self._own = OwnModels(self._store, self._clients.personal, self._clients.tensors)
         self._trainer = Trainer(self._clients, self._store, self._fetcher, self._slot, self._own)
 
@@ -110,8 +109,9 @@ class Worker:
     def _recall(self, order: Order, work: Recall) -> Recalled:
         key = order.key
         if key is None or not work.prefix.startswith(f"{key.run}/{key.round}/{key.group}/"):
-            detail = f"models that begin with {work.prefix[:100]!r} are not that group's"
-            raise OrderError(Failure(FailureCode.BAD_ORDER, detail))
+            raise OrderError(
+                Failure(FailureCode.BAD_ORDER, f"models that begin with {work.prefix[:100]!r} are not that group's")
+            )
         held = self._store.ids(work.prefix)
         wanted = set(work.model_ids)
         self._store.release([model_id for model_id in held if model_id not in wanted and model_id not in self._own])
@@ -136,10 +136,13 @@ class Worker:
             )
         if work.compared_with:
             if work.compared_with not in self._store:
-                detail = f"client {order.client} has no model {work.compared_with!r} to compare with"
-                raise OrderError(Failure(FailureCode.NO_SUCH_MODEL, detail))
-            other = await self._store.get(work.compared_with)
-            distance = await asyncio.to_thread(_squared_distance, weights, other)
+                raise OrderError(
+                    Failure(
+                        FailureCode.NO_SUCH_MODEL,
+                        f"client {order.client} has no model {work.compared_with!r} to compare with",
+                    )
+                )
+            distance = await asyncio.to_thread(_squared_distance, weights, await self._store.get(work.compared_with))
         return dataclasses.replace(counts, source=source, bytes=size, squared_distance=distance)
 
     async def _discriminate(self, order: Order, work: Discriminate) -> Discriminated:
@@ -163,8 +166,10 @@ def _squared_distance(some: Weights, other: Weights) -> float:
     for spec in trainable(some.tensors):
         theirs = other.arrays.get(spec.name)
         if theirs is not None and theirs.shape != spec.shape:
-            detail = f"tensor {spec.name!r} has shapes {list(spec.shape)} and {list(theirs.shape)}"
-            raise WeightsError(FailureCode.WRONG_SHAPES, detail)
+            raise WeightsError(
+                FailureCode.WRONG_SHAPES,
+                f"tensor {spec.name!r} has shapes {list(spec.shape)} and {list(theirs.shape)}",
+            )
     return sum(
         float(np.sum((some.arrays[spec.name].astype(np.float64) - other.arrays[spec.name].astype(np.float64)) ** 2))
         for spec in trainable(some.tensors)

@@ -14,17 +14,20 @@ directory refuses such trainings: after a restart, it could not know whether it 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
+import secrets
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from fedgsp.errors import DataError, UserError
+from fedgsp.errors import DataError, UserError, not_written
 from fedgsp.messages import Failure, FailureCode, OrderKey, TensorSpec, Train, Trained
 from fedgsp.weights import Weights
-from fedgsp_node.order_error import OrderError
-from fedgsp_node.outgoing.secret import node_secret
+from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.steps import Published
 from fedgsp_node.own_models import check_kept
 from fedgsp_node.personal_state import PUBLISHED, PersonalState
@@ -32,6 +35,7 @@ from fedgsp_node.personal_state import PUBLISHED, PersonalState
 #: Fields of the report on a published result. They are kept, for the case that the result is handed out again.
 FIGURES = ("samples", "loss", "seconds", "steps", "keeps", "afresh", "train_accuracy")
 _MODEL, _UPDATE = "model.", "update"
+SECRET_BYTES = 32
 _NO_DIRECTORY = (
     "an outgoing step of this run draws from a secret of the node, which must outlive the node: "
     "start the node with --state-dir"
@@ -46,22 +50,40 @@ class Once:
         self._tensors = tensors
 
     def secret(self) -> bytes:
-        """The node's secret; raises OrderError if the node has no state directory, or if that cannot be used."""
+        """The node's secret, made at the first call.
+
+        Raises OrderError if the node has no state directory, or if that cannot be used.
+        """
+        path = self._directory() / "secret"
+        with failing(FailureCode.UNSPECIFIED, UserError):
+            try:
+                if not path.exists():
+                    aside = path.with_name(f".{path.name}.{os.getpid()}")
+                    aside.touch(mode=0o600)
+                    aside.write_bytes(secrets.token_bytes(SECRET_BYTES))
+                    # A link never replaces a secret that another process has made in the meantime.
+                    with contextlib.suppress(FileExistsError):
+                        os.link(aside, path)
+                    aside.unlink()
+                found = path.read_bytes()
+            except OSError as error:
+                raise not_written(path, error) from None
+            if len(found) != SECRET_BYTES:
+                raise DataError(f"{path} holds {len(found)} bytes, not {SECRET_BYTES}", "restore it from a copy")
+        return found
+
+    def _directory(self) -> Path:
         if self._personal.directory is None:
             raise OrderError(Failure(FailureCode.BAD_ORDER, _NO_DIRECTORY))
-        try:
-            return node_secret(self._personal.directory)
-        except UserError as error:
-            raise _failed(error) from error
+        return self._personal.directory
 
     def find(self, client: int, key: OrderKey, work: Train) -> Published | None:
         """The result of this training if it was published before.
 
         Raises OrderError if the order does not agree with what was published, or if the node has no state directory.
         """
-        if self._personal.directory is None:
-            raise OrderError(Failure(FailureCode.BAD_ORDER, _NO_DIRECTORY))
-        try:
+        self._directory()
+        with failing(FailureCode.UNSPECIFIED, UserError, ValueError, KeyError, TypeError):
             label = self._personal.label(client, _purpose(work))
             if label is None:
                 return None
@@ -73,8 +95,6 @@ class Once:
             if record["order"] != _identity(work):
                 raise _refused(client, key, "the first order had other settings")
             return self._load(client, work, record)
-        except (UserError, ValueError, KeyError, TypeError) as error:
-            raise _failed(error) from error
 
     def publish(self, client: int, key: OrderKey, work: Train, make: Callable[[], Published]) -> Published:
         """The result of this training: the one that was published before, or else that of `make`, which is kept.
@@ -95,10 +115,8 @@ class Once:
             "bfloat16": made.model.bfloat16,
             "figures": {name: getattr(made.report, name) for name in FIGURES},
         }
-        try:
+        with failing(FailureCode.UNSPECIFIED, UserError):
             self._personal.save(client, _purpose(work), arrays, json.dumps(record))
-        except UserError as error:
-            raise _failed(error) from error
         return made
 
     def _load(self, client: int, work: Train, record: Mapping[str, Any]) -> Published:
@@ -130,7 +148,3 @@ def _identity(work: Train) -> str:
 def _refused(client: int, key: OrderKey, why: str) -> OrderError:
     detail = f"client {client} has published its result of round {key.round} and would draw again: {why}"
     return OrderError(Failure(FailureCode.BAD_ORDER, detail))
-
-
-def _failed(error: Exception) -> OrderError:
-    return OrderError(Failure(FailureCode.UNSPECIFIED, str(error)))

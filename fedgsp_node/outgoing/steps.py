@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +14,8 @@ from fedgsp.outgoing import HEAD, OUTGOING, Step
 from fedgsp.seeds import derive, stream
 from fedgsp.weights import Weights, check_finite, check_same_tensors, without_head
 from fedgsp_node.clients import Learned
-from fedgsp_node.order_error import OrderError
+from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.base import Outgoing, Take
-from fedgsp_node.outgoing.secret import derived
 from fedgsp_node.updates import reveal
 from fedgsp_node.users_code import where
 
@@ -45,23 +46,17 @@ class Steps:
 
     def __init__(self, work: Train) -> None:
         """Raises OrderError for a step that this node lacks, or for options that the step does not have."""
-        try:
+        with failing(FailureCode.BAD_ORDER, UserError):
             self._chosen = [_chosen(asked) for asked in work.outgoing]
-        except UserError as error:
-            raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
-        self.work = work
+        self._work = work
+        steps = [one.step for one in self._chosen]
+        #: Whether a step, or what the client reveals, needs the model that the training started from.
+        self.needs_start = work.reveal is not None or any(step.needs_start for step in steps)
+        #: Whether all steps may be taken twice for one training.
+        self.repeatable = all(step.repeatable for step in steps)
+        self._changes_values = any(not (step.selects or step.after_reveal) for step in steps)
         if work.start is not None and work.start.without_head and not any(one.name == HEAD for one in self._chosen):
             raise OrderError(Failure(FailureCode.BAD_ORDER, "the start has no head, and the result would have one"))
-
-    @property
-    def needs_start(self) -> bool:
-        """Whether a step, or what the client reveals, needs the model that the training started from."""
-        return self.work.reveal is not None or any(one.step.needs_start for one in self._chosen)
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether all steps may be taken twice for one training."""
-        return all(one.step.repeatable for one in self._chosen)
 
     def publish(
         self, client: int, key: OrderKey, learned: Learned, report: Trained, secret: Callable[[], bytes]
@@ -70,30 +65,30 @@ class Steps:
 
         `secret` returns the node's secret; it is called only for steps that are not repeatable.
         """
-        settings = self.work.settings
+        settings = self._work.settings
         assert settings is not None
 
-        def taken(one: _Chosen, model: Weights) -> Weights:
-            own = b""
-            if not one.step.repeatable:
-                own = derived(secret(), key.run, key.round, client, one.name, model.digest.hex())
-            start = learned.before.part(model.tensors) if one.step.needs_start else None
-            rng = stream(settings.seed, f"outgoing-{one.name}", key.round, client)
-            return _take(one, Outgoing(client, key.round, model, start, rng, own))
+        def taken(model: Weights, after_reveal: bool) -> Weights:
+            for one in self._chosen:
+                if one.step.after_reveal != after_reveal:
+                    continue
+                own = b""
+                if not one.step.repeatable:
+                    # HMAC-SHA256: without the secret these bytes look random.
+                    purpose = (key.run, key.round, client, one.name, model.digest.hex())
+                    own = hmac.digest(secret(), "\0".join(map(str, purpose)).encode(), hashlib.sha256)
+                start = learned.before.part(model.tensors) if one.step.needs_start else None
+                rng = stream(settings.seed, f"outgoing-{one.name}", key.round, client)
+                model = _take(one, Outgoing(client, key.round, model, start, rng, own))
+            return model
 
-        model = learned.after
-        for one in self._chosen:
-            if not one.step.after_reveal:
-                model = taken(one, model)
-        update = self._revealed(learned, model)
-        for one in self._chosen:
-            if one.step.after_reveal:
-                model = taken(one, model)
-        return Published(model, update, report)
+        protected = taken(learned.after, after_reveal=False)
+        update = self._revealed(learned, protected)
+        return Published(taken(protected, after_reveal=True), update, report)
 
     def _revealed(self, learned: Learned, model: Weights) -> Weights | None:
         """What the client reveals of its update, after all steps that protect it."""
-        asked, settings = self.work.reveal, self.work.settings
+        asked, settings = self._work.reveal, self._work.settings
         if asked is None or settings is None:
             return None
         before = learned.before
@@ -102,15 +97,9 @@ class Steps:
         if asked.without_head:
             shared = without_head(before.tensors)
             before, after = before.part(shared), after.part(shared)
-        try:
+        with failing(FailureCode.BAD_ORDER, ValueError):
             # All rounds have the same projection, so that updates of different rounds can be compared.
             return reveal(asked.view, before, after, settings.learning_rate, derive(settings.seed, "reveal"))
-        except ValueError as error:
-            raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
-
-    @property
-    def _changes_values(self) -> bool:
-        return any(not (one.step.selects or one.step.after_reveal) for one in self._chosen)
 
 
 def _chosen(asked: OutgoingStep) -> _Chosen:
@@ -131,6 +120,7 @@ def _take(one: _Chosen, outgoing: Outgoing) -> Weights:
         if one.step.for_users:
             check_finite(found)
     except (Exception, SystemExit) as error:  # a step may be code of another package
-        detail = f"outgoing step {one.name} raised {where(error)}"
-        raise OrderError(Failure(FailureCode.TASK_RAISED, detail)) from error
+        raise OrderError(
+            Failure(FailureCode.TASK_RAISED, f"outgoing step {one.name} raised {where(error)}")
+        ) from error
     return found

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from fedgsp.messages import Trained
-from fedgsp_node.training_log import INTERVAL_S, TrainingLog
+from fedgsp_node.attachment import INTERVAL_S, TrainingLog
 
 TRAINED = Trained(None, samples=366, loss=0.958, seconds=0.24)
 
