@@ -61,9 +61,16 @@ class TrainingLog:
             self._unlogged += 1
             return
         more = f"; {counted(self._unlogged, 'other training')} since the last line" if self._unlogged else ""
-        head = f"round={round_number} group={group} client={client}"
-        samples = counted(trained.samples, "sample")
-        logger.info("%s trained on %s in %.1f s, loss %.4f%s", head, samples, trained.seconds, trained.loss, more)
+        logger.info(
+            "round=%d group=%d client=%d trained on %s in %.1f s, loss %.4f%s",
+            round_number,
+            group,
+            client,
+            counted(trained.samples, "sample"),
+            trained.seconds,
+            trained.loss,
+            more,
+        )
         self._unlogged = 0
         self._next_line = self._now() + INTERVAL_S
 

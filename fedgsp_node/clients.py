@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +22,15 @@ from fedgsp_node.hosted_data import HostedData
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
+from fedgsp_node.require import require
 from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import Algorithm, LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
-from fedgsp_node.users_code import guarded, histogram, require, where
+from fedgsp_node.users_code import T, guarded, histogram, where
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 #: Seed of random values in a model that are not part of its state. They must be equal on all nodes.
 _MODULE_SEED = 0
 
@@ -103,7 +103,6 @@ class Clients:
             return None
 
     def _hold(self, module: torch.nn.Module, extension: Extension) -> None:
-        """Trains and evaluates with this model of the task from now on, extended."""
         self._module, self._extension = module, extension
         self._added = guarded(lambda: extension.extend(module), "model()")
         #: Buffers outside the state; no client may leave changed values in them for the next client.
@@ -303,8 +302,6 @@ class Clients:
         return self._data.sizes[client]
 
     def _within(self, weights: Weights, call: Callable[[], T]) -> T:
-        """Runs code of the task while the module has these weights."""
-
         def called() -> T:
             reset(self._module, self._unsaved)
             with bound(self._module, weights):

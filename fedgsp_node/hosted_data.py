@@ -10,7 +10,8 @@ import numpy as np
 from fedgsp.errors import TaskError
 from fedgsp.messages import HostedClient
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.users_code import guarded, require
+from fedgsp_node.require import require
+from fedgsp_node.users_code import guarded
 
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.
 KEPT_BYTES = 16 << 20
@@ -98,7 +99,16 @@ def _usable(part: Split, task: Task, client: int) -> Split:
                 f"number the classes 0 .. {task.num_classes - 1}",
             )
     if len(y) and getattr(task.loss, "__func__", None) is Task.loss:
-        _check_classes(y, client)
+        # With other labels, cross-entropy would fail in the first batch, for any model. Class probabilities, floats of
+        # shape (n, num_classes), are allowed.
+        require(
+            y.shape[1:] != (1,), f"client {client}'s y has shape {y.shape}", "return y.ravel(), one label per sample"
+        )
+        require(
+            y.dtype.kind != "b" and (y.dtype.kind != "f" or y.ndim != 1),
+            f"client {client}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
+            "return y.astype(np.int64), or override loss() if y are not classes",
+        )
     return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)
 
 
@@ -107,16 +117,3 @@ def _array(values: object) -> np.ndarray:
     array = np.asarray(values)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array.copy() if min(array.strides, default=0) < 0 else array
-
-
-def _check_classes(y: np.ndarray, client: int) -> None:
-    """Raises TaskError for labels with which cross-entropy would fail in the first batch, for any model.
-
-    Class probabilities, floats of shape (n, num_classes), are allowed.
-    """
-    require(y.shape[1:] != (1,), f"client {client}'s y has shape {y.shape}", "return y.ravel(), one label per sample")
-    require(
-        y.dtype.kind != "b" and (y.dtype.kind != "f" or y.ndim != 1),
-        f"client {client}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
-        "return y.astype(np.int64), or override loss() if y are not classes",
-    )

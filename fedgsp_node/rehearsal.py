@@ -15,8 +15,9 @@ from torch.nn.parameter import is_lazy
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.task import Split, Task
+from fedgsp_node.require import require
 from fedgsp_node.torch_weights import as_tensor
-from fedgsp_node.users_code import guarded, histogram, numbers, require, where, whole
+from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
 
 logger = logging.getLogger(__name__)
 

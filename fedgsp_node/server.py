@@ -73,9 +73,11 @@ async def run(settings: NodeSettings) -> None:
             lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal)
         )
         await slot.run(lambda _: clients.rehearse())
-        samples = counted(sum(hosted.train_samples for hosted in clients.hosted), "training sample")
         logger.info(
-            "task %s is ready with %s; dialling the top server at %s", settings.task, samples, settings.top_server
+            "task %s is ready with %s; dialling the top server at %s",
+            settings.task,
+            counted(sum(hosted.train_samples for hosted in clients.hosted), "training sample"),
+            settings.top_server,
         )
         async with (
             Channels(tls, settings.lost_after) as channels,
@@ -185,7 +187,6 @@ class _Node:
             await self._detach()
 
     def _alone(self, stopped: Leave | None, reason: str) -> UserError:
-        """The error of a node that has waited too long for a top server."""
         waited = f"for {self._settings.connect_timeout:.0f} s"
         if stopped is not None:
             return RunError(f"the run ended: {stopped.reason}; nobody resumed it {waited}")

@@ -10,7 +10,7 @@ import torch
 
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import DTYPES, Weights
-from fedgsp_node.users_code import require
+from fedgsp_node.require import require
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:

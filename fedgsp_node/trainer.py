@@ -140,7 +140,6 @@ class Trainer:
         return max(counts.correct / counts.samples, 1 / clients.task.num_classes)
 
     def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
-        """Keeps the parts that stay with the client: its head, its personal model, or both."""
         with failing(FailureCode.UNSPECIFIED, UserError):
             if head:
                 self._clients.keep_head(client, learned.after, round_number)

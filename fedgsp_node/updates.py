@@ -8,23 +8,18 @@ explains sketches.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgsp.messages import TensorSpec
 from fedgsp.seeds import stream
 from fedgsp.updates import LENGTH_BYTES, SKETCH_BYTES, trainable, trainable_size
 from fedgsp.weights import Weights
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    #: Start, after, learning rate.
-    Step = tuple[Weights, Weights, float]
-
+#: Start, after, learning rate.
+Step = tuple[Weights, Weights, float]
 _BLOCK = 1 << 16  # floats of g that are in memory at a time
 
 

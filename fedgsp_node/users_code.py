@@ -1,4 +1,4 @@
-"""Calls the user's code, with file and line in its errors, and refuses values of the user that cannot be used."""
+"""Calls the user's code. Errors are shown with file and line, and returned values are checked."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ import torch
 
 from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import MOST_SAMPLES
+from fedgsp_node.require import require
 
 T = TypeVar("T")
 
 _TORCH = Path(torch.__file__).parent  # for errors in torch, the line of the task that called torch is shown
-
-
-def require(fits: object, what: str, remedy: str, error: type[UserError] = TaskError) -> None:
-    """Raises `error` with this text and remedy unless the condition `fits` is true."""
-    if not fits:
-        raise error(what, remedy)
 
 
 def guarded(call: Callable[[], T], what: str) -> T:

@@ -154,8 +154,8 @@ class Worker:
 
     async def _initialise(self, work: Initialise) -> Trained:
         weights = await self._slot.run(lambda _: self._clients.initial_weights(work.seed))
-        result = await publish(self._store, work.produces, weights)
-        return dataclasses.replace(result, source=Source(SourceKind.LOCAL, ""))
+        made = await publish(self._store, work.produces, weights)
+        return dataclasses.replace(made, source=Source(SourceKind.LOCAL, ""))
 
 
 def _squared_distance(some: Weights, other: Weights) -> float:

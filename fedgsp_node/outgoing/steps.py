@@ -108,7 +108,6 @@ def _chosen(asked: OutgoingStep) -> _Chosen:
 
 
 def _take(one: _Chosen, outgoing: Outgoing) -> Weights:
-    """The result of one step, checked; raises OrderError that names the step."""
     try:
         found = one.take(outgoing, one.options)
         if not isinstance(found, Weights):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,15 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedgsp.errors import DataError
 from fedgsp.seeds import derive
 from fedgsp.task import ClientData, Split
 from fedgsp_node.tasks.channels_last import ChannelsLast
-from fedgsp_node.tasks.dealing import DealtTask, SplitName, Usual, deal
-from fedgsp_node.tasks.decoded import decoded_split
+from fedgsp_node.tasks.dealing import DealtTask, Published, SplitName, deal
 from fedgsp_node.tasks.gradients import gradients_and_colours
-from fedgsp_node.tasks.reading import check_labels, read_part, reading
-from fedgsp_node.users_code import require
+from fedgsp_node.tasks.reading import check_labels, reading
 
 _SIDE = 32
 _RECORD = 1 + 3 * _SIDE * _SIDE
@@ -70,10 +66,7 @@ class Cifar10(DealtTask):
             **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
             **{"test_share": test_share, "decay": decay},
         }
-        require(data.exists(), f"{data} does not exist", f"give {_FORM}", DataError)
-        read = partial(_read_folder if data.is_dir() else _read_npz, data)
-        usual = Usual(clients=10, split="own", train_share=0.2)
-        self._dealt = deal(read, self.num_classes, usual, partition, clients, split, train_share, numbers, seed)
+        self._dealt = deal(data, _FILES, self.num_classes, partition, clients, split, train_share, numbers, seed)
 
     def model(self) -> nn.Module:
         """HCCT's CNN (1,126,950 parameters) or FedCollab's CNN (122,570), behind the layer that augments images."""
@@ -181,12 +174,9 @@ def _normalised(images: NDArray[Any]) -> NDArray[np.float32]:
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
-def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
-    names = [f"data_batch_{number}.bin" for number in range(1, 6)] if part == "train" else ["test_batch.bin"]
-    paths = [folder / name for name in names]
-    return decoded_split(
-        f"cifar10-{part}", paths, lambda: Split(*map(np.concatenate, zip(*map(_read_batch, paths), strict=True)))
-    )
+def _read(paths: list[Path]) -> Split:
+    images, labels = zip(*map(_read_batch, paths), strict=True)
+    return Split(np.concatenate(images), np.concatenate(labels))
 
 
 def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -199,6 +189,13 @@ def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return records[:, 1:].reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1), labels
 
 
-def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
-    read = partial(read_part, path, part, [(_SIDE, _SIDE, 3)], Cifar10.num_classes, _FORM)
-    return decoded_split(f"cifar10-{part}", [path], read)
+_FILES = Published(
+    name="cifar10",
+    form=_FORM,
+    files={"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]},
+    read=_read,
+    shape=(_SIDE, _SIDE, 3),
+    clients=10,
+    split="own",
+    train_share=0.2,
+)

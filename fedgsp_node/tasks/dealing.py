@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp.errors import DataError
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.tasks.decoded import rows_of
+from fedgsp_node.require import require
+from fedgsp_node.tasks.decoded import decoded_split, rows_of
 from fedgsp_node.tasks.partitions import accepted_options, hold_out, partition_indices
+from fedgsp_node.tasks.reading import read_part
 from fedgsp_node.tasks.shifts import SHIFTS, Indices, client_type, cut_by_label, shifted_rows
-from fedgsp_node.users_code import require
 
 #: Where a client's test part comes from: the data set's test file, or the client's samples of the training file.
 SplitName: TypeAlias = Literal["official", "own"]
@@ -23,10 +26,21 @@ SplitName: TypeAlias = Literal["official", "own"]
 SHIFT_CLIENTS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """Default values of a task's options. If the partition is a shift, they are not used."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A data set as it is published, as several files or one .npz file; and default values of its task's options."""
 
+    #: Names its entries in the cache of decoded files.
+    name: str
+    #: For errors: the folder or file that a user must give.
+    form: str
+    #: The files of the training part and of the test part.
+    files: dict[Literal["train", "test"], list[str]]
+    #: Reads the files of one part.
+    read: Callable[[list[Path]], Split]
+    #: Shape of one image in an .npz file.
+    shape: tuple[int, ...]
+    #: These three are not used if the partition is a shift.
     clients: int
     split: SplitName
     train_share: float
@@ -85,9 +99,9 @@ class DealtTask(Task):
 
 
 def deal(
-    read: Callable[[Literal["train", "test"]], Split],
+    data: Path,
+    usual: Published,
     classes: int,
-    usual: Usual,
     partition: str,
     clients: int | None,
     split: SplitName | None,
@@ -98,8 +112,18 @@ def deal(
     """Reads the files that `split` needs, and divides the training file by the partition.
 
     A shift divides both files together, and accepts neither `split` nor `train_share`. Raises TaskError for wrong
-    options, and what `read` raises.
+    options, and DataError for missing or wrong files in `data`.
     """
+    require(data.exists(), f"{data} does not exist", f"give {usual.form}", DataError)
+
+    def read(part: Literal["train", "test"]) -> Split:
+        if not data.is_dir():
+            return decoded_split(
+                f"{usual.name}-{part}", [data], lambda: read_part(data, part, [usual.shape], classes, usual.form)
+            )
+        paths = [data / name for name in usual.files[part]]
+        return decoded_split(f"{usual.name}-{part}", paths, lambda: usual.read(paths))
+
     if partition in SHIFTS:
         options = {"split": split, "train_share": train_share, **numbers}
         return deal_shifted(Joined([read("train"), read("test")]), classes, partition, clients, options, seed)

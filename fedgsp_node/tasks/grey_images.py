@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from fedgsp.errors import DataError
 from fedgsp.task import ClientData, Split
-from fedgsp_node.tasks.dealing import DealtTask, SplitName, Usual, deal
-from fedgsp_node.tasks.decoded import decoded_split
-from fedgsp_node.tasks.reading import labelled, read_idx, read_part
-from fedgsp_node.users_code import require
+from fedgsp_node.tasks.dealing import DealtTask, Published, SplitName, deal
+from fedgsp_node.tasks.reading import labelled, read_idx
 
-_SHAPES = [(28, 28)]
+_SHAPE = (28, 28)
 _FORM = (
     "a folder with the four .gz files as published,"
     " or an .npz file with x_train (uint8), y_train, x_test (uint8) and y_test"
@@ -64,10 +60,7 @@ class GreyImages(DealtTask):
             **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
             **{"test_share": test_share, "decay": decay},
         }
-        require(data.exists(), f"{data} does not exist", f"give {_FORM}", DataError)
-        read = partial(_read_folder if data.is_dir() else _read_npz, data)
-        usual = Usual(clients=20, split="official", train_share=1.0)
-        self._dealt = deal(read, self.num_classes, usual, partition, clients, split, train_share, numbers, seed)
+        self._dealt = deal(data, _FILES, self.num_classes, partition, clients, split, train_share, numbers, seed)
 
     def model(self) -> nn.Module:
         """A perceptron: 784-200-200-10 (199,210 parameters), or HCCT's 784-64-10 with dropout (50,890)."""
@@ -93,19 +86,21 @@ class GreyImages(DealtTask):
         return ((images.astype(np.float32) / np.float32(255))[:, None] - self._mean) / self._deviation
 
 
-def _read_folder(folder: Path, part: Literal["train", "test"]) -> Split:
-    official = {"train": "train", "test": "t10k"}[part]
-    images = folder / f"{official}-images-idx3-ubyte.gz"
-    labels = folder / f"{official}-labels-idx1-ubyte.gz"
-    return decoded_split(
-        f"grey-{part}",
-        [images, labels],
-        lambda: labelled(
-            images, read_idx(images, 3), _SHAPES, labels, read_idx(labels, 1), GreyImages.num_classes, _FORM
-        ),
-    )
+def _read(paths: list[Path]) -> Split:
+    images, labels = paths
+    return labelled(images, read_idx(images, 3), [_SHAPE], labels, read_idx(labels, 1), GreyImages.num_classes, _FORM)
 
 
-def _read_npz(path: Path, part: Literal["train", "test"]) -> Split:
-    read = partial(read_part, path, part, _SHAPES, GreyImages.num_classes, _FORM)
-    return decoded_split(f"grey-{part}", [path], read)
+_FILES = Published(
+    name="grey",
+    form=_FORM,
+    files={
+        "train": ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"],
+        "test": ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"],
+    },
+    read=_read,
+    shape=_SHAPE,
+    clients=20,
+    split="official",
+    train_share=1.0,
+)

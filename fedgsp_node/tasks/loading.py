@@ -21,7 +21,7 @@ from fedgsp.errors import TaskError, UserError
 from fedgsp.options import shortened, suggestion, truth
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
-from fedgsp_node.users_code import require
+from fedgsp_node.require import require
 
 #: Type -> the function that converts a text, and what an error says should be given.
 _PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -32,6 +32,7 @@ _PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     Path: (lambda text: Path(text).expanduser(), "a path"),
     typing.Any: (str, "text"),
 }
+_NONE = object()
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -59,7 +60,15 @@ def _load(name: str, options: Mapping[str, str]) -> Task:
             "return an instance of a subclass of fedgsp.Task",
         )
     for number in ("num_classes", "num_clients"):
-        _check_count(name, module, task, number)
+        read = functools.partial(getattr, task, number, _NONE)
+        value = _guarded(f"task {name!r}: {number} cannot be read", module, read)
+        require(
+            value is not _NONE,
+            f"task {name!r} has no {number}",
+            f"set {number} to a positive int in {type(task).__name__}",
+        )
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise TaskError(f"task {name!r}: {number} is {_described(value)}", f"set {number} to a positive int")
     for attribute in ("head", "local_options"):
         found = getattr(task, attribute)
         if not isinstance(found, tuple | list) or not all(isinstance(text, str) for text in found):
@@ -149,18 +158,6 @@ def _attribute(name: str, module: ModuleType, attribute: str) -> Callable[..., o
     )
     state = f"has no {attribute!r}" if factory is None else f"has {attribute!r}, but it is not a class or function"
     raise TaskError(f"task {name!r}: {module.__name__} {state}", suggestion(attribute, own, "it defines"))
-
-
-def _check_count(name: str, module: ModuleType, task: Task, number: str) -> None:
-    missing = object()
-    value = _guarded(f"task {name!r}: {number} cannot be read", module, lambda: getattr(task, number, missing))
-    require(
-        value is not missing,
-        f"task {name!r} has no {number}",
-        f"set {number} to a positive int in {type(task).__name__}",
-    )
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise TaskError(f"task {name!r}: {number} is {_described(value)}", f"set {number} to a positive int")
 
 
 def _guarded(what: str, module: ModuleType, call: Callable[[], Any]) -> Any:

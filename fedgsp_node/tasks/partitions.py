@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp_node.require import require
 from fedgsp_node.tasks.shifts import SHIFTS, Indices, cut_by_label
-from fedgsp_node.users_code import require
 
 
 def iid(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
 from fedgsp.task import Split
-from fedgsp_node.users_code import require
+from fedgsp_node.require import require
 
 _IDX_UINT8 = 0x08
 

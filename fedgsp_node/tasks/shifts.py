@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.task import Split
-from fedgsp_node.users_code import require
+from fedgsp_node.require import require
 
 Indices: TypeAlias = NDArray[np.int64]
 
