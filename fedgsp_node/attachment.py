@@ -1,7 +1,5 @@
 """The connection of a node to one manager: orders come in and reports go out, until one side leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

@@ -1,7 +1,5 @@
 """The clients that a node hosts: training, evaluation and histograms on their data."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping

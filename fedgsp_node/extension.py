@@ -1,7 +1,5 @@
 """What the training of a run adds to the model of the task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Fetches the weights that orders start from."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """The data of the clients that a node hosts. All data are checked when the node starts, then kept or loaded again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

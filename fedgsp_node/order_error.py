@@ -1,7 +1,5 @@
 """The exception for orders that cannot be carried out."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Models that clients trained alone: they stay on the node until a manager asks for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from fedgsp.errors import DataError, UserError

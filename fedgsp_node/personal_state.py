@@ -1,7 +1,5 @@
 """Tensors that stay with the clients of a node, such as heads; on disk if the node has a state directory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """What a node finds out about a task before the first round: mistakes, the model's features, the cost of training."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Refuses values of the user that cannot be used."""
 
-from __future__ import annotations
-
 from fedgsp.errors import TaskError, UserError
 
 

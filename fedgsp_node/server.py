@@ -1,7 +1,5 @@
 """The main coroutine of a node: load the task, join the top server, serve managers, leave when the run is over."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

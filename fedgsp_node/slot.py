@@ -1,7 +1,5 @@
 """The training slot of a node: one thread that runs all code of the task, one order at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Makes the tensors of a torch module views of a `Weights` buffer, so that training writes into the bytes to send."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

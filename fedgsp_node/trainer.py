@@ -1,7 +1,5 @@
 """Carries out training orders: fetch the start, train, take the outgoing steps, publish the result."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -5,8 +5,6 @@ normalisation are not parameters. Views are computed from g rounded to float32. 
 explains sketches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 

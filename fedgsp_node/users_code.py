@@ -1,7 +1,5 @@
 """Calls the user's code. Errors are shown with file and line, and returned values are checked."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Carries out the orders of group managers: one method per kind of order, except training, which has a file."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The protocol of outgoing steps: the function `Take`, and its input `Outgoing`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

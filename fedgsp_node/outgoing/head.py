@@ -1,7 +1,5 @@
 """The classifier head stays with the client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedgsp.weights import Weights, without_head

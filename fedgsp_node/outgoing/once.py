@@ -12,8 +12,6 @@ Results are kept in the state directory, until the client's next training of the
 directory refuses such trainings: after a restart, it could not know whether it has published a result before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

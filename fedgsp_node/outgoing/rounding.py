@@ -1,7 +1,5 @@
 """Values are rounded, so that they travel in half the bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedgsp.encoding import rounded

@@ -1,7 +1,5 @@
 """Takes the outgoing steps of an order, and makes what the client reveals of its update on the way."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A layer that sets the memory layout in which convolutions of several channels are fastest."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

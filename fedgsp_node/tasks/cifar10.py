@@ -1,7 +1,5 @@
 """The task cifar10: 32 x 32 colour images of 10 classes (CIFAR-10), divided among clients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Divides a published data set, which has a training file and a test file, among clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

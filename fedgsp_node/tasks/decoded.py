@@ -4,8 +4,6 @@ The cache is in the directory FEDGSP_CACHE (an environment variable), or else in
 directory. It may be removed at any time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

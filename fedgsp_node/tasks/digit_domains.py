@@ -1,7 +1,5 @@
 """The task digit_domains: digits from several sources. Each source is a domain with its own style of images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 scikit-learn contains the photographs, matplotlib contains the fonts. Both need the package pillow.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

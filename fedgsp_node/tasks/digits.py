@@ -1,7 +1,5 @@
 """The task digits: 1,797 images of 8 x 8 pixels that scikit-learn contains, so nothing is downloaded."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import nn
 

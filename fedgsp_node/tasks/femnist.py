@@ -3,8 +3,6 @@
 Each client is a writer.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fixed encoder of small colour images, without training: directions of brightness gradients, and mean colours."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

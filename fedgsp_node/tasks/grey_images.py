@@ -1,7 +1,5 @@
 """The tasks mnist and fashion_mnist: 28 x 28 grey images of 10 classes, divided among clients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

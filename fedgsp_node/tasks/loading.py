@@ -1,7 +1,5 @@
 """Loads a task by its name, with options given as text."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

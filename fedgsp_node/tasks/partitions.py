@@ -5,8 +5,6 @@ sample indices per client. No sample goes to two clients. The same state of the 
 Every function raises TaskError if the options do not fit the number of samples or clients.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence

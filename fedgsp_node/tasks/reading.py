@@ -1,7 +1,5 @@
 """Reads and checks data files, without pickle. Every error is a DataError that names the file."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import importlib.util

@@ -4,8 +4,6 @@ Section 5.5 of docs/algorithms.md has the formulas. Client k of N (counted from 
 the clients is large; the other clients train on a small part of their samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

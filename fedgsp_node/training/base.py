@@ -1,7 +1,5 @@
 """The input and the result of a local training algorithm, and the description of an algorithm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

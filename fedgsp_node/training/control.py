@@ -1,7 +1,5 @@
 """Stops a training loop from outside, and shows its progress."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Evaluation of a model on one part of a client's data."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

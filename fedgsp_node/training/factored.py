@@ -5,8 +5,6 @@ shape (b, in). The product is added to the weights in place. So no gradient of t
 which for small batches would take longer than the arithmetic.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any

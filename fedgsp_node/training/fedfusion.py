@@ -1,7 +1,5 @@
 """FedFusion (X. Yao and others, ICIP 2019; section 6): SGD on features fused with those of the received model."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 The distance of the two streams is the maximum mean discrepancy of a batch, with a sum of Gaussian kernels.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """FedProx (T. Li and others, MLSys 2020; section 6): SGD with a penalty on the distance from the received model."""
 
-from __future__ import annotations
-
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import descend
 

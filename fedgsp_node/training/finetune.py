@@ -1,7 +1,5 @@
 """Fine-tuning (section 6): a few SGD steps on the client's data before its model is evaluated. They stay local."""
 
-from __future__ import annotations
-
 import itertools
 
 from fedgsp_node.training.base import Algorithm, LocalWork

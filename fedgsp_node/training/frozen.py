@@ -1,7 +1,5 @@
 """The received model as a second stream: it stays as it came, beside the model that trains (FedMMD, FedFusion)."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

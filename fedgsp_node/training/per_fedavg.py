@@ -1,7 +1,5 @@
 """Per-FedAvg (A. Fallah and others, NeurIPS 2020, first order; section 6): trains a good start for fine-tuning."""
 
-from __future__ import annotations
-
 import torch
 
 from fedgsp.trainings import SMALLEST_BATCH

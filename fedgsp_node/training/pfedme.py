@@ -1,7 +1,5 @@
 """pFedMe (C. T. Dinh and others, NeurIPS 2020; section 6): the shared model moves towards a personal model."""
 
-from __future__ import annotations
-
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent, move
 

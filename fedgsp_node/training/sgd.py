@@ -1,7 +1,5 @@
 """Local SGD, as in FedAvg (H. B. McMahan and others, AISTATS 2017)."""
 
-from __future__ import annotations
-
 from fedgsp_node.training.base import Algorithm
 from fedgsp_node.training.steps import descend
 

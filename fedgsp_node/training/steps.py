@@ -1,7 +1,5 @@
 """SGD steps for all local training: mean loss over the mini-batch, no momentum, no weight decay (section 0)."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
