@@ -105,8 +105,11 @@ class PersonalState:
         try:
             # Only the owner may read the file: it holds tensors that the client does not share.
             aside.touch(mode=0o600)
-            ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-            aside.write_bytes(safetensors.numpy.save(ordered, {"label": label}))
+            aside.write_bytes(
+                safetensors.numpy.save(
+                    {name: np.asarray(array, order="C") for name, array in arrays.items()}, {"label": label}
+                )
+            )
             os.replace(aside, path)
         except OSError as error:
             with contextlib.suppress(OSError):

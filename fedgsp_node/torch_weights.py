@@ -122,8 +122,9 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
 
 def weights_of(module: torch.nn.Module, head: tuple[str, ...] = ()) -> Weights:
     """A copy of the module's weights. `head` and errors are those of `tensor_specs`."""
-    arrays = {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}
-    return Weights.of(arrays, tensor_specs(module, head))
+    return Weights.of(
+        {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}, tensor_specs(module, head)
+    )
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

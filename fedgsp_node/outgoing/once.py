@@ -138,11 +138,17 @@ def _purpose(work: Train) -> str:
 
 def _identity(work: Train) -> str:
     """A digest of everything that two orders for one training have in common."""
-    same = (work.settings, work.reveal, *work.outgoing)
-    values = [dataclasses.asdict(value) if value is not None else None for value in same]
+    values = [
+        dataclasses.asdict(value) if value is not None else None
+        for value in (work.settings, work.reveal, *work.outgoing)
+    ]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _refused(client: int, key: OrderKey, why: str) -> OrderError:
-    detail = f"client {client} has published its result of round {key.round} and would draw again: {why}"
-    return OrderError(Failure(FailureCode.BAD_ORDER, detail))
+    return OrderError(
+        Failure(
+            FailureCode.BAD_ORDER,
+            f"client {client} has published its result of round {key.round} and would draw again: {why}",
+        )
+    )

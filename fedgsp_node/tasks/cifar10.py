@@ -60,11 +60,20 @@ class Cifar10(DealtTask):
         # In feature_shift the rotation tells types of clients apart. Mirroring turns a rotation to the left into one
         # to the right, so an augmented image could belong to another type.
         self._augment = model == "hcct" and partition != "feature_shift" if augment is None else augment
-        numbers = {
-            **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
-            **{"test_share": test_share, "decay": decay},
-        }
-        self._dealt = deal(data, _FILES, self.num_classes, partition, clients, split, train_share, numbers, seed)
+        self._dealt = deal(
+            data,
+            _FILES,
+            self.num_classes,
+            partition,
+            clients,
+            split,
+            train_share,
+            {
+                **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
+                **{"test_share": test_share, "decay": decay},
+            },
+            seed,
+        )
 
     def model(self) -> nn.Module:
         """HCCT's CNN (1,126,950 parameters) or FedCollab's CNN (122,570), behind the layer that augments images."""

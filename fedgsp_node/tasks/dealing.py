@@ -123,8 +123,14 @@ def deal(
         return decoded_split(f"{usual.name}-{part}", paths, lambda: usual.read(paths))
 
     if partition in SHIFTS:
-        options = {"split": split, "train_share": train_share, **numbers}
-        return deal_shifted(Joined([read("train"), read("test")]), classes, partition, clients, options, seed)
+        return deal_shifted(
+            Joined([read("train"), read("test")]),
+            classes,
+            partition,
+            clients,
+            {"split": split, "train_share": train_share, **numbers},
+            seed,
+        )
     train = read("train")
     parts = partition_indices(
         partition, train.y, usual.clients if clients is None else clients, stream(seed, "partition"), numbers

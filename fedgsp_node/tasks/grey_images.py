@@ -54,11 +54,20 @@ class GreyImages(DealtTask):
         self.extractor = "2" if model == "hcct" else "4"  # the last ReLU
         self._double_softmax = double_softmax
         self._mean, self._deviation = _SCALES[normalise]
-        numbers = {
-            **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
-            **{"test_share": test_share, "decay": decay},
-        }
-        self._dealt = deal(data, _FILES, self.num_classes, partition, clients, split, train_share, numbers, seed)
+        self._dealt = deal(
+            data,
+            _FILES,
+            self.num_classes,
+            partition,
+            clients,
+            split,
+            train_share,
+            {
+                **{"alpha": alpha, "min_size": min_size, "shards_per_client": shards_per_client, "shards": shards},
+                **{"test_share": test_share, "decay": decay},
+            },
+            seed,
+        )
 
     def model(self) -> nn.Module:
         """A perceptron: 784-200-200-10 (199,210 parameters), or HCCT's 784-64-10 with dropout (50,890)."""

@@ -111,8 +111,10 @@ def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
     elif name in TASKS:
         code = TASKS[name].code
     else:
-        remedy = suggestion(name, sorted(TASKS), "the tasks are")
-        raise TaskError(f"there is no task {name!r}", f"{remedy}; write your own task as package.module:factory")
+        raise TaskError(
+            f"there is no task {name!r}",
+            f"{suggestion(name, sorted(TASKS), 'the tasks are')}; write your own task as package.module:factory",
+        )
     module_name, _, attribute = code.partition(":")
     module = _import(name, module_name)
     return module, _attribute(name, module, attribute)
