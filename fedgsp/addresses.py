@@ -1,7 +1,5 @@
 """Addresses such as 127.0.0.1:7000, as people and processes write them; without gRPC."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 

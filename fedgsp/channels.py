@@ -1,7 +1,5 @@
 """gRPC servers and channels with the project's settings."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """Child processes: forked from a template, ended with this process, and stopped in order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

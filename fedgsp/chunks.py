@@ -4,8 +4,6 @@ A stream consists of a header, the bytes of the buffer in order, and their diges
 it sends the bytes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError

@@ -1,7 +1,5 @@
 """Sizes and limits of client discriminators, the networks that tell clients' data apart (FedCollab)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

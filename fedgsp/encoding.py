@@ -4,8 +4,6 @@ A bfloat16 is the upper half of a float32. Weights are rounded where they are ma
 every process that has a model has the same bits, and the digest is computed over these bits.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 

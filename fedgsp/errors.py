@@ -10,8 +10,6 @@ UserError
 An expected failure between processes is not an exception but a value: `fedgsp.messages.Failure`.
 """
 
-from __future__ import annotations
-
 
 class UserError(Exception):
     """An error that a person can correct: it says what is wrong, and what to do."""

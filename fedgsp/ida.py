@@ -14,8 +14,6 @@ All of it is in float64, in the order in which models are folded, with one cast 
 blocks of a tensor. All models are kept until the result is computed, large models in files.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

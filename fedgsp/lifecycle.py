@@ -1,7 +1,5 @@
 """Runs a process until it ends, until a signal stops it, or until its parent ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

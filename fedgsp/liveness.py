@@ -1,7 +1,5 @@
 """How long a peer may be silent before it is treated as lost: dead, frozen or disconnected."""
 
-from __future__ import annotations
-
 #: Default of --lost-after, in seconds.
 LOST_AFTER_S = 3.5
 #: Smallest value: more frequent pings would only load the link.

@@ -1,7 +1,5 @@
 """Log lines of a process, and the line that explains its exit code."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Memory for models: where it comes from, and how it is reused when models are released."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import sys

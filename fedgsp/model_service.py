@@ -1,7 +1,5 @@
 """Transfer of weights: the service of a process that holds models, and the two calls of its peers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The models that a process holds, by id. A request for a model that is not there yet waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable

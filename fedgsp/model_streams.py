@@ -4,8 +4,6 @@ gRPC gets the messages as bytes (see `chunks`). Between processes of one machine
 shared memory, and messages only announce them (see `windows`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

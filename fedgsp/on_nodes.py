@@ -1,7 +1,5 @@
 """Parts of other packages that run on nodes: those that a run needs, and those that a node has."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts on a command line: options, given as repeated `key=value`, and ranges of clients."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import re

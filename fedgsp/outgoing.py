@@ -4,8 +4,6 @@ The table is shared by the top server, which puts the list of steps together, an
 take the steps in the order of the list.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedgsp.parts import Part, Parts

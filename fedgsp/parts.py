@@ -5,8 +5,6 @@ Each kind of part (grouping, profile, merge, ...) has one table. A package adds 
 when the part is used, and only the process that runs the part imports its code, so that processes start quickly.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -3,8 +3,6 @@
 The table is shared by the top server, which orders a program, and by group managers, which import its code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedgsp.parts import Part, Parts

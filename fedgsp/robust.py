@@ -10,8 +10,6 @@ turns -0.0 into 0.0, and the result is cast once. The mean of one model is that 
 the first model, as in `Mean`.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Sequence

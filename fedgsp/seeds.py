@@ -3,8 +3,6 @@
 A new purpose never changes the draws of another purpose.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

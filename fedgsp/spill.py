@@ -4,8 +4,6 @@ A process that averages or forwards models reads each byte once or twice, in ord
 stay in its memory. `walk` yields the same pieces of arrays that are in memory, which stay there.
 """
 
-from __future__ import annotations
-
 import logging
 import mmap
 import os

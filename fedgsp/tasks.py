@@ -3,8 +3,6 @@
 An entry point of group `fedgsp.tasks` names the class or function itself, as `--task module:factory` does.
 """
 
-from __future__ import annotations
-
 from fedgsp.parts import Part, Parts
 
 _HERE = "fedgsp_node.tasks"

@@ -10,8 +10,6 @@ what was imported. `fedgsp.children.Template` starts this program and talks to i
 The template must not start a thread or use gRPC: a forked process would inherit their locks in any state.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

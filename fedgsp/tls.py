@@ -1,7 +1,5 @@
 """Mutual TLS: reads and checks the files of the three --tls flags before any connection is opened."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import stat

@@ -3,8 +3,6 @@
 The table is shared by the top server, which names a training, and by nodes, which import its code and with it torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

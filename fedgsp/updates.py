@@ -1,7 +1,5 @@
 """Updates of clients: the tensors they consist of, their sizes and the ids under which they are held."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Converts values of `fedgsp.messages` to protobuf messages and back. Classes and fields have the same names."""
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 from collections.abc import Callable, Sequence

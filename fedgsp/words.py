@@ -1,7 +1,5 @@
 """Numbers with nouns, for messages to people."""
 
-from __future__ import annotations
-
 
 def counted(number: int | None, noun: str) -> str:
     """The number with its noun, such as "1 node" or "2 nodes"; "- nodes" for an unknown number."""

@@ -1,7 +1,5 @@
 """Carries out orders for client discriminators. The samples of each client are encoded once and reused."""
 
-from __future__ import annotations
-
 import math
 
 from fedgsp.discriminators import MOST_BYTES

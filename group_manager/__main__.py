@@ -3,8 +3,6 @@
 argparse and not typer: a manager has to be ready in a fraction of a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """Aggregations of models that members trained in parallel from one start: the code of `fedgsp.aggregations`."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping
 from typing import Any

@@ -17,8 +17,6 @@ While there are UNJUDGED hops, no model is released, since the chain may have to
 Every method that changes the course of the chain returns a `Decision`: what the caller has to do, and why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto

@@ -1,7 +1,5 @@
 """Client discriminators between exchanges: averaging, early stopping, and accuracies (FedCollab, section 5.1)."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from collections import Counter, deque

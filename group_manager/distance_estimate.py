@@ -4,8 +4,6 @@ The distance of two clients is estimated by how well a network distinguishes the
 plus its accuracy on the other minus 1, on samples that it was not trained on (section 5.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

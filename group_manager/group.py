@@ -1,7 +1,5 @@
 """What a program gets to run one group."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The weights of one group at its manager: fetched, averaged, kept for readers, and forgotten."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Collection

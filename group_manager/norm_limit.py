@@ -1,7 +1,5 @@
 """Whether an update is much longer than others, as those of diverged or malicious clients are."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """What one group sends: orders to its nodes, and events to the top server."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -16,9 +14,9 @@ from fedgsp.messages import (
     Member,
     MemberDone,
     MemberSkipped,
+    NetworksLeft,
     Order,
     OrderKey,
-    NetworksLeft,
     PartLost,
     Recall,
     Recalled,

@@ -1,7 +1,5 @@
 """After how long without a report an order has stalled, learned from earlier orders."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 #: Orders of a kind that must have ended before a limit is derived from them.

@@ -1,7 +1,5 @@
 """Which requests a manager cannot run; found before anything is begun."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 

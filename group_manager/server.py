@@ -1,7 +1,5 @@
 """The server of a group manager: its gRPC services, for nodes and for the top server."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

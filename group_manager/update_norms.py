@@ -1,7 +1,5 @@
 """The lengths of the updates of one group. This manager measures them, and rejects long ones if the run says so."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

@@ -1,7 +1,5 @@
 """Makes the choices of a run: the row of its scheme, with the parts and options that the settings replace."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any

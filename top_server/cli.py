@@ -1,7 +1,5 @@
 """The command `top-server`."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import sys

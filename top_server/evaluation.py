@@ -1,7 +1,5 @@
 """The accuracy and loss of the models on the clients' own test parts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedgsp.messages import Evaluated

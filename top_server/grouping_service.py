@@ -1,7 +1,5 @@
 """Groupings over the wire, by the contract of `protos/`: asking any grouping service, and our own service."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Which steps nodes take between a trained model and the model that leaves them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedgsp.encoding import BFLOAT16

@@ -1,8 +1,6 @@
 """What changes in a run from round to round, apart from the models. `Progress` saves and restores itself."""
 # ruff: noqa: RUF009 (`_saved` makes a dataclass field)
 
-from __future__ import annotations
-
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What a part of a run remembers by client or by cluster, and how that is saved with the run, as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """One round, from top to bottom: learn of the clients, form teams, train, merge, evaluate, record."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

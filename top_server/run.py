@@ -1,7 +1,5 @@
 """The frozen context of a run: its settings, and the objects of the top server that all rounds use."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The table of schemes: a row is a choice of profile, grouping, in-group program, local training and merge."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

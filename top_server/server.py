@@ -1,7 +1,5 @@
 """The top server's main coroutine: open the doors, wait for nodes, play the rounds, close up."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import functools

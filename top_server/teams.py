@@ -4,8 +4,6 @@ A grouping may be asked of another process, so that the decision has three steps
 grouped anew, and with which request; the caller has the request answered; `form` combines the answer with the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Whether settings can be used: the only place where their values are judged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ A description is a field of a frozen dataclass, made by `setting`. Flags, the TO
 reference page are all made from it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import types

@@ -1,7 +1,5 @@
 """Settings as TOML: `load` reads a file, and `dump` makes a text that `load` reads as equal settings."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of the programs of a run: top server, group managers, nodes, and a grouping service."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

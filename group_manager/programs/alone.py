@@ -1,7 +1,5 @@
 """Alone: every member trains from its own start, and nothing is merged."""
 
-from __future__ import annotations
-
 from fedgsp.messages import Failure, GroupResult, Results
 from group_manager.group import Group
 from group_manager.programs.window import train_all

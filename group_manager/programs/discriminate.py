@@ -1,7 +1,5 @@
 """Discriminate: members train networks that distinguish their samples; the result is the distances of their data."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Parallel: all members train from the same start, and an aggregation makes one model of theirs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

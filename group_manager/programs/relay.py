@@ -5,8 +5,6 @@ without this manager. The program watches, and acts when a hop fails or stalls, 
 `group_manager.chain` decides what follows from a failure.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceKind, Train, Trained

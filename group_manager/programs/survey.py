@@ -1,7 +1,5 @@
 """Surveys: every member answers one question on its own, or sends, forgets or makes one model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import partial

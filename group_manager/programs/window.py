@@ -1,7 +1,5 @@
 """Training orders to many members, only so many ahead of the member whose result is awaited, and judged results."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace

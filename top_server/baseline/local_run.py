@@ -3,8 +3,6 @@
 It is a run of scheme `independent` with the same settings. Its result can be used by several runs.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -3,8 +3,6 @@
 A new grouping is a file with its function, and a row in the table below.
 """
 
-from __future__ import annotations
-
 from fedgsp.parts import Parts
 from top_server.grouping.base import Grouping
 from top_server.grouping.cheapest_model import fesem, ifca

@@ -6,8 +6,6 @@ to every assignment, so they are left out. The middle term, times the cluster si
 S_l is the sum of the members of l. With more than `MOST_EXACT_ARCS` arcs, `priced_clusters` makes the step instead.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The protocol of groupings: who trains with whom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any

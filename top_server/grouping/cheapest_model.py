@@ -3,8 +3,6 @@
 The clients that choose the same model are a group.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

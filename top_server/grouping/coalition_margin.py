@@ -1,7 +1,5 @@
 """How sure a choice of coalitions is: what the next best ones cost more, beside the errors of the distances."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The paper leaves open what a sample of the MMD is, and the width sigma of the ke
 from the distribution and encoded one-hot, and sigma is 1. Then CPD = (1 - exp(-1 / sigma^2)) * ||p - q||^2.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

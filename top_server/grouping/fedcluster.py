@@ -3,8 +3,6 @@
 Sattler, Müller and Samek: Clustered Federated Learning, 2019.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

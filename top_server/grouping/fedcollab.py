@@ -1,7 +1,5 @@
 """FedCollab: coalitions that are formed before training, from distances between the clients' data, and then stay."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

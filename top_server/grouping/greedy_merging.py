@@ -16,8 +16,6 @@ of each. The paper's pseudo-code merges two groups before it tests whether they 
 so does this file: two groups are merged only if their benefit is above 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ HCCT groups clients if they gain more by one another's samples than they lose by
 as its own paper defines it are in `top_server/merging/weighing.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

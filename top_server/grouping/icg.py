@@ -3,8 +3,6 @@
 So the groups are similar to one another, and each group has clients of all kinds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One-shot clustering: k-means of the models that the clients have trained alone."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 

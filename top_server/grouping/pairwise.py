@@ -1,7 +1,5 @@
 """Reads and checks the matrices of a request that have a row and a column per client."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

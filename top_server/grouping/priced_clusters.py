@@ -8,8 +8,6 @@ gains, plus `size` times the sum of the prices. The difference from this bound t
 optimum.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 

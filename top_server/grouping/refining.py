@@ -5,8 +5,6 @@ Every group keeps exactly one member of each cluster. Let S_m be the sum of the 
 are dealt, with sums T_m, the best deal of this cluster minimises the sum of T_m . V_k(m): a linear assignment.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 

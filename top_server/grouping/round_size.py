@@ -10,8 +10,6 @@ all    as exact, but the other clients join different random groups: groups of f
 grows. Rounds count from 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar

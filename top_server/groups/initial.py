@@ -1,7 +1,5 @@
 """Fresh models, made by the node of a client from the seed of the run."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from fedgsp.messages import Failure, FailureCode

@@ -1,7 +1,5 @@
 """Failures of a lost node or manager: the same question can be asked again once they are back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from fedgsp.errors import RunError

@@ -1,7 +1,5 @@
 """The tasks of a round: what each group that trains is asked."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedgsp.messages import Results

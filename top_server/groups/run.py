@@ -1,7 +1,5 @@
 """Runs one group on a manager, and on another manager if the first is lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """A question to clients between the trainings of a round: one task on one manager."""
 
-from __future__ import annotations
-
 from top_server.groups.run import fresh_trace, run_group
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.progress import Progress

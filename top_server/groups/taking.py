@@ -1,7 +1,5 @@
 """Models on their way from a group manager into this process."""
 
-from __future__ import annotations
-
 from fedgsp.messages import Failure, FailureCode, GroupResult, Results, TensorSpec, Trained
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, total_bytes

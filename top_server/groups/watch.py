@@ -1,7 +1,5 @@
 """Notes what the members of a group report while it runs, and takes their models and updates."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Coroutine, Mapping

@@ -1,7 +1,5 @@
 """What the top server asks a group manager."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Group managers as processes: started when a round has more groups, reused while alive, replaced when dead."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Checks before the first round that --manager-ports has enough ports for the group managers that a run needs."""
 
-from __future__ import annotations
-
 import logging
 
 from fedgsp.errors import ConfigError

@@ -1,7 +1,5 @@
 """Merges: which model a group starts from, and what becomes of the models that groups trained. One file each."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from fedgsp.averages import Mean

@@ -4,8 +4,6 @@ A merge is given weights and gives weights. It asks nobody and waits for nobody:
 argument. `Holdings`, `Changes` and the names of slots are those of `top_server.models`.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One global model: an average of the groups' models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -13,8 +13,6 @@ There is no bias correction. All of it is in float64, with one cast at the end. 
 batch normalisation, become the mean itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial

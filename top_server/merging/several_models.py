@@ -1,7 +1,5 @@
 """Several models: one for each group of clients, or one for each cluster that clients choose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Weighings: how much each member counts in the mean of its group."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

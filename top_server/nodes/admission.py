@@ -1,7 +1,5 @@
 """Whether a node may join a run: pure checks of its hello against what the run knows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 

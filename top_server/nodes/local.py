@@ -1,7 +1,5 @@
 """Local nodes: processes that a run starts on its own machine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

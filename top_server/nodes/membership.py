@@ -1,7 +1,5 @@
 """The nodes of a run, and the clients that they host."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping

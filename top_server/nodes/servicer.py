@@ -1,7 +1,5 @@
 """The stream that every node keeps open to the top server."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import grpc.aio

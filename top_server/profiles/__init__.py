@@ -1,7 +1,5 @@
 """Profiles: what clients reveal of themselves before they are grouped. One file each."""
 
-from __future__ import annotations
-
 from fedgsp.parts import Part, Parts
 from top_server.profiles.options import DistanceOptions, LossOptions, ModelOptions, PriorOptions, UpdateOptions
 

@@ -1,7 +1,5 @@
 """The protocol of profiles: what clients reveal of themselves before they are grouped."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

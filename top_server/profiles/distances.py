@@ -1,7 +1,5 @@
 """Distances between the clients' data, estimated by networks that tell the data apart (FedCollab, section 5.1)."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Which clients are compared in one measurement, and on how many samples of each."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 The options stand apart from the code of the profiles, so that `--help` can list them without importing that code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedgsp.discriminators import ESTIMATES

@@ -1,7 +1,5 @@
 """Profiles with a model that every client trains alone before the first round (MaxFL, sec. 4; k-means, sec. 6)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

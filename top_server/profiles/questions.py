@@ -1,7 +1,5 @@
 """Profiles that ask the clients nothing, about their data, or how the models of the run do on their training data."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 

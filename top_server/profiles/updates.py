@@ -1,7 +1,5 @@
 """Inner products of the clients' last updates (HCCT, sections 3.1 to 3.4 and 3.10)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

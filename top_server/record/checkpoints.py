@@ -1,7 +1,5 @@
 """Which models of a run are saved as checkpoints, and after which round. `model_files` writes the files."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import defaultdict

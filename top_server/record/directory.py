@@ -1,7 +1,5 @@
 """The directory of a run: its files, its making, and its removal after a start at which nothing happened."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

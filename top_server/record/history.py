@@ -1,7 +1,5 @@
 """Reads and writes files of JSON lines, such as history.jsonl; `figures` says what is in a row of the history."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Records what happens in a run: writes events and history to disk, and passes them to subscribers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo

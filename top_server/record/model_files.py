@@ -1,7 +1,5 @@
 """Files of models: safetensors. A file is written under another name and renamed, so it is never half a file."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

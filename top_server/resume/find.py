@@ -1,7 +1,5 @@
 """Reads the directory of a run that was cut off: its state, and how far its last round had come."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The state of a run on disk, from which `--resume` continues it; written whole after every round."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -3,8 +3,6 @@
 A vector is a whole update, one layer of it, or a sketch of it.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 import os

@@ -1,7 +1,5 @@
 """The updates that clients revealed last, and which of them came in this round."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """One line of text for each event that a person should read."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any

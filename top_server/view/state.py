@@ -1,7 +1,5 @@
 """The state of a run that the live view shows, gathered from its events; no drawing and no clock here."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field

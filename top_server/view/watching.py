@@ -1,7 +1,5 @@
 """Shows a run on stdout while it lasts, to a person or to a program; it only reads the journal's events."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

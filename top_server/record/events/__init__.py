@@ -4,8 +4,6 @@ The name of a class is the kind of its events in another spelling: `HopFinished`
 when the event happens, and each field says what it holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Events of the run in which every client trains alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from top_server.record.events.base import Event, RoundEvent

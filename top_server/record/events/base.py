@@ -1,7 +1,5 @@
 """What every event of a run is: a frozen dataclass that is a line of events.jsonl, and can be read back from it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Events of what clients tell before they are grouped."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from top_server.record.events.base import Event, RoundEvent, told

@@ -1,7 +1,5 @@
 """Events of nodes and group managers."""
 
-from __future__ import annotations
-
 from top_server.record.events.base import Event, told
 
 

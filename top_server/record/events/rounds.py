@@ -1,7 +1,5 @@
 """Events of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from top_server.record.events.base import ABSENT, Event, GroupEvent, RoundEvent, told

@@ -1,7 +1,5 @@
 """Events of the whole run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from top_server.record.events.base import Event, told
