@@ -13,7 +13,7 @@ CHAOS_FLAGS ?=
 PEERS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench chaos protos pages dist clean
+.PHONY: help install demo test check docs results bench chaos protos pages dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -35,18 +35,22 @@ demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory u
 test: $(INSTALLED)  ## run the tests, in two processes; PYTEST_FLAGS="-k relay" chooses
 	$(BIN)/pytest $(WORKERS) $(PYTEST_FLAGS)
 
-check: $(INSTALLED)  ## lint, formatting, types, installed versions, generated files, and the site of docs/
+check: $(INSTALLED)  ## lint, formatting, types, installed versions, generated files, results, and the site of docs/
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pip check
 	$(BIN)/python scripts/protos.py --check
+	$(BIN)/python -m benchmarks.results --check
 	@$(MAKE) --no-print-directory docs
 
 docs: $(INSTALLED)  ## build the pages of docs/ as a site in build/site, without network; a broken link fails
 	$(BIN)/python scripts/settings_page.py --check
 	$(BIN)/python scripts/events_page.py --check
 	$(BIN)/python -m mkdocs build --quiet --strict
+
+results: $(INSTALLED)  ## make the tables and pictures of docs/results anew from the summaries in docs/results/data
+	$(BIN)/python -m benchmarks.results
 
 bench: $(INSTALLED)  ## measure speed and memory beside what is possible; BENCH="hop rounds" chooses, PEERS=DIR has others there
 	$(BIN)/python -m benchmarks.performance $(BENCH) $(if $(PEERS),--peers $(PEERS))

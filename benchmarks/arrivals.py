@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results.runs import finished
 from benchmarks.sweep import begun, beside, check
 from fedgsp.errors import RunError
 from fedgsp.lifecycle import python_module
@@ -25,7 +26,7 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
     Raises UserError if the run fails.
     """
     check(settings, directory)
-    if (directory / "summary.json").exists():
+    if finished(directory):
         return
     command = [*begun(settings, directory), "--json"]
     config = load(RunConfig, beside(directory, ".toml"))

@@ -10,8 +10,12 @@ is 1.
 The table has the mean test error over clients, in %, as the mean over seeds and its standard deviation (ddof 1). One
 column has each client's best round, as HCCT's authors report, and one the last round. With --gains, it has the figures
 of FedCollab's authors: accuracy after the last round, IPR and RSD, in %. If not all clients of a run were evaluated
-after the last round, the run is left out of the figures of that round and named below the table. --picture draws the
-two main figures of the table: the mean over seeds as a bar, each seed as a dot.
+after the last round, the run is left out of the figures of that round and named below the table. With --overall, the
+table has accuracy and loss over all samples, which every scheme has. --picture draws the two main figures of the
+table: the mean over seeds as a bar, each seed as a dot.
+
+--keep writes the summary of each finished run into docs/results/data/EXPERIMENT, for tables and pictures that can be
+recomputed (`python -m benchmarks.results`). The code must be committed.
 """
 
 from __future__ import annotations
@@ -27,7 +31,12 @@ from typing import Any
 
 import tomli_w
 
-from benchmarks import sweep_picture, sweep_tables
+from benchmarks import sweep_report
+from benchmarks.results.code import code_here
+from benchmarks.results.runs import finished
+from benchmarks.results.settings import FILES
+from benchmarks.results.store import keep
+from benchmarks.results.summary import began
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.options import options
 from fedgsp.settings.checks import flag
@@ -38,7 +47,7 @@ from fedgsp.settings.run import METHOD, TASK, TRAINING, RunConfig
 #: Settings of other panels that change the results of a run.
 _ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
 #: Settings and options that are paths. They may differ, because the same file may have another place.
-_PATHS = ("data", "distances", "local_run")
+_PATHS = (*FILES, "local_run")
 
 
 def main() -> None:
@@ -52,8 +61,24 @@ def main() -> None:
     parser.add_argument(
         "--per-client", action="store_true", help="also print each client's last figures, as means over seeds"
     )
+    figures = parser.add_mutually_exclusive_group()
+    figures.add_argument(
+        "--gains",
+        action="store_const",
+        dest="figures",
+        const="gains",
+        help="print accuracy and gains over training alone instead of errors",
+    )
+    figures.add_argument(
+        "--overall",
+        action="store_const",
+        dest="figures",
+        const="overall",
+        help="print accuracy and loss over all samples instead of errors",
+    )
+    parser.set_defaults(figures="errors")
     parser.add_argument(
-        "--gains", action="store_true", help="print accuracy and gains over training alone instead of errors"
+        "--keep", action="store_true", help="keep the summary of each finished run in docs/results/data"
     )
     parser.add_argument("--table", action="store_true", help="play no run; print the table of the finished runs")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the table (needs the extra `plots`)")
@@ -70,7 +95,9 @@ def main() -> None:
 def sweep(arguments: argparse.Namespace) -> list[Path]:
     """Plays the runs that are not finished, prints and draws. Returns the directories of the runs that failed."""
     if arguments.picture:
-        sweep_picture.check(arguments.picture)
+        sweep_report.check(arguments.picture)
+    if arguments.keep:
+        code_here()  # raises now, and not after hours
     experiment = read_experiment(arguments.experiment)
     known = experiment["variants"]
     names = arguments.variants.split(",") if arguments.variants else list(known)
@@ -89,11 +116,15 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
         for directory, settings in asked.items():  # checks all runs before the first is played
             check(settings, directory)
         failed = [directory for directory, settings in asked.items() if not run(settings, directory)]
-    (sweep_tables.gains if arguments.gains else sweep_tables.table)(runs)
+    if arguments.keep:
+        for name, directories in runs.items():
+            for directory in filter(finished, directories):
+                keep(directory, arguments.experiment.stem, name, code_here(began=began(directory)))
+    sweep_report.tell(runs, arguments.figures)
     if arguments.per_client:
-        sweep_tables.per_client(runs)
+        sweep_report.tell_clients(runs)
     if arguments.picture:
-        sweep_picture.draw(runs, arguments.gains, arguments.picture)
+        sweep_report.draw(runs, arguments.figures, arguments.picture)
     return failed
 
 
@@ -147,7 +178,7 @@ def beside(directory: Path, ending: str) -> Path:
 def check(settings: dict[str, Any], directory: Path) -> None:
     """Raises ConfigError for wrong settings, and if a run with other settings is finished in the directory."""
     asked = parse(RunConfig, tomli_w.dumps(settings), beside(directory, ".toml"))
-    if not (directory / "summary.json").exists():
+    if not finished(directory):
         return
     found = load(RunConfig, directory / "config.toml")
     for name, one in described(RunConfig).items():
@@ -183,14 +214,14 @@ def begun(settings: dict[str, Any], directory: Path) -> list[str]:
 
 def run(settings: dict[str, Any], directory: Path) -> bool:
     """Plays a run. Returns whether it is finished."""
-    if (directory / "summary.json").exists():
+    if finished(directory):
         return True
     begin = time.monotonic()
     command = begun(settings, directory)
     with beside(directory, ".log").open("w") as log:
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     print(f"{directory.name}: exit {code}, {time.monotonic() - begin:.0f} s", flush=True)
-    return code == 0 and (directory / "summary.json").exists()
+    return code == 0 and finished(directory)
 
 
 if __name__ == "__main__":

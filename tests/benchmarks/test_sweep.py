@@ -162,3 +162,28 @@ def test_a_run_whose_settings_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "config.toml").write_text("colour = 1")
     with pytest.raises(ConfigError, match="there is no setting 'colour'"):
         sweep.check(RUN, tmp_path / "a")
+
+
+def test_finished_runs_are_kept_under_the_names_of_experiment_and_variant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    Played(monkeypatch, "b-0")
+    monkeypatch.setattr(sweep, "code_here", lambda began=None: "code")
+    monkeypatch.setattr(sweep, "keep", lambda *words: kept.append(words))
+    with pytest.raises(SystemExit, match="1 runs failed"):
+        swept(monkeypatch, experiment(tmp_path, {"a": {}, "b": {}}), "--out", tmp_path, "--keep")
+    assert kept == [(tmp_path / "a-0", "experiment", "a", "code")]
+
+
+def test_nothing_is_played_to_be_kept_if_the_code_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dirty(began: object = None) -> None:
+        raise ConfigError("the code is changed", "commit it")
+
+    played = Played(monkeypatch)
+    monkeypatch.setattr(sweep, "code_here", dirty)
+    with pytest.raises(SystemExit, match=r"sweep\.py: the code is changed"):
+        swept(monkeypatch, experiment(tmp_path, {"a": {}}), "--out", tmp_path, "--keep")
+    assert played.settings == {}

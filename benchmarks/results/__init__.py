@@ -1,0 +1,1 @@
+"""Results that can be recomputed: summaries of runs, and the tables, values and pictures that are made from them."""
