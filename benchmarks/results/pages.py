@@ -21,7 +21,9 @@ from fedgsp.errors import ConfigError
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^<!-- results: (\S+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _VALUE = re.compile(r"<!-- value: (\S+) -->(.*?)<!-- end -->")
-_MARK = re.compile(r"^<!-- (page )?not recomputable: (.+) -->\n((?:\*Not recomputable.*\n)?)", re.MULTILINE)
+_MARK = re.compile(
+    r"^<!-- (page )?not (recomputable(?: from summaries)?: .+) -->\n((?:\*Not recomputable.*\n)?)", re.MULTILINE
+)
 _BEGIN = re.compile(r"<!-- (results|value): (\S+) -->")
 #: The line below the head of a table.
 _RULE = re.compile(r"^.*\n\|[ :|-]+\|$", re.MULTILINE)
@@ -99,11 +101,6 @@ def bare(text: str) -> Iterator[int]:
             yield _line(text, table.start())
 
 
-def sentence(why: str, whole_page: bool = False) -> str:
-    """What readers see of a mark."""
-    return f"*Not recomputable{' from summaries' if whole_page else ''}: {why}.*"
-
-
 def _blocks(page: str, plain: str, text: str, described: Mapping[str, Any], kept: Kept) -> Iterator[Change]:
     left = _left(plain, described, kept)
     for block in _BLOCK.finditer(plain):
@@ -140,7 +137,7 @@ def _values(page: str, plain: str, described: Mapping[str, Any], kept: Kept) -> 
 
 def _marks(plain: str) -> Iterator[Change]:
     for mark in _MARK.finditer(plain):
-        yield Change(*mark.span(3), "mark", mark[3], sentence(mark[2], bool(mark[1])) + "\n")
+        yield Change(*mark.span(3), "mark", mark[3], f"*Not {mark[2]}.*\n")
 
 
 def _marked(plain: str, position: int) -> bool:

@@ -238,7 +238,7 @@ def test_a_marked_table_stays_as_it_is_until_a_summary_of_it_is_kept(kept: Kept)
 def test_a_mark_of_a_page_is_for_all_its_tables() -> None:
     table = "\n| a |\n|---|\n| 1 |\n"
     assert list(pages.bare(table + table)) == [2, 6]
-    assert list(pages.bare("<!-- page not recomputable: measured otherwise -->\n" + table + table)) == []
+    assert list(pages.bare("<!-- page not recomputable from summaries: measured -->\n" + table + table)) == []
 
 
 @pytest.mark.parametrize(
