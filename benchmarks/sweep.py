@@ -35,7 +35,7 @@ from benchmarks import sweep_report
 from benchmarks.results.code import code_here
 from benchmarks.results.runs import finished
 from benchmarks.results.settings import FILES
-from benchmarks.results.store import keep
+from benchmarks.results.store import is_kept, keep
 from benchmarks.results.summary import began
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.options import options
@@ -96,8 +96,6 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
     """Plays the runs that are not finished, prints and draws. Returns the directories of the runs that failed."""
     if arguments.picture:
         sweep_report.check(arguments.picture)
-    if arguments.keep:
-        code_here()  # raises now, and not after hours
     experiment = read_experiment(arguments.experiment)
     known = experiment["variants"]
     names = arguments.variants.split(",") if arguments.variants else list(known)
@@ -105,9 +103,14 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
         raise ConfigError(f"there is no variant {unknown[0]!r}", f"there are: {', '.join(known)}")
     seeds = arguments.seeds or experiment["seeds"]
     runs = {name: [arguments.out / f"{name}-{seed}" for seed in seeds] for name in names}
+    if arguments.keep and arguments.table:
+        raise ConfigError(
+            "--keep and --table do not go together", "leave out --table: finished runs are not run again"
+        )
     failed = []
     if not arguments.table:
         given = options("--task-option", arguments.task_option)
+        variants = {directory: name for name, directories in runs.items() for directory in directories}
         asked = {
             runs[name][index]: settings_of(experiment, name, seed, arguments.rounds, given, arguments.out)
             for index, seed in enumerate(seeds)
@@ -115,17 +118,25 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
         }
         for directory, settings in asked.items():  # checks all runs before the first is played
             check(settings, directory)
-        failed = [directory for directory, settings in asked.items() if not run(settings, directory)]
-    if arguments.keep:
-        for name, directories in runs.items():
-            for directory in filter(finished, directories):
-                keep(directory, arguments.experiment.stem, name, code_here(began=began(directory)))
+        if arguments.keep:
+            code_here()  # refuses changed code now, and not after the first run
+        for directory, settings in asked.items():
+            if not run(settings, directory):
+                failed.append(directory)
+            elif arguments.keep:
+                keep_once(directory, arguments.experiment.stem, variants[directory])
     sweep_report.tell(runs, arguments.figures)
     if arguments.per_client:
         sweep_report.tell_clients(runs)
     if arguments.picture:
         sweep_report.draw(runs, arguments.figures, arguments.picture)
     return failed
+
+
+def keep_once(directory: Path, experiment: str, variant: str) -> None:
+    """Keeps a finished run, unless it is kept already: perhaps by earlier code, with which it was played."""
+    if not is_kept(directory, experiment, variant):
+        keep(directory, experiment, variant, code_here(began=began(directory)))
 
 
 def numbers(text: str) -> list[int]:

@@ -36,12 +36,21 @@ def cell(column: Mapping[str, Any], ours: Runs, theirs: Runs | None, where: str)
     if show not in _SHOWS:
         raise ConfigError(f"{where}: show is {show!r}", f"use one of: {', '.join(_SHOWS)}")
     found = values(ours, name, where, **given)
-    if theirs is not None:
-        return _compared(found, values(theirs, name, where, **given), decimals, show, column.get("claim", "higher"))
-    if not found:
-        return NONE
+    if theirs is None:
+        text, counted = _shown(found, decimals, show), len(found)
+    else:
+        other = values(theirs, name, where, **given)
+        text, counted = (
+            _compared(found, other, decimals, show, column.get("claim", "higher")),
+            len(found.keys() & other),
+        )
+    # a run without the figure, such as one that never reached a level, is not passed over in silence
+    return f"{text} ({counted} of {len(ours)} seeds)" if 0 < counted < len(ours) else text
+
+
+def _shown(found: dict[int, float], decimals: int, show: str) -> str:
     if show == "each":
-        return ", ".join(f"{value:,.{decimals}f}" for value in found.values())
+        return ", ".join(f"{value:,.{decimals}f}" for value in found.values()) or NONE
     return spread(list(found.values()), decimals, show == "spread")
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results.code import ROOT, Code, machine_here
-from benchmarks.results.runs import final_models
+from benchmarks.results.runs import digests, final_models
 from benchmarks.results.summary import Summary, of_run
 from benchmarks.results.text import to_text
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.settings.files import load
+from fedgsp.settings.run import RunConfig
 from top_server.record.directory import RunDirectory
 
 DATA = ROOT / "docs" / "results" / "data"
@@ -44,6 +46,13 @@ def keep(run: Path, experiment: str, variant: str, code: Code, data: Path = DATA
         shutil.copyfile(model, path.with_name(f"{path.stem}.{model.name}"))
     path.write_text(to_text({**names, "code": asdict(code), "with": machine_here(), **found}), encoding="utf-8")
     return path
+
+
+def is_kept(run: Path, experiment: str, variant: str, data: Path = DATA) -> bool:
+    """Whether the summary of a finished run is there, with the same models."""
+    directory = RunDirectory(run)
+    path = data / experiment / f"{variant}-{load(RunConfig, directory.config).seed}.json"
+    return path.exists() and read(path)["models"] == digests(directory)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from benchmarks.results import __main__ as results
 from benchmarks.results.again import again
 from benchmarks.results.code import Code, code_here
 from benchmarks.results.settings import kept, with_files
-from benchmarks.results.store import Kept, keep, read
+from benchmarks.results.store import Kept, is_kept, keep, read
 from benchmarks.results.summary import began, of_run
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.run import RunConfig
@@ -90,7 +90,9 @@ def test_kept_models_are_those_of_the_run(run: Path, summary: Path) -> None:
 
 
 def test_making_a_summary_again_gives_the_same_bytes(run: Path, summary: Path, tmp_path: Path) -> None:
+    assert not is_kept(run, "tried", "hcct", tmp_path)
     again = keep(run, "tried", "hcct", CODE, tmp_path)
+    assert is_kept(run, "tried", "hcct", tmp_path)
     assert again.read_bytes() == summary.read_bytes()
     assert list(Kept(tmp_path).runs("tried", "hcct")) == [7]
     assert Kept(tmp_path).runs("tried", "other") == {}

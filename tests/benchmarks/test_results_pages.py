@@ -65,7 +65,7 @@ TABLE: dict[str, Any] = {
 MADE = """\
 | scheme | seeds | printed | accuracy | round 1 | to 75 % | above FedAvg | loss below FedAvg's |
 |---|---|---|---|---|---|---|---|
-| FedAvg | 2 | 80.1 | 62.50 +- 17.68 | 38 | 2 |  |  |
+| FedAvg | 2 | 80.1 | 62.50 +- 17.68 | 38 | 2 (1 of 2 seeds) |  |  |
 | FedYogi | 2 |  | 87.50 +- 17.68 | 50 | 2, 2 | +25.00: holds | holds |
 | once | 1 |  | 87.50 | 50 | 2 | +12.50: open | open |
 | gone | 0 |  | - | - | - | - | - |

@@ -60,7 +60,7 @@ def test_a_partial_last_round_is_in_no_mean_and_named_below_the_errors(
     sweep_report.tell(runs, "errors")
     lines = capsys.readouterr().out.splitlines()
     assert lines[HEAD:-5] == [
-        "| some | 2 | 50.00 +- 0.00 | 62.50 | 25.00 | 25.00 | 75.00 | 0.0 |",
+        "| some | 2 | 50.00 +- 0.00 | 62.50 (1 of 2 seeds) | 25.00 | 25.00 | 75.00 | 0.0 |",
         "| all | 1 | 25.00 | 37.50 | 25.00 | 0.00 | 50.00 | 0.0 |",
         "| none | 1 | 50.00 | - | 20.41 | 25.00 | 75.00 | 0.0 |",
     ]
@@ -73,7 +73,7 @@ def test_a_partial_last_round_is_named_below_the_gains(
     sweep_report.tell(runs, "gains")
     lines = capsys.readouterr().out.splitlines()
     assert lines[HEAD:-5] == [
-        "| some | 2 | 37.50 | - | - | 2: 1 1 (1 of 2), 1: 1 (1 of 2) |",
+        "| some | 2 | 37.50 (1 of 2 seeds) | - | - | 2: 1 1 (1 of 2), 1: 1 (1 of 2) |",
         "| all | 1 | 62.50 | 50.00 | 25.00 | 2: 1 1 |",
         "| none | 1 | - | - | - | 2: 1 1 |",
     ]
