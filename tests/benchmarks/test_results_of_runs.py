@@ -36,6 +36,8 @@ SETTINGS = {
     "learning_rate": 0.05,
     "listen": "127.0.0.1:0",
 }
+#: Whichever test comes first waits for the real run.
+pytestmark = pytest.mark.timeout(180)
 CODE = Code("0123abc", True, "0.1.0")
 
 
@@ -54,7 +56,6 @@ def summary(run: Path) -> Path:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(180)
 def test_a_summary_has_what_tables_need_and_nothing_of_the_machine(run: Path, summary: Path) -> None:
     found, rows = read(summary), [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     served = json.loads((run / "summary.json").read_text())
@@ -99,7 +100,6 @@ def test_making_a_summary_again_gives_the_same_bytes(run: Path, summary: Path, t
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(180)
 def test_the_settings_of_a_summary_give_the_bits_of_its_models(summary: Path, tmp_path: Path) -> None:
     equal, text = again(summary, tmp_path / "run", {})
     assert (equal, text[:13]) == (True, "equal: final-")
