@@ -8,8 +8,7 @@ from typing import Any
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import described
-from fedgsp.settings.peers import CONNECTIONS
-from fedgsp.settings.run import RunConfig
+from fedgsp.settings.run import CONNECTIONS, RunConfig
 
 #: Options that are files. Several are separated by commas.
 FILES = ("data", "distances")

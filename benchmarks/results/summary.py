@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from benchmarks.results.settings import kept
 from fedgsp.errors import ConfigError
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
-from top_server.pictures.distances import read_distances
+from top_server.grouping.request import ranges
 from top_server.pictures.run import recorded_alone
+from top_server.profiles.distance_file import Distance, read_file
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_lines
-from top_server.record.summary import summarise
+from top_server.record.figures import summarise
+from top_server.record.history import plain, read_lines
 
 Rows = list[dict[str, Any]]
 Summary = Mapping[str, Any]
@@ -120,22 +122,23 @@ def partitions(rows: Rows) -> dict[str, str]:
     return found
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers as text: 0-2,5."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
 def _distances(directory: RunDirectory) -> dict[str, Any]:
-    found = read_distances(directory.distances)
-    if found is None or len(found[0]) > MOST_CLIENTS:
+    if not directory.distances.exists():
         return {}
-    return {"clients": found[0], "matrix": found[1].tolist()}
+    found = read_file(directory.distances)
+    clients = sorted(found.sizes)
+    if len(clients) > MOST_CLIENTS:
+        return {}
+    same, unknown = Distance(0.0, 0.0), Distance(math.nan, math.nan)
+    pairs = [
+        [same if one == other else found.known.get((one, other), unknown) for other in clients] for one in clients
+    ]
+    return {
+        "clients": clients,
+        "sizes": [found.sizes[client] for client in clients],
+        "matrix": plain(np.array([[pair.found for pair in row] for row in pairs])),
+        "errors": plain(np.array([[pair.error for pair in row] for row in pairs])),
+    }
 
 
 def _base(events: Rows) -> Path:

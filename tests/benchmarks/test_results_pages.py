@@ -12,10 +12,10 @@ from benchmarks.results import pages, site
 from benchmarks.results.partitions import sizes, structures
 from benchmarks.results.pictures import picture
 from benchmarks.results.store import Kept
-from benchmarks.results.summary import ranges
 from benchmarks.results.tables import table, value
 from benchmarks.results.text import to_text
 from fedgsp.errors import ConfigError
+from top_server.grouping.request import ranges
 
 
 def summary(variant: str, seed: int, *accuracies: float, partition: str = "0-1 2") -> dict[str, Any]:

@@ -201,8 +201,8 @@ KINDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "pairwise": ({}, {"estimate": "cross-fitted"}),
     "largest": ({"estimate": "largest"}, {"estimate": "largest"}),
     "shared": (
-        {"distance": "shared", "feature_scale": "1", "local_steps": "2"},
-        {"scale": 1.0, "steps": 2, "estimate": "cross-fitted"},
+        {"distance": "shared", "feature_scale": "0.5", "local_steps": "2"},
+        {"scale": 0.5, "steps": 2, "estimate": "cross-fitted"},
     ),
 }
 PLACING = {"c": "5", "restarts": "10"}
@@ -237,7 +237,7 @@ async def test_discriminators_find_the_oracles_distances_and_coalitions(
 
 
 def test_some_discriminators_stop_before_others() -> None:
-    assert told_apart("largest")[1] == [(1, 21), (6, 21), (11, 21), (16, 11), (21, 3)]
+    assert told_apart("largest")[1] == [(1, 21), (6, 21), (11, 21), (16, 12), (21, 4)]
 
 
 # Clients that come and go
@@ -248,6 +248,7 @@ OF_BLOBS = {
     "judge_every": "1",
     "discriminator_rate": "0.3",
     "discriminator_batch": "4",
+    "feature_scale": "0.5",
     "restarts": "10",
 }
 BLOBS: dict[str, Any] = {"rounds": 4, "learning_rate": 0.3, "decay": 0.9, "batch_size": 8}
@@ -338,7 +339,7 @@ async def test_only_pairs_of_newcomers_are_told_apart_and_coalitions_stay(
     task = GatedBlobs()
     found = json.loads(run.directory.distances.read_text(encoding="utf-8"))
     distances = np.array(found["distances"])
-    oracle = Discriminators(task, EARLY, 3, 4, 0.3, 1, 10, estimate=estimate)
+    oracle = Discriminators(task, EARLY, 3, 4, 0.3, 1, 10, scale=0.5, estimate=estimate)
     np.testing.assert_allclose(distances[:4, :4], oracle.pairwise(), atol=1e-12)
     oracle = dataclasses.replace(oracle, clients=range(6), samples=5)
     pairs = [pair for pair in itertools.combinations(range(6), 2) if pair[1] in NEW]

@@ -10,7 +10,7 @@ import tomli_w
 
 from fedgsp.settings.files import dump, parse
 from fedgsp.settings.run import RunConfig
-from top_server.record.summary import summarise
+from top_server.record.figures import summarise
 
 BEGAN = "2026-01-01T00:00:00.000Z"
 

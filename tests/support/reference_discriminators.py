@@ -61,7 +61,7 @@ class Discriminators:
     patience: int
     steps: int = 1
     #: Whether all features together weigh what all labels do.
-    scale: float = 0.5
+    scale: float = 1.0
     seed: int = 0
     #: Samples that every client trains on; half of the fewest unless given.
     samples: int = 0

@@ -27,6 +27,7 @@ KINDS: dict[str, type] = {
 _NARROW = {"round", "group", "position", "attempt", "protocol", "num_classes", "local_epochs", "batch_size"} | {
     "steps",
     "exchange",
+    "fold",
     "judge_every",
     "patience",
     "exchanges",

@@ -52,7 +52,7 @@ class Distances(Profile[DistanceOptions]):
     def save(self) -> dict[str, Any]:
         """The distances, and the clients that were measured."""
         return {
-            "known": [[*pair, *distance] for pair, distance in self._known.items()],
+            "known": [[*pair, *plain(list(distance))] for pair, distance in self._known.items()],
             "met": sorted(self._met),
             "samples": self._samples,
             "sizes": self._sizes,
@@ -62,7 +62,10 @@ class Distances(Profile[DistanceOptions]):
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The same."""
-        self._known = {(one, other): Distance(*numbers) for one, other, *numbers in saved["known"]}
+        self._known = {
+            (one, other): Distance(found, math.nan if error is None else error)
+            for one, other, found, error in saved["known"]
+        }
         self._met = set(saved["met"])
         self._samples = saved["samples"]
         self._sizes = {int(client): size for client, size in saved["sizes"].items()}

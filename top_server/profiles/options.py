@@ -72,13 +72,13 @@ class UpdateOptions:
 
 @dataclass(frozen=True, slots=True)
 class DistanceOptions:
-    """Options of profile `distances`; the defaults are the paper's, but for `feature_scale` (decision 9)."""
+    """Options of profile `distances`; the defaults are the paper's, but for `estimate` (decision 9)."""
 
     distance: str = setting(
         "pairwise", "a network per pair of clients, or one network for all", choices=("pairwise", "shared")
     )
     feature_scale: float = setting(
-        0.5, "factor on inputs beside labels: the smaller, the more labels count", least=1e-6
+        1.0, "factor on inputs beside labels: the smaller, the more labels count", least=1e-6
     )
     estimate: str = setting(
         "cross-fitted",

@@ -51,14 +51,14 @@ async def test_all_pairs_are_measured_once_on_half_of_the_smallest_part(
             assert np.array_equal(evidence.matrices["distances"], matrix((0, 1, 2, 3)))
         (task,) = surveys.asked
         assert (task.program, task.clients, task.starts) == ("discriminate", (0, 1, 2, 3), ())
-        settings = DiscriminatorSettings(5, 1, 32, 0.01, 5, shared=False, feature_scale=0.5)
+        settings = DiscriminatorSettings(5, 1, 32, 0.01, 5, shared=False, feature_scale=1.0)
         assert task.discrimination == Discrimination(settings, 2000, 10, 10, (), "cross-fitted")
 
 
 async def test_options_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {
         "distance": "shared",
-        "feature_scale": "1",
+        "feature_scale": "0.25",
         "estimate": "last",
         "exchanges": "70",
         "local_steps": "6",
@@ -69,13 +69,13 @@ async def test_options_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
     async with measuring(monkeypatch, tmp_path, **options) as (surveys, profile):
         await profile.gather(1)
-        settings = DiscriminatorSettings(5, 6, 8, 0.05, 5, shared=True, feature_scale=1.0)
+        settings = DiscriminatorSettings(5, 6, 8, 0.05, 5, shared=True, feature_scale=0.25)
         assert plans(surveys) == [Discrimination(settings, 70, 3, 2, (), "last")]
 
 
-def test_the_defaults_are_those_of_the_paper_but_for_the_scale() -> None:
+def test_the_defaults_are_those_of_the_paper_but_for_the_estimate() -> None:
     assert PROFILES["distances"].read({}) == DistanceOptions(
-        "pairwise", 0.5, "cross-fitted", 2000, 1, 32, 0.01, 10, 10, None
+        "pairwise", 1.0, "cross-fitted", 2000, 1, 32, 0.01, 10, 10, None
     )
 
 

@@ -136,7 +136,7 @@ async def test_every_profile_comes_back_as_it_was(tmp_path: Path, profile: str) 
 
 async def test_known_distances_are_not_measured_again(tmp_path: Path) -> None:
     known = {
-        "known": [[0, 1, 0.5], [1, 0, 0.5]],
+        "known": [[0, 1, 0.5, 0.125], [1, 0, 0.5, 0.125], [0, 2, 0.25, None], [2, 0, 0.25, None]],
         "met": [0, 1],
         "samples": 5,
         "sizes": {"0": 10},
