@@ -24,7 +24,10 @@ import matplotlib.pyplot as plt
 from numpy.typing import NDArray
 
 MIN_SAMPLES = 100
-GROUP_COUNTS = (10, 50)
+#: The growth log with alpha 2 and beta 10 has 10 groups in round 1, 50 in rounds 8 to 12, 130 from round 404 on.
+GROUP_COUNTS = (10, 50, 100, 110, 120, 130)
+#: Those of which distributions are drawn.
+DRAWN = (10, 50)
 STYLES = {
     "clients (FedAvg)": ("#6b7280", ":"),
     "random groups": ("#d97706", "--"),
@@ -93,7 +96,7 @@ def main() -> None:
         print(f"{groups:>4}  {'clients (FedAvg)':<16} {clients:>11.5f}")
         print(f"{groups:>4}  {'random groups':<16} {random:>11.5f} {1 - random / clients:>14.1%}")
         print(f"{groups:>4}  {'ICG groups':<16} {icg:>11.5f} {1 - icg / clients:>14.1%} {1 - icg / random:>13.1%}")
-    draw(results, arguments.seeds, arguments.out)
+    draw({groups: results[groups] for groups in DRAWN}, arguments.seeds, arguments.out)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.results.coalitions import distance, numbers
 from benchmarks.results.summary import Summary
 from fedgsp.errors import ConfigError
 
@@ -133,6 +134,11 @@ FIGURES: dict[str, Figure] = {
     "d-comm-gb": Figure(summed("d_comm_bytes"), 1e-9, 1, options=("round",)),
     "groups": Figure(column("groups"), 1, 0, options=("round",)),
     "cpd-median": Figure(column("cpd_median"), 1, 5, options=("round",)),
+    # FedCollab's coalitions
+    "distance": Figure(distance, 1, 3, options=("one", "other")),
+    "objective": Figure(lambda s: numbers(s, "objective"), 1, 3),
+    "margin": Figure(lambda s: numbers(s, "more"), 1, 3),
+    "margin-errors": Figure(lambda s: numbers(s, "errors"), 1, 1),
 }
 
 

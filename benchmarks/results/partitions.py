@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from benchmarks.results.coalitions import chosen
 from benchmarks.results.summary import Summary
 from fedgsp.errors import ConfigError
 
@@ -29,15 +30,24 @@ def _braces(groups: str) -> str:
     return " ".join(f"{{{group}}}" for group in groups.split())
 
 
-#: Name -> how groups are written. Alike texts of several seeds are counted.
-_TEXTS: Mapping[str, Callable[[str], str]] = {"groups": _braces, "group-sizes": sizes}
+def _next_best(summary: Summary) -> str:
+    found = chosen(summary)
+    return "" if found is None else found.instead
+
+
+#: Name -> how the groups of a run are written. Alike texts of several seeds are counted.
+_TEXTS: Mapping[str, Callable[[Summary], str]] = {
+    "groups": lambda summary: _braces(last_groups(summary)),
+    "group-sizes": lambda summary: sizes(groups) if (groups := last_groups(summary)) else "",
+    "next-best": _next_best,
+}
 
 
 def structures(runs: Mapping[int, Summary], text: str, where: str) -> str:
     """The groups of all seeds; if seeds differ, the most frequent first, with their numbers of seeds."""
     if text not in _TEXTS:
         raise ConfigError(f"{where}: there is no text {text!r}", f"use one of: {', '.join(_TEXTS)}")
-    counted = Counter(_TEXTS[text](groups) for run in runs.values() if (groups := last_groups(run)))
+    counted = Counter(found for run in runs.values() if (found := _TEXTS[text](run)))
     if len(counted) == 1:
         return next(iter(counted))
     return ", ".join(f"{found} ({number} of {len(runs)})" for found, number in counted.most_common()) or "-"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.results import coalitions
 from benchmarks.results.cells import Runs
 from benchmarks.results.figures import figure, values
 from benchmarks.results.store import Kept
@@ -100,4 +101,8 @@ def panels(titles: Mapping[str, str], rows: Mapping[str, Runs], where: str) -> P
     }
 
 
-KINDS: dict[str, Callable[[Description, Mapping[str, Runs], str], Figure]] = {"curves": curves, "bars": bars}
+KINDS: dict[str, Callable[[Description, Mapping[str, Runs], str], Figure]] = {
+    "curves": curves,
+    "bars": bars,
+    "coalitions": coalitions.figure_of,
+}

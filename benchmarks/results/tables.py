@@ -26,7 +26,8 @@ def table(description: Description, kept: Kept, where: str) -> list[str]:
         lines.append(
             line([name, *(_cell(column, description, row, runs, kept, where) for column in columns.values())])
         )
-        gone = [str(seed) for seed in description.get("seeds", ()) if seed not in runs]
+        wanted = [row["seed"]] if "seed" in row else description.get("seeds", ())
+        gone = [str(seed) for seed in wanted if seed not in runs]
         if gone or not runs:
             missing.append(f"{name} ({'seeds ' + ', '.join(gone) if gone else 'all seeds'})")
     return lines + (["", f"Missing, because no summary is kept: {'; '.join(missing)}."] if missing else [])
@@ -56,7 +57,10 @@ def line(cells: list[str]) -> str:
 
 
 def rows_of(description: Description, kept: Kept, where: str) -> dict[str, dict[str, Any]]:
-    """The rows by their first cell; without any in the description, a row for each variant of which runs are kept."""
+    """The rows by their first cell; without any in the description, a row for each variant of which runs are kept.
+
+    With `each_seed` in the description, every row becomes a row for each seed.
+    """
     given = description.get("rows")
     if given is None:
         given = {name: name for name in kept.variants(_needed(description, "experiment", where))}
@@ -64,6 +68,12 @@ def rows_of(description: Description, kept: Kept, where: str) -> dict[str, dict[
     for name, row in rows.items():
         _needed(row, "variant", f"{where}, row {name!r}")
         _needed({**description, **row}, "experiment", where)
+    if description.get("each_seed"):
+        return {
+            f"{name}{', ' * bool(name)}{seed}": {**row, "seed": seed}
+            for name, row in rows.items()
+            for seed in _needed(description, "seeds", where)
+        }
     return rows
 
 
@@ -71,6 +81,8 @@ def runs_of(description: Description, row: Description, kept: Kept) -> Runs:
     """The runs of a row by seed: of the seeds that it, or else the whole description, names, or else of all."""
     both = {**description, **row}
     runs = kept.runs(both["experiment"], both["variant"])
+    if "seed" in row:
+        return {seed: run for seed, run in runs.items() if seed == row["seed"]}
     return {seed: run for seed, run in runs.items() if seed in both["seeds"]} if "seeds" in both else runs
 
 

@@ -57,6 +57,8 @@ class Reference:
     merge: Merge | None = None
     #: What the global model becomes, if not the mean of the groups' results.
     step: Step | None = None
+    #: Is told the number and the global model of every round.
+    told: Callable[[int, State], None] = lambda *_: None
 
     def play_fedgsp(self) -> list[State]:
         models, model = [], self.handed_on(self.initial())
@@ -72,6 +74,7 @@ class Reference:
                     results.append(state)
             model = self.stepped(model, results)
             models.append(model)
+            self.told(number, model)
         return models
 
     def play_fedavg(self) -> list[State]:
@@ -86,6 +89,7 @@ class Reference:
             mean = self.handed_on(self.aggregated(states, taking_part))
             model = self.handed_on(self.step(model, [mean])) if self.step else mean
             models.append(model)
+            self.told(number, model)
         return models
 
     def stepped(self, model: State, results: list[State]) -> State:

@@ -23,6 +23,11 @@ class FedClusterOptions:
     eps2: float = setting(1.6, "a group splits only if its longest update is longer than this", least=0)
     min_round: int = setting(20, "groups split only after this round", least=0)
     gamma_max: float = setting(0.0, "halves must be further apart than this; 0 does not ask", least=0)
+    linkage: str = setting(
+        "complete",
+        "how halves are found: complete, as in the authors' demonstration, or single, as in their Algorithm 1",
+        choices=("complete", "single"),
+    )
 
 
 def fedcluster(request: GroupingRequest, options: FedClusterOptions) -> Plan:
@@ -50,8 +55,12 @@ def norms(gram: Floats) -> tuple[float, float]:
     return math.sqrt(max(float(gram.mean()), 0.0)), math.sqrt(float(np.diagonal(gram).max()))
 
 
-def split(gram: Floats) -> tuple[Flags, float]:
-    """Two halves by complete linkage on the distance 1 - cosine, and the largest cosine between the halves.
+def split(gram: Floats, method: str = "complete") -> tuple[Flags, float]:
+    """Two halves by linkage on the distance 1 - cosine, and the largest cosine between the halves.
+
+    Clusters are merged until two are left, always those with the largest similarity. The similarity of two clusters is
+    the smallest cosine of two members (`method` complete) or the largest one (single). Single linkage gives the halves
+    with the smallest largest cosine between them, which is what Algorithm 1 of the paper computes.
 
     `gram` is (n, n) with n at least 2. The halves are an array (n,) of bools: True for the half with row 0.
     """
@@ -61,7 +70,7 @@ def split(gram: Floats) -> tuple[Flags, float]:
     scale = reciprocals(np.sqrt(np.diagonal(gram)))
     cosines = gram * np.outer(scale, scale)
     # The last merge is undone. A cut at a height would not give two clusters if the last merges have equal heights.
-    label = cut_tree(linkage(1 - cosines[np.triu_indices(len(gram), 1)], "complete"), n_clusters=2)[:, 0]
+    label = cut_tree(linkage(1 - cosines[np.triu_indices(len(gram), 1)], method), n_clusters=2)[:, 0]
     first: Flags = label == label[0]
     return first, float(cosines[np.ix_(first, ~first)].max())
 
@@ -75,7 +84,7 @@ def _halves(group: list[int], gram: Matrix, known: Flags, options: FedClusterOpt
     mean, longest = norms(among)
     if not (mean < options.eps1 / rate and longest > options.eps2 / rate):
         return [group]
-    first, across = split(among)
+    first, across = split(among, options.linkage)
     if options.gamma_max and not math.sqrt(max(1 - across, 0.0) / 2) > options.gamma_max:
         return [group]
     halves: list[list[int]] = [rows[first].tolist(), rows[~first].tolist()]

@@ -96,6 +96,15 @@ def test_the_model_is_leafs_network(femnist_npz: Path) -> None:
     assert model(torch.from_numpy(task.data(1).train.x)).shape == (6, 62)
 
 
+def test_the_small_model_has_the_same_form_and_fewer_weights(femnist_npz: Path) -> None:
+    task = Femnist(femnist_npz, model="small")
+    model = task.model()
+    layers = [sum(weights.numel() for weights in layer.parameters()) for layer in model.children()]
+    assert [count for count in layers if count] == [208, 3_216, 100_480, 7_998]
+    assert sum(layers) == 111_902
+    assert model(torch.from_numpy(task.data(1).train.x)).shape == (6, 62)
+
+
 def test_leafs_initialisation_is_glorot_uniform_without_biases(femnist_npz: Path) -> None:
     torch.manual_seed(0)
     model: Any = Femnist(femnist_npz, initialisation="leaf").model()

@@ -120,6 +120,30 @@ def test_halves_are_the_two_of_complete_linkage() -> None:
     assert across == pytest.approx(np.cos(np.radians(23)))
 
 
+def test_the_linkage_is_an_option() -> None:
+    angles = np.radians([0, 20, 41, 63, 86, 110])
+    updates = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    everybody = (tuple(range(10, 16)),)
+    halves = {"complete": ((10, 11, 12, 13), (14, 15)), "single": ((10, 11, 12, 13, 14), (15,))}
+    for linkage, groups in halves.items():
+        assert fedcluster(request(updates, everybody, eps1="9", linkage=linkage)).groups == groups
+
+
+@given(st.integers(2, 7), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=40)
+def test_single_linkage_makes_the_largest_cosine_across_as_small_as_can_be(count: int, seed: int) -> None:
+    """The condition of the paper's Algorithm 1, against all ways to cut in two."""
+    updates = np.random.default_rng(seed).normal(size=(count, 3))
+    gram = updates @ updates.T
+    lengths = np.linalg.norm(updates, axis=1)
+    cosines = gram / np.outer(lengths, lengths)
+    halves = [np.array([code >> row & 1 for row in range(count)], bool) for code in range(1, 2 ** (count - 1))]
+    least = min(cosines[np.ix_(half, ~half)].max() for half in halves)
+    first, across = split(gram, "single")
+    assert across == pytest.approx(least)
+    assert cosines[np.ix_(first, ~first)].max() == pytest.approx(least)
+
+
 def test_equally_far_clients_still_have_two_halves() -> None:
     for count in range(2, 7):
         first, across = split(np.eye(count))
