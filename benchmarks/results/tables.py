@@ -26,9 +26,10 @@ def table(description: Description, kept: Kept, where: str) -> list[str]:
         lines.append(
             line([name, *(_cell(column, description, row, runs, kept, where) for column in columns.values())])
         )
-        wanted = [row["seed"]] if "seed" in row else description.get("seeds", ())
-        gone = [str(seed) for seed in wanted if seed not in runs]
-        if gone or not runs:
+        gone = [] if "seed" in row else [str(seed) for seed in description.get("seeds", ()) if seed not in runs]
+        if "seed" in row and not runs:
+            missing.append(name)
+        elif gone or not runs:
             missing.append(f"{name} ({'seeds ' + ', '.join(gone) if gone else 'all seeds'})")
     return lines + (["", f"Missing, because no summary is kept: {'; '.join(missing)}."] if missing else [])
 

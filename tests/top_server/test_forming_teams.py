@@ -240,6 +240,23 @@ async def resting(clients: int = 5) -> AsyncIterator[Stage]:
         yield s
 
 
+async def test_what_a_grouping_says_of_its_choice_is_recorded_and_its_warning_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def doubtful(request: GroupingRequest) -> Plan:
+        return Plan((request.clients,), (), "the next best costs 0.1 more", "these are not sure")
+
+    async with grouping("never") as (s, _):
+        s.context = dataclasses.replace(s.context, assign=doubtful)
+        evidence = Evidence((0, 1, 2, 3))
+        teams = await form_teams(s.context, s.progress, 1, evidence)
+        assert teams.reason == "clients are grouped for the first time; the next best costs 0.1 more"
+        assert [record.getMessage() for record in caplog.records] == ["round=1 these are not sure"]
+        again = await form_teams(s.context, s.progress, 2, evidence)
+        assert "next best" not in again.reason
+        assert len(caplog.records) == 1
+
+
 async def sampled(s: Stage, number: int, *clients: int) -> tuple[tuple[int, ...], ...]:
     return (await form_teams(s.context, s.progress, number, Evidence(clients))).sampled
 

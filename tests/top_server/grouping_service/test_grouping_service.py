@@ -51,8 +51,9 @@ def registered(servicer: grouping_pb2_grpc.GroupingServiceServicer) -> Callable[
 class Answers(grouping_pb2_grpc.GroupingServiceServicer):
     """Keeps what it is asked; answers these groups, or as it is told."""
 
-    def __init__(self, *groups: Sequence[int], misbehave: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, *groups: Sequence[int], misbehave: Callable[[Any], Any] | None = None, note: str = "") -> None:
         self.groups = groups
+        self.note = note
         self.misbehave = misbehave
         self.parts: list[Part] = []
         self.asked = asyncio.Event()
@@ -63,7 +64,14 @@ class Answers(grouping_pb2_grpc.GroupingServiceServicer):
         self.parts = [part async for part in requests]
         if self.misbehave is not None:
             await self.misbehave(context)
-        return grouping_pb2.AssignResponse(groups=[grouping_pb2.ClientGroup(clients=g) for g in self.groups])
+        groups = [grouping_pb2.ClientGroup(clients=group) for group in self.groups]
+        return grouping_pb2.AssignResponse(groups=groups, note=self.note, warning=self.note)
+
+
+async def test_what_a_service_says_of_its_choice_is_one_line_of_bounded_length() -> None:
+    asked = request()
+    plan = await asked_of(Answers(asked.clients, note="a\nb\x1b[31m" + "c" * 5000), asked)
+    assert plan.note == plan.warning == "a b [31m" + "c" * 992
 
 
 async def asked_of(servicer: Answers, asked: GroupingRequest) -> Any:
@@ -83,6 +91,7 @@ async def test_a_plan_over_the_wire_is_the_plan_of_this_process(name: str, clien
     here = GROUPINGS[name](asked)
     assert plan.groups == here.groups
     assert sorted(plan.idle) == sorted(here.idle)
+    assert (plan.note, plan.warning) == (here.note, here.warning)
 
 
 async def test_options_arrive() -> None:
