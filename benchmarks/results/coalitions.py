@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from benchmarks.results.summary import Summary
 from fedgsp import seeds
 from top_server.grouping import GROUPINGS
 from top_server.grouping.coalition_margin import Margin, margin
-from top_server.grouping.coalitions import solve
+from top_server.grouping.coalitions import objective, solve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +59,37 @@ def numbers(summary: Summary, name: str) -> float | None:
     if found is None:
         return None
     return {"objective": found.objective, "more": found.more, "errors": found.more / found.error}[name]
+
+
+def of_types(summary: Summary) -> float | None:
+    """What the best other partition costs more than the run's that leaves the clients of each type together."""
+    found, chosen_one = matrix(summary), chosen(summary)
+    if found is None or chosen_one is None:
+        return None
+    options = GROUPINGS["fedcollab"].read(summary["settings"].get("grouping_option", {}))
+    sizes = np.array(summary["distances"]["sizes"], np.float64)
+    each = len(sizes) // TYPES
+    costs = [
+        objective(
+            found,
+            sizes,
+            options.c,
+            [[row for one in group for row in range(one * each, (one + 1) * each)] for group in groups],
+        )
+        for groups in _partitions(range(TYPES))
+    ]
+    return min(cost for cost in costs if cost > chosen_one.objective * (1 + 1e-9)) - chosen_one.objective
+
+
+def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    """All partitions of some items."""
+    if not items:
+        yield []
+        return
+    for rest in _partitions(items[1:]):
+        yield [[items[0]], *rest]
+        for place, group in enumerate(rest):
+            yield [*rest[:place], [items[0], *group], *rest[place + 1 :]]
 
 
 def figure_of(description: Mapping[str, Any], rows: Mapping[str, Mapping[int, Summary]], where: str) -> Figure:

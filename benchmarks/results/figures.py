@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results.coalitions import distance, numbers
+from benchmarks.results.coalitions import distance, numbers, of_types
 from benchmarks.results.summary import Summary
 from fedgsp.errors import ConfigError
 
@@ -138,6 +138,7 @@ FIGURES: dict[str, Figure] = {
     "distance": Figure(distance, 1, 3, options=("one", "other")),
     "objective": Figure(lambda s: numbers(s, "objective"), 1, 3),
     "margin": Figure(lambda s: numbers(s, "more"), 1, 3),
+    "margin-of-types": Figure(of_types, 1, 3),
     "margin-errors": Figure(lambda s: numbers(s, "errors"), 1, 1),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.results.coalitions import chosen, distance, figure_of, numbers
+from benchmarks.results.coalitions import chosen, distance, figure_of, numbers, of_types
 from benchmarks.results.partitions import structures
 from benchmarks.results.store import Kept
 from benchmarks.results.tables import table
@@ -48,6 +48,11 @@ def test_the_margin_is_that_of_the_grouping() -> None:
     assert numbers(summary(), "objective") == found.objective
     assert numbers(summary(), "errors") == pytest.approx(found.more / found.error)
     assert numbers({**summary(), "distances": {}}, "more") is None
+
+
+def test_the_margin_of_types_is_against_the_best_other_partition_of_whole_types() -> None:
+    one = {"1 2 3 4": 4 / 200**0.5 + 4 / 20**0.5, "12 3 4": 4 / 400**0.5 + 0.1 * 800 / 400 + 4 / 20**0.5}
+    assert of_types(summary()) == pytest.approx(one["12 3 4"] - one["1 2 3 4"])
 
 
 def test_texts_name_the_groups_and_what_the_next_best_has_instead() -> None:
