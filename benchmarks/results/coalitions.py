@@ -45,7 +45,7 @@ def chosen(summary: Summary) -> Margin | None:
     found, errors = matrix(summary), matrix(summary, "errors")
     if found is None or errors is None:
         return None
-    options = GROUPINGS["fedcollab"].read(summary["settings"].get("grouping_option", {}))
+    options = _options(summary)
     known = np.where(np.isnan(found), 1.0, found)
     sizes = np.array(summary["distances"]["sizes"], np.float64)
     rng = seeds.stream(summary["seed"], "fedcollab")
@@ -66,7 +66,7 @@ def of_types(summary: Summary) -> float | None:
     found, chosen_one = matrix(summary), chosen(summary)
     if found is None or chosen_one is None:
         return None
-    options = GROUPINGS["fedcollab"].read(summary["settings"].get("grouping_option", {}))
+    options = _options(summary)
     sizes = np.array(summary["distances"]["sizes"], np.float64)
     each = len(sizes) // TYPES
     costs = [
@@ -79,6 +79,10 @@ def of_types(summary: Summary) -> float | None:
         for groups in _partitions(range(TYPES))
     ]
     return min(cost for cost in costs if cost > chosen_one.objective * (1 + 1e-9)) - chosen_one.objective
+
+
+def _options(summary: Summary) -> Any:
+    return GROUPINGS["fedcollab"].read(summary["settings"].get("grouping_option", {}))
 
 
 def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
