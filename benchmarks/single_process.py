@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from fedgsp.errors import UserError
+from fedgsp.options import options
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
@@ -44,11 +46,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="by default those of the config")
     parser.add_argument("--task-option", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    config = load(RunConfig, arguments.config)
-    task_options = {**config.task_option, **dict(option.split("=", 1) for option in arguments.task_option)}
+    try:
+        config = load(RunConfig, arguments.config)
+        task = load_task(config.task, {**config.task_option, **options("--task-option", arguments.task_option)})
+    except UserError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     reference = Reference(
-        load_task(config.task, task_options),
+        task,
         range(config.clients or 0),
         config.rounds if arguments.rounds is None else arguments.rounds,
         alpha=config.alpha,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
+Rows = tuple[tuple[float | None, ...], ...]
 
 #: Clients of equal data follow each other; so many types there are.
 TYPES = 4
@@ -42,15 +44,21 @@ def distance(summary: Summary, one: int, other: int) -> float | None:
 
 def chosen(summary: Summary) -> Margin | None:
     """The objective of the run's coalitions and what the next best cost more, as the run's top server found them."""
-    found, errors = matrix(summary), matrix(summary, "errors")
-    if found is None or errors is None:
+    told = summary["distances"]
+    if "matrix" not in told or "errors" not in told:
         return None
-    options = _options(summary)
-    known = np.where(np.isnan(found), 1.0, found)
-    sizes = np.array(summary["distances"]["sizes"], np.float64)
-    rng = seeds.stream(summary["seed"], "fedcollab")
-    solution = solve(known, sizes, options.c, options.restarts, rng)
-    return margin(solution, known, errors, sizes, options.c, summary["distances"]["clients"])
+    matrices = (tuple(map(tuple, told[name])) for name in ("matrix", "errors"))
+    return _solved(*matrices, tuple(told["sizes"]), tuple(told["clients"]), _options(summary), summary["seed"])
+
+
+@functools.cache  # several columns, texts and a picture ask for the same run
+def _solved(
+    distances: Rows, errors: Rows, sizes: tuple[int, ...], clients: tuple[int, ...], options: Any, seed: int
+) -> Margin | None:
+    found = np.array(distances, np.float64)
+    known, counts = np.where(np.isnan(found), 1.0, found), np.array(sizes, np.float64)
+    solution = solve(known, counts, options.c, options.restarts, seeds.stream(seed, "fedcollab"))
+    return margin(solution, known, np.array(errors, np.float64), counts, options.c, clients)
 
 
 def numbers(summary: Summary, name: str) -> float | None:
