@@ -145,10 +145,10 @@ class Fetcher:
         if source.kind in _NO_FETCH:
             return await self._kept(model_id, expected), source, 0
         try:
-            address = resolve(source.address, self._host)
+            channel = self._channels.to(resolve(source.address, self._host))
         except ConfigError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
-        weights = await fetch(self._channels.to(address), model_id, expected, total_bytes(expected), self._chunk_came)
+        weights = await fetch(channel, model_id, expected, total_bytes(expected), self._chunk_came)
         return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
 
     async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:

@@ -15,6 +15,7 @@ import torch
 from fedgsp import on_nodes, windows, wire
 from fedgsp.addresses import is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
+from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.messages import (
     PROTOCOL,
@@ -60,6 +61,11 @@ LONGEST_DIAL_S = 30.0
 async def run(settings: NodeSettings) -> None:
     """Runs until the run is over; raises UserError if the node cannot take part, or if the run does not finish."""
     tls = credentials(settings)
+    if tls is None and leaves_machine(settings.top_server):
+        logger.warning(
+            "the connections to %s have no TLS (--insecure): everybody on the way can read and change models",
+            settings.top_server,
+        )
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
@@ -78,7 +84,7 @@ async def run(settings: NodeSettings) -> None:
             settings.top_server,
         )
         async with (
-            Channels(tls, settings.lost_after) as channels,
+            Channels(tls, settings.lost_after, settings.insecure) as channels,
             _peer_server(settings, store, tls) as peer_address,
         ):
             worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, host), slot)
@@ -105,7 +111,9 @@ async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | Non
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    server, bound = await start_server(settings.peer_listen, [ModelServicer(store).add_to], tls, settings.lost_after)
+    server, bound = await start_server(
+        settings.peer_listen, [ModelServicer(store).add_to], tls, settings.lost_after, settings.insecure
+    )
     try:
         advertised = settings.advertise or bound
         host, port = split_address(advertised)
@@ -248,6 +256,7 @@ class _Node:
     def _attach(self, manager: AttachTo) -> None:
         try:
             address = resolve(manager.address, self._top_host)
+            self._channels.to(address)  # refused without TLS if it is on another machine
         except ConfigError as error:
             logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
             return

@@ -26,7 +26,14 @@ def main() -> int:
     try:
         check(settings, {})
         return run_until_stopped(
-            run(settings.name, settings.run, settings.listen, load(settings.tls_files), settings.lost_after)
+            run(
+                settings.name,
+                settings.run,
+                settings.listen,
+                load(settings.tls_files),
+                settings.lost_after,
+                settings.insecure,
+            )
         )
     except UserError as error:
         return logs.report(error)

@@ -179,11 +179,18 @@ def _give_back_memory() -> None:
     windows.drop_spare()
 
 
-async def run(name: str, run_id: str, listen: str, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
+async def run(
+    name: str,
+    run_id: str,
+    listen: str,
+    tls: Tls | None = None,
+    lost_after_s: float = LOST_AFTER_S,
+    insecure: bool = False,
+) -> None:
     """Writes the bound address to standard output and serves until it is cancelled."""
     members, store = Members(), ModelStore()
-    async with Channels(tls, lost_after_s) as channels:
-        server, address = await start_server(listen, [], tls, lost_after_s)
+    async with Channels(tls, lost_after_s, insecure) as channels:
+        server, address = await start_server(listen, [], tls, lost_after_s, insecure)
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, spilling_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)

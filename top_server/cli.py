@@ -205,7 +205,7 @@ def grouping_service(
     credentials = tls.load(settings.tls_files)
     from top_server.grouping_service import serve
 
-    raise typer.Exit(lifecycle.run(serve(settings.listen, credentials)))
+    raise typer.Exit(lifecycle.run(serve(settings.listen, credentials, settings.insecure)))
 
 
 def main() -> None:

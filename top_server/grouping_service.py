@@ -167,12 +167,13 @@ def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:
     return sizes
 
 
-async def serve(listen: str, tls: Tls | None = None) -> None:
+async def serve(listen: str, tls: Tls | None = None, insecure: bool = False) -> None:
     """Serves the groupings of this package until stopped; writes its address to standard output."""
     server, address = await start_server(
         listen,
         [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)],
         tls,
+        insecure=insecure,
     )
     sys.stdout.write(f"listening on {address}\n")
     sys.stdout.flush()

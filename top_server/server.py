@@ -95,7 +95,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     scheme = choose(config)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
     async with AsyncExitStack() as stack:
-        channels = await stack.enter_async_context(Channels(tls, config.lost_after))
+        channels = await stack.enter_async_context(Channels(tls, config.lost_after, config.insecure))
         membership = Membership(
             run_id,
             config.task,
@@ -301,7 +301,7 @@ async def _doors(
     # Nodes look for a resumed run at its old address.
     listen = resumed.address if resumed else config.listen
     try:
-        server, address = await start_server(listen, [register], tls, config.lost_after)
+        server, address = await start_server(listen, [register], tls, config.lost_after, config.insecure)
     except ConfigError as error:
         if resumed:
             raise ConfigError(error.what, "nodes look for the run there: end the process that has that port") from None

@@ -92,7 +92,7 @@ async def test_an_address_of_a_name_that_this_machine_has_not_is_left_out(monkey
         return [(None, None, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1", "2001:db8::1")]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
-    server, address = await start_server("node.example.org:0", [echo])
+    server, address = await start_server("node.example.org:0", [echo], insecure=True)
     try:
         host, port = split_address(address)
         assert host == "node.example.org"
@@ -116,7 +116,7 @@ async def test_all_addresses_of_a_name_have_the_same_port() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "nobody.invalid", "a..b"])
 async def test_a_host_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
-        await start_server(f"{host}:0", [])
+        await start_server(f"{host}:0", [], insecure=True)
 
 
 async def test_a_mistaken_address_is_refused_before_anything_is_opened() -> None:
@@ -126,7 +126,7 @@ async def test_a_mistaken_address_is_refused_before_anything_is_opened() -> None
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "localhost", "[::]"])
 async def test_a_server_on_every_interface_is_reached_by_this_machine(host: str) -> None:
-    server, address = await start_server(f"{host}:0", [echo])
+    server, address = await start_server(f"{host}:0", [echo], insecure=True)
     try:
         bound, port = split_address(address)
         assert bound == host

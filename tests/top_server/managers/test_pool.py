@@ -31,7 +31,10 @@ async def pool(
     folder: Path, host: str = "127.0.0.1", ports: range | None = None
 ) -> AsyncIterator[tuple[ManagerPool, Recorder]]:
     recorder = Recorder()
-    async with Channels() as channels, manager_pool.manager_pool(host, ports, folder, channels, recorder) as managers:
+    async with (
+        Channels() as channels,
+        manager_pool.manager_pool(host, ports, folder, channels, recorder, ["--insecure"]) as managers,
+    ):
         yield managers, recorder
 
 
