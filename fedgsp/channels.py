@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from fedgsp.access import Access, Interceptor
 from fedgsp.addresses import ip_of, is_near, loopback, split_address
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
@@ -49,11 +50,12 @@ _SERVER_OPTIONS = [
 async def start_server(
     listen: str,
     register: Iterable[Callable[[grpc.aio.Server], None]],
+    access: Access,
     tls: Tls | None = None,
     lost_after_s: float = LOST_AFTER_S,
     insecure: bool = False,
 ) -> tuple[grpc.aio.Server, str]:
-    """Start a server; returns it and the address that it bound.
+    """Start a server; returns it and the address that it bound. `access` decides who may call it.
 
     With `tls`, only clients with a certificate of the same CA are accepted. A client that is silent for `lost_after_s`
     seconds is disconnected. Raises ConfigError if the port is in use, or the host is not on this machine, or without
@@ -66,7 +68,7 @@ async def start_server(
             "connections at %s have no TLS (--insecure): everybody who reaches it can read and change models", listen
         )
     settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else SMALL_WINDOW)]
-    server = grpc.aio.server(options=settings, interceptors=[_RefuseUnreadable()])
+    server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), _RefuseUnreadable()])
     for add in register:
         add(server)
     bound = 0

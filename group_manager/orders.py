@@ -35,16 +35,18 @@ from fedgsp.weights import Weights
 from fedgsp.windows import machine
 from group_manager.ledger import Ledger
 from group_manager.members import Members, Outcome, Ticket
+from group_manager.tickets import Tickets
 
 
 class Orders:
     """Sends orders, enters what they make in the ledger, waits for outcomes, and cancels open orders at the end."""
 
-    def __init__(self, request: RunGroupRequest, members: Members, ledger: Ledger) -> None:
+    def __init__(self, request: RunGroupRequest, members: Members, ledger: Ledger, tickets: Tickets) -> None:
         self._request = request
         self._members = members
         self._ledger = ledger
-        self._tickets: list[Ticket] = []
+        self._tickets = tickets
+        self._open: list[Ticket] = []
         self._numbers: Counter[str] = Counter()  # of orders that no program counts, by task
 
     def key(self, task: str, position: int, attempt: int = 0) -> OrderKey:
@@ -114,7 +116,7 @@ class Orders:
 
     def close(self) -> None:
         """Cancels all orders that are still open."""
-        for ticket in self._tickets:
+        for ticket in self._open:
             if not ticket.outcome.done():
                 self.cancel(ticket)
 
@@ -123,8 +125,8 @@ class Orders:
         return self.key(task, self._numbers[task])
 
     def _submit(self, node: str, order: Order) -> Ticket:
-        ticket = self._members.submit(node, order)
-        self._tickets.append(ticket)
+        ticket = self._members.submit(node, self._tickets.stamped(order, node))
+        self._open.append(ticket)
         return ticket
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PROTOCOL = 13
+PROTOCOL = 14
 #: Largest client id. Ids have to fit into int64 arrays.
 MOST_CLIENT = 2**63 - 1
 #: Most clients of a node. A Hello has about 12 bytes per client, and gRPC accepts messages of 4 MiB. While the top

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedgsp.cleartext import check_cleartext
 from fedgsp.errors import ConfigError
+from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.options import parse_clients
 from fedgsp.settings.checks import flag
@@ -41,8 +42,7 @@ class TlsSettings:
     )
     insecure: bool = setting(
         False,
-        "allow connections without TLS beyond this machine; everybody who reaches the ports may then join, and read "
-        "and change models",
+        "allow connections without TLS; whoever reaches the ports may then join, and read and change models",
         may_change=True,
         panel=CONNECTIONS,
     )
@@ -385,6 +385,8 @@ class NodeSettings(PeerSettings):
         """Raise ConfigError for settings that do not go together."""
         PeerSettings.check_together(self)
         _ = self.client_ids
+        if self.name and not is_name(self.name):
+            raise ConfigError(f"--name {self.name!r} cannot be the name of a node", f"write {NAME_RULE}")
         if self.advertise and not self.peer_listen:
             raise ConfigError("--advertise names an address, but this node does not listen", "give --peer-listen too")
 

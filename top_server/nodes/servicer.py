@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from fedgsp import wire
+from fedgsp.access import caller
 from fedgsp.channels import first_message, refuse
 from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
@@ -25,7 +26,7 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
         hello = wire.decode(NodeMessage, first).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
-        admitted = await self._membership.admit(hello)
+        admitted = await self._membership.admit(hello, caller())
         if isinstance(admitted, Failure):
             yield wire.encode(TopServerMessage(admitted))
             return
