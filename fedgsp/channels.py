@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from fedgsp.addresses import ip_of, is_near, loopback, split_address
+from fedgsp.addresses import ip_of, is_near, loopback, split_address, target
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
@@ -198,7 +198,7 @@ class Channels:
 
     def _dial(self, address: str) -> grpc.aio.Channel:
         host, _, port = address.rpartition(":")
-        where = f"{loopback(host)}:{port}"
+        where = target(f"{loopback(host)}:{port}")
         options = self._options if is_near(host) else [*self._options, *SMALL_WINDOW]
         if self._credentials is None:
             return grpc.aio.insecure_channel(where, options=options)

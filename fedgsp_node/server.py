@@ -36,8 +36,12 @@ from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp.words import counted
 from fedgsp_node.attachment import Attachment, TrainingLog
 from fedgsp_node.clients import Clients
+from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.guard import Guard
 from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.policy import check_start, refused_run
+from fedgsp_node.policy_file import policy_of
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.worker import Worker
@@ -60,16 +64,18 @@ LONGEST_DIAL_S = 30.0
 async def run(settings: NodeSettings) -> None:
     """Runs until the run is over; raises UserError if the node cannot take part, or if the run does not finish."""
     tls = credentials(settings)
+    policy = policy_of(settings.policy, settings.allow)
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
-    store, slot = ModelStore(), Slot()
+    store, slot = ModelStore(), Slot(policy.most_seconds)
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
         clients = await slot.run(
             lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal)
         )
+        check_start(policy, settings.top_server, source_digest(clients.task))
         await slot.run(lambda _: clients.rehearse())
         logger.info(
             "task %s is ready with %s; dialling the top server at %s",
@@ -81,7 +87,10 @@ async def run(settings: NodeSettings) -> None:
             Channels(tls, settings.lost_after) as channels,
             _peer_server(settings, store, tls) as peer_address,
         ):
-            worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, host), slot)
+            dialling = Dialling(policy, settings.top_server)
+            guard = Guard(clients.hosted, store, policy, dialling)
+            fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
+            worker = Worker(clients, store, fetcher, slot, guard)
             await _Node(settings, clients, channels, store, worker, peer_address).live()
     finally:
         slot.close()
@@ -125,6 +134,7 @@ class _Node:
         worker: Worker,
         peer_address: str,
     ) -> None:
+        self._guard = worker.guard
         self._settings = settings
         self._channels = channels
         self._store = store
@@ -197,6 +207,7 @@ class _Node:
         await self._channels.drop(
             self._settings.top_server
         )  # a fresh channel tries at once, without gRPC's own backoff
+        await self._guard.dialling.look_up()
         stub = membership_pb2_grpc.MembershipServiceStub(self._channels.to(self._settings.top_server))
         ended = asyncio.Event()
         call = stub.Join(self._outgoing(ended))
@@ -212,6 +223,8 @@ class _Node:
                     case Welcome(run_id) as welcome:
                         if not _RUN_ID.fullmatch(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
+                        if refused := refused_run(run_id, welcome.training, self._guard.policy):
+                            raise PeerError(f"this node does not join: {refused}")
                         joined = True
                         if run_id != self._run_id:  # its managers may have the same names as those of the last run
                             await self._detach()
@@ -248,10 +261,13 @@ class _Node:
     def _attach(self, manager: AttachTo) -> None:
         try:
             address = resolve(manager.address, self._top_host)
+            forbidden = self._guard.dialling.why_not(manager.address)
         except ConfigError as error:
             logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
             return
-        if manager.manager not in self._attachments:
+        if forbidden:
+            self._guard.log(f"manager {manager.manager[:100]} at {forbidden}")
+        elif manager.manager not in self._attachments and self._guard.may_attach(manager.manager, self._attachments):
             task = asyncio.create_task(self._serve(manager.manager, address), name=f"manager {manager.manager}")
             self._attachments[manager.manager] = task
             task.add_done_callback(functools.partial(self._detached, manager.manager))
