@@ -96,14 +96,8 @@ class World:
         command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", self.address]
         command += ["--name", name, "--clients", ",".join(map(str, self.plan.hosted[number]))]
         command += [*self._task, "--peer-listen", f"{host}:0"]
-        command += [
-            "--policy",
-            NO_POLICY,
-            "--state-dir",
-            str(self.state_dir(name)),
-            "--connect-timeout",
-            str(CONNECT_TIMEOUT_S),
-        ]
+        command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
+        command += ["--policy", NO_POLICY]
         await self._start(name, command)
 
     def lives(self, name: str) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedgsp.errors import ConfigError
 from fedgsp.settings.fields import described
-from fedgsp.settings.policy import NO_POLICY, UNLIMITED, Entries, Policy
+from fedgsp.settings.policy import NO_POLICY, UNLIMITED, Entries, Policy, written
 from fedgsp_node.policy_file import MOST_BYTES, dump, policy_of
 
 KEYS = described(Policy)
@@ -132,3 +133,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(ConfigError, match=r"--policy .* cannot be read"):
             policy_of(str(path), {})
+
+
+def test_the_page_of_the_policy_has_every_key_with_its_default() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `?([^`|]*?)`? \| ", page, re.MULTILINE)
+    assert rows == [(key, text or "nothing") for key, text in written(Policy()).items()]
