@@ -35,7 +35,7 @@ def why_not(address: str, policy: Policy, top: TopServer) -> str:
     if not (listed or _is_top_server(host, top)):
         return (
             f"{host}:{port} is neither at the host of --top-server nor listed in hosts of the policy of this node:"
-            f" its owner can allow it (--allow hosts={host.strip('[]')})"
+            f" its owner can allow it (--allow hosts={_entry(host)})"
         )
     own = port == top.port and _is_top_server(host, top)
     if not own and not any(_within(port, entry) for entry in policy.ports):
@@ -74,6 +74,12 @@ def _plain(text: str) -> IP:
     """An IP address; an IPv4 address within an IPv6 address counts as the IPv4 address."""
     ip = ipaddress.ip_address(text)
     return getattr(ip, "ipv4_mapped", None) or ip
+
+
+def _entry(host: str) -> str:
+    """The entry of `hosts` for this host alone."""
+    ip = ip_of(host)
+    return _name(host) if ip is None else str(_plain(str(ip))).partition("%")[0]
 
 
 def _name(host: str) -> str:

@@ -85,7 +85,7 @@ class Guard:
         if len(attached) < self.policy.most_managers:
             return True
         needed = str(len(attached) + 1)
-        self.log(told("most_managers", self.policy, Beyond(f"{manager[:100]} is manager {needed}", needed)))
+        self.log(told("most_managers", self.policy, Beyond(f"{manager[:100]!r} is manager {needed}", needed)))
         return False
 
     def log(self, why: str) -> None:

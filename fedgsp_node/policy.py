@@ -24,9 +24,11 @@ from fedgsp.messages import (
 from fedgsp.options import same
 from fedgsp.outgoing import HEAD, OUTGOING
 from fedgsp.settings.fields import values_of
-from fedgsp.settings.policy import UNLIMITED, Policy, written
+from fedgsp.settings.policy import UNLIMITED, Entries, Policy, written
 from fedgsp.updates import update_of
 
+#: Most characters of an order's own text in a reason.
+MOST_QUOTED = 100
 #: Orders that only end work or free memory. They always pass.
 HARMLESS = (Release, Recall, Cancel)
 
@@ -75,7 +77,8 @@ def refusal(order: Order, policy: Policy, known: Known) -> str | None:
 
 def told(key: str, policy: Policy, beyond: Beyond) -> str:
     """The reason of a refusal: what was wanted, what the policy says, and how the node's owner can allow it."""
-    has, how = written(policy)[key] or "nothing", f"--allow {key}={beyond.needed}" if beyond.needed else "--policy"
+    allows = Entries.fits(beyond.needed) and len(beyond.needed) <= MOST_QUOTED
+    has, how = written(policy)[key] or "nothing", f"--allow {key}={beyond.needed}" if allows else "--policy"
     return f"{beyond.what}, and {key} of the policy of this node is {has}: its owner can allow it ({how})"
 
 
@@ -84,7 +87,7 @@ def refused_run(run_id: str, training: str, policy: Policy) -> str | None:
     if not _listed(run_id, policy.runs):
         return told("runs", policy, Beyond(f"the run is {run_id}", run_id))
     if training and not _listed(training, policy.training):
-        return told("training", policy, Beyond(f"the run trains by {training}", training))
+        return told("training", policy, Beyond(f"the run trains by {training[:MOST_QUOTED]!r}", training))
     return None
 
 
@@ -147,7 +150,9 @@ def _reveal(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
     partial = kind == "layer" or (kind == "sketch" and _is_small(argument, known))
     listed = view in allowed or kind in allowed or (kind == "sketch" and _size(argument) <= _largest_sketch(policy))
     if "exact" not in allowed and not (partial and listed):
-        yield Beyond(f"it asks a client to reveal the view {view[:100]} of its update", view if partial else "exact")
+        yield Beyond(
+            f"it asks a client to reveal the view {view[:MOST_QUOTED]!r} of its update", view if partial else "exact"
+        )
 
 
 def _is_small(size: str, known: Known) -> bool:
@@ -189,14 +194,14 @@ def _meets(step: OutgoingStep, wanted: str) -> bool:
 def _outgoing(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     for step in order.work.outgoing if isinstance(order.work, Train) else ():
         if step.name != HEAD and not _listed(step.name, policy.outgoing):
-            yield Beyond(f"it asks for outgoing step {step.name[:100]}", step.name[:100])
+            yield Beyond(f"it asks for outgoing step {step.name[:MOST_QUOTED]!r}", step.name)
 
 
 def _training(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     if isinstance(order.work, Train | Evaluate) and order.work.settings is not None:
-        algorithm = order.work.settings.algorithm[:100]
+        algorithm = order.work.settings.algorithm[:MOST_QUOTED]
         if not _listed(algorithm, policy.training):
-            yield Beyond(f"it asks for training {algorithm}", algorithm)
+            yield Beyond(f"it asks for training {algorithm!r}", algorithm)
 
 
 def _least_samples(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:

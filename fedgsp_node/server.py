@@ -13,7 +13,7 @@ import grpc.aio
 import torch
 
 from fedgsp import on_nodes, windows, wire
-from fedgsp.addresses import is_wildcard, resolve, split_address
+from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.messages import (
@@ -88,6 +88,8 @@ async def run(settings: NodeSettings) -> None:
             _peer_server(settings, store, tls) as peer_address,
         ):
             dialling = Dialling(policy, settings.top_server)
+            if settings.peer_listen and not policy.hosts and not is_near(host):
+                logger.warning("this node dials no other node: list their hosts with --allow hosts=HOST,HOST")
             guard = Guard(clients.hosted, store, policy, dialling)
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
             worker = Worker(clients, store, fetcher, slot, guard)
@@ -266,7 +268,7 @@ class _Node:
             logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
             return
         if forbidden:
-            self._guard.log(f"manager {manager.manager[:100]} at {forbidden}")
+            self._guard.log(f"manager {manager.manager[:100]!r} at {forbidden}")
         elif manager.manager not in self._attachments and self._guard.may_attach(manager.manager, self._attachments):
             task = asyncio.create_task(self._serve(manager.manager, address), name=f"manager {manager.manager}")
             self._attachments[manager.manager] = task

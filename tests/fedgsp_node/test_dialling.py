@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.settings.policy import UNLIMITED, Hosts, Policy, Ports
 from fedgsp_node import dialling
 from fedgsp_node.dialling import Dialling, TopServer, why_not
+from fedgsp_node.policy_file import policy_of
 
 TOP = TopServer("top.example.org", 7000, frozenset({ipaddress.ip_address("192.0.2.7")}))
 LOCAL = TopServer("127.0.0.1", 7000)
@@ -61,6 +63,9 @@ def test_no_other_host_is_dialled_unless_it_is_listed(address: str) -> None:
     why = why_not(address, Policy(), TOP)
     assert "its owner can allow it (--allow hosts=" in why
     assert why_not(address, UNLIMITED, TOP) == ""
+    remedy = re.search(r"--allow hosts=(\S+)\)$", why)
+    assert remedy
+    assert why_not(address, policy_of(None, {"hosts": remedy[1]}), TOP) == ""
 
 
 @pytest.mark.parametrize("address", INTERNAL)

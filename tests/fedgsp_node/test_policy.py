@@ -119,6 +119,7 @@ def test_what_is_beyond_the_default_policy_is_refused_and_passes_when_its_remedy
 ) -> None:
     why = refusal(order(work), Policy(), there)
     assert why is not None
+    assert f", and {key} of the policy of this node is " in why
     remedy = re.search(r"\(--allow (\w+)=(\S+)\)$", why)
     assert remedy, why
     assert remedy[1] == key
@@ -201,10 +202,12 @@ def test_a_required_step_has_the_required_option_or_it_does_not_count() -> None:
 
 
 def test_steps_and_trainings_that_are_not_listed_are_refused() -> None:
-    assert "outgoing step rounding" in str(refusal(stepping(OutgoingStep("rounding")), policy(outgoing="dp-*"), KNOWN))
+    assert "outgoing step 'rounding'" in str(
+        refusal(stepping(OutgoingStep("rounding")), policy(outgoing="dp-*"), KNOWN)
+    )
     assert refusal(stepping(OutgoingStep("head")), policy(outgoing="dp-*"), KNOWN) is None
     for work in (TRAIN, Evaluate(START, settings=SETTINGS)):
-        assert "asks for training sgd" in str(refusal(order(work), policy(training="fedprox"), KNOWN))
+        assert "asks for training 'sgd'" in str(refusal(order(work), policy(training="fedprox"), KNOWN))
         assert refusal(order(work), policy(training="fedprox,sg?"), KNOWN) is None
 
 
@@ -287,6 +290,25 @@ def test_orders_in_work_are_counted_also_those_for_no_client() -> None:
         assert "3 orders per client are in work" in refused(g, SendUp("c"), 1, client=7)
         assert not refused(g, Release(("a",)), 1)
     assert not refused(g, SendUp("c"), 1)
+
+
+def test_networks_are_refused_if_they_are_too_large_alone_or_beside_other_models() -> None:
+    g = guard(most_model_bytes="100", most_held_bytes="150")
+    g.check_size(100)
+    with pytest.raises(OrderError, match=r"networks of 101 bytes .*\(--allow most_model_bytes=101\)"):
+        g.check_size(101)
+    g._store.bytes = 60
+    with pytest.raises(OrderError, match=r"most_held_bytes of the policy of this node is 150"):
+        g.check_size(100)
+
+
+@pytest.mark.parametrize("text", ["sgd\x1b[2J", "a\nb", "a, b", "\u202e", "x" * 10_000])
+def test_what_an_order_says_is_shown_escaped_and_cut(text: str) -> None:
+    for work in (revealing(text), revealing(f"layer:{text}"), trained(algorithm=text)):
+        why = str(refusal(order(work), policy(training="sgd"), KNOWN))
+        assert why.isprintable()
+        assert len(why) < 500
+    assert str(refused_run("run", text, policy(training="sgd"))).isprintable()
 
 
 def test_refusals_are_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
