@@ -199,9 +199,9 @@ def _outgoing(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
 
 def _training(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
     if isinstance(order.work, Train | Evaluate) and order.work.settings is not None:
-        algorithm = order.work.settings.algorithm[:MOST_QUOTED]
+        algorithm = order.work.settings.algorithm
         if not _listed(algorithm, policy.training):
-            yield Beyond(f"it asks for training {algorithm!r}", algorithm)
+            yield Beyond(f"it asks for training {algorithm[:MOST_QUOTED]!r}", algorithm)
 
 
 def _least_samples(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
