@@ -14,6 +14,7 @@ from fedgsp.errors import RunError
 from fedgsp.lifecycle import python_module
 from fedgsp.settings.files import load
 from fedgsp.settings.flags import arguments_of
+from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
 
 #: Event of the run -> the nodes that start after it, each given by its clients.
@@ -45,6 +46,7 @@ def play(settings: dict[str, Any], directory: Path, coming: Coming) -> None:
                         task=config.task,
                         task_option=config.task_option,
                         clients=",".join(map(str, clients)),
+                        policy=NO_POLICY,
                     )
                     with beside(directory, f".node-{len(nodes)}.log").open("w") as log:
                         command = [*python_module("fedgsp_node"), "start", *arguments_of(node)]

@@ -5,17 +5,33 @@ import re
 
 from fedgsp.errors import ConfigError
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(
+    r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|\*|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?):([0-9]{1,5})", re.ASCII
+)
+#: What ends such a name is read as an IPv4 address by resolvers: 127.1, 0x7f000001, 2130706433.
+_NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)\.?")
 
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port"; IPv6 hosts stand in brackets. Raises ConfigError."""
     found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[2]) > 65535:
+    if found is None or int(found[2]) > 65535 or (_looks_like_ip(found[1]) and ip_of(found[1]) is None):
         raise ConfigError(
             f"{address!r} is not an address", "write host:port, for example 127.0.0.1:7000 or [::1]:7000"
         )
     return found[1], int(found[2])
+
+
+def _looks_like_ip(host: str) -> bool:
+    return host.startswith("[") or _NUMERIC.fullmatch(host) is not None
+
+
+def target(address: str) -> str:
+    """The address as a target of gRPC that means this host and port, and nothing else.
+
+    gRPC would take `unix:7000` alone for a socket in the file system, and other hosts for other schemes.
+    """
+    return f"dns:///{address.replace('%', '%25')}"
 
 
 def check_address(flag: str, address: str) -> None:

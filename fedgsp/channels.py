@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from fedgsp.access import Access, Interceptor
-from fedgsp.addresses import ip_of, is_near, loopback, split_address
+from fedgsp.addresses import ip_of, is_near, loopback, split_address, target
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
@@ -216,10 +216,11 @@ class Channels:
 
     def _dial(self, address: str) -> grpc.aio.Channel:
         host, _, port = address.rpartition(":")
-        where = f"{loopback(host)}:{port}"
+        reached = f"{loopback(host)}:{port}"
+        where = target(reached)
         options = self._options if is_near(host) else [*self._options, *SMALL_WINDOW]
         if self._credentials is None:
-            check_cleartext("a peer at", where, self._insecure)
+            check_cleartext("a peer at", reached, self._insecure)
             return grpc.aio.insecure_channel(where, options=options)
         return grpc.aio.secure_channel(where, self._credentials, options=options)
 

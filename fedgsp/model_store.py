@@ -15,6 +15,8 @@ class ModelStore:
     """Models by id. Invariant: an id is held, failed or waited for, and never two of these."""
 
     def __init__(self) -> None:
+        #: Bytes of all held models.
+        self.bytes = 0
         self._held: dict[str, Weights] = {}
         self._failed: OrderedDict[str, Failure] = OrderedDict()
         self._waiting: dict[str, set[asyncio.Future[Weights]]] = {}
@@ -48,6 +50,7 @@ class ModelStore:
             return
         self._failed.pop(model_id, None)
         self._held[model_id] = weights
+        self.bytes += weights.buffer.nbytes
         for waiter in self._waiting.pop(model_id, ()):
             if not waiter.done():
                 waiter.set_result(weights)
@@ -84,7 +87,8 @@ class ModelStore:
     def release(self, model_ids: Iterable[str]) -> None:
         """Forget models. Unknown ids are ignored."""
         for model_id in model_ids:
-            self._held.pop(model_id, None)
+            gone = self._held.pop(model_id, None)
+            self.bytes -= gone.buffer.nbytes if gone is not None else 0
             self._failed.pop(model_id, None)
         self._released.set()
         self._released = asyncio.Event()
@@ -98,4 +102,5 @@ class ModelStore:
     def clear(self) -> None:
         """Forget all models."""
         self._held.clear()
+        self.bytes = 0
         self._failed.clear()

@@ -159,7 +159,10 @@ class Attachment:
             # A report that cannot be encoded fails this order, not the stream.
             report = wire.encode(NodeReport(Done(key, result)))
         except (OrderError, WeightsError) as error:
-            logger.warning("round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure)
+            if error.failure.code is not FailureCode.POLICY:  # the guard has logged it, and not too often
+                logger.warning(
+                    "round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure
+                )
             report = wire.encode(NodeReport(Failed(key, error.failure)))
         except asyncio.CancelledError:
             report = wire.encode(NodeReport(Failed(key, Failure(FailureCode.CANCELLED, "called off"))))

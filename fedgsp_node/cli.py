@@ -7,9 +7,11 @@ import typer
 
 from fedgsp import commands, lifecycle, logs
 from fedgsp.errors import ConfigError
+from fedgsp.options import options
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tasks import TASKS
+from fedgsp_node.policy_file import dump, policy_of
 
 NAME = "fedgsp-node"
 OUTPUT = "Output"
@@ -50,6 +52,19 @@ def start(
     from fedgsp_node import server  # imports torch, which takes seconds that --help and a wrong flag should not
 
     raise typer.Exit(lifecycle.run(server.run(settings)))
+
+
+@app.command("policy")
+def show_policy(
+    file: Annotated[
+        str | None, typer.Option("--policy", metavar="FILE", help="the policy to begin with; the default one without")
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow", metavar="KEY=VALUE", help="a key, to allow more; repeatable")
+    ] = None,
+) -> None:
+    """Print the policy that `start` has with these flags, as a TOML file with an explanation of each key."""
+    typer.echo(dump(policy_of(file, options("--allow", allow or []))), nl=False)
 
 
 def main() -> None:

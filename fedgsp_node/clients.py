@@ -311,8 +311,8 @@ class Clients:
         """Runs code of the task; an exception of it fails the order, not the node."""
         try:
             return call()
-        except StoppedError:
-            raise OrderError(Failure(FailureCode.CANCELLED, "the order was called off")) from None
+        except StoppedError as stopped:
+            raise OrderError(stopped.failure) from None
         except (Exception, SystemExit) as error:
             raise OrderError(Failure(FailureCode.TASK_RAISED, where(error))) from error
 

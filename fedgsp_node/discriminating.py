@@ -1,6 +1,7 @@
 """Carries out orders for client discriminators. The samples of each client are encoded once and reused."""
 
 import math
+from collections.abc import Callable
 
 from fedgsp.discriminators import MOST_BYTES
 from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, Order
@@ -17,7 +18,9 @@ from fedgsp_node.training.control import Control, StoppedError
 class Discriminating:
     """Trains and judges discriminators. Only networks and counts leave this class, no samples."""
 
-    def __init__(self, clients: Clients, fetcher: Fetcher, slot: Slot) -> None:
+    def __init__(self, clients: Clients, fetcher: Fetcher, slot: Slot, check_size: Callable[[int], None]) -> None:
+        """`check_size` raises OrderError if this node may not hold networks of so many bytes."""
+        self._check_size = check_size
         self._clients = clients
         self._fetcher = fetcher
         self._slot = slot
@@ -44,6 +47,7 @@ class Discriminating:
             expected = discriminators.tensors(*size, samples.x.shape[1], samples.classes)
             if total_bytes(expected) > MOST_BYTES:
                 raise ValueError(f"{len(work.others)} networks do not fit into memory")
+            self._check_size(total_bytes(expected))
             if work.start is None:
                 networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
                 source, moved = None, 0
@@ -63,8 +67,8 @@ class Discriminating:
             correct = await self._slot.run(learn)
         except ValueError as error:
             raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
-        except StoppedError:
-            raise OrderError(Failure(FailureCode.CANCELLED, "the order was called off")) from None
+        except StoppedError as stopped:
+            raise OrderError(stopped.failure) from None
         answer = Discriminated(None, correct, len(samples) - settings.samples, source, moved)
         return answer, networks if work.produces else None
 

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakSet, WeakValueDictionary
 
@@ -15,7 +16,7 @@ from fedgsp.errors import ConfigError
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.weights import Weights, WeightsError, check_same_tensors, total_bytes, without_head
+from fedgsp.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,15 @@ class Fetcher:
     """Tries the sources of a start in their order. Weights that several orders need are fetched once and shared."""
 
     def __init__(
-        self, store: ModelStore, channels: Channels, tensors: tuple[TensorSpec, ...], top_server_host: str
+        self,
+        store: ModelStore,
+        channels: Channels,
+        tensors: tuple[TensorSpec, ...],
+        top_server_host: str,
+        not_dialled: Callable[[str], str] = lambda _: "",
     ) -> None:
+        """`not_dialled` says why an address may not be dialled; it returns an empty text if the address may be."""
+        self._not_dialled = not_dialled
         self._store = store
         self._channels = channels
         #: The tensors of the model of the run.
@@ -146,6 +154,8 @@ class Fetcher:
         if source.kind in _NO_FETCH:
             return await self._kept(start.model_id, expected), source, 0
         try:
+            forbidden = self._not_dialled(source.address)
+            require(not forbidden, FailureCode.POLICY, forbidden)
             channel = self._channels.to(resolve(source.address, self._host))
         except ConfigError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import torch
 
-from fedgsp import local_key, on_nodes, windows, wire
-from fedgsp.access import Guard, shown
-from fedgsp.addresses import is_wildcard, resolve, split_address
+from fedgsp import access, local_key, on_nodes, windows, wire
+from fedgsp.access import shown
+from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
@@ -41,8 +41,12 @@ from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp.words import counted
 from fedgsp_node.attachment import Attachment, TrainingLog
 from fedgsp_node.clients import Clients
+from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.guard import Guard
 from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.policy import check_start, refused_run
+from fedgsp_node.policy_file import policy_of
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.worker import Worker
@@ -73,16 +77,18 @@ async def run(settings: NodeSettings) -> None:
             settings.top_server,
         )
     name = tls.identity.name if tls and tls.identity and tls.identity.role is Role.NODE else ""
+    policy = policy_of(settings.policy, settings.allow)
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
-    store, slot, door = ModelStore(), Slot(), Door()
+    store, slot, door = ModelStore(), Slot(policy.most_seconds), Door()
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
         clients = await slot.run(
             lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal)
         )
+        check_start(policy, settings.top_server, source_digest(clients.task))
         await slot.run(lambda _: clients.rehearse())
         logger.info(
             "task %s is ready with %s; dialling the top server at %s",
@@ -94,7 +100,12 @@ async def run(settings: NodeSettings) -> None:
             Channels(tls, settings.lost_after, settings.insecure) as channels,
             _peer_server(settings, store, tls, door) as peer_address,
         ):
-            worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, host), slot)
+            dialling = Dialling(policy, settings.top_server)
+            if settings.peer_listen and not policy.hosts and not is_near(host):
+                logger.warning("this node dials no other node: list their hosts with --allow hosts=HOST,HOST")
+            guard = Guard(clients.hosted, store, policy, dialling)
+            fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
+            worker = Worker(clients, store, fetcher, slot, guard)
             await _Node(settings, clients, channels, store, worker, peer_address, door, name).live()
     finally:
         slot.close()
@@ -126,7 +137,7 @@ async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | Non
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    guard = Guard({Verb.FETCH: door}, tls is not None)
+    guard = access.Guard({Verb.FETCH: door}, tls is not None)
     server, bound = await start_server(
         settings.peer_listen, [ModelServicer(store).add_to], guard, tls, settings.lost_after, settings.insecure
     )
@@ -152,6 +163,7 @@ class _Node:
         name: str = "",
     ) -> None:
         """`name` is that of its certificate, if it has one."""
+        self._guard = worker.guard
         self._settings = settings
         self._door = door
         self._channels = channels
@@ -225,6 +237,7 @@ class _Node:
         await self._channels.drop(
             self._settings.top_server
         )  # a fresh channel tries at once, without gRPC's own backoff
+        await self._guard.dialling.look_up()
         stub = membership_pb2_grpc.MembershipServiceStub(self._channels.to(self._settings.top_server))
         ended = asyncio.Event()
         key, asked, ticket = None, secrets.token_hex(16), b""
@@ -248,6 +261,8 @@ class _Node:
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
                         if key is not None:
                             local_key.check_proof(key, asked, welcome.proof, self._settings.top_server)
+                        if refused := refused_run(run_id, welcome.training, self._guard.policy):
+                            raise PeerError(f"this node does not join: {refused}")
                         joined = True
                         self._door.change(welcome.key)
                         if run_id != self._run_id:  # its managers may have the same names as those of the last run
@@ -285,11 +300,15 @@ class _Node:
     def _attach(self, manager: AttachTo) -> None:
         try:
             address = resolve(manager.address, self._top_host)
-            self._channels.to(address)  # refused without TLS if it is on another machine
+            forbidden = self._guard.dialling.why_not(manager.address)
+            if not forbidden:
+                self._channels.to(address)  # refused without TLS if it is on another machine
         except ConfigError as error:
             logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
             return
-        if manager.manager not in self._attachments:
+        if forbidden:
+            self._guard.log(f"manager {manager.manager[:100]!r} at {forbidden}")
+        elif manager.manager not in self._attachments and self._guard.may_attach(manager.manager, self._attachments):
             task = asyncio.create_task(
                 self._serve(manager.manager, address, manager.ticket), name=f"manager {manager.manager}"
             )

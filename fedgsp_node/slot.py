@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -24,7 +25,9 @@ class Slot:
     call begins before the first one has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_s: float = math.inf) -> None:
+        """`most_s`: a call that takes longer, in seconds, is stopped after its running batch."""
+        self._most_s = most_s
         self._free = asyncio.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="training")
         self._current: Control | None = None
@@ -52,7 +55,7 @@ class Slot:
 
     async def _run(self, call: Callable[[Control], T]) -> T:
         memory.at_work()
-        control = Control()
+        control = Control(most_s=self._most_s)
         running = asyncio.get_running_loop().run_in_executor(self._thread, call, control)
         self._current = control
         try:

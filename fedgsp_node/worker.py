@@ -33,6 +33,7 @@ from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.clients import Clients
 from fedgsp_node.discriminating import Discriminating
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.guard import Guard
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.own_models import OwnModels
 from fedgsp_node.slot import Slot
@@ -42,17 +43,23 @@ from fedgsp_node.trainer import Trainer, Uploader, promised, publish
 class Worker:
     """Carries out orders with the clients, the model store and the training slot of one node."""
 
-    def __init__(self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot) -> None:
+    def __init__(
+        self, clients: Clients, store: ModelStore, fetcher: Fetcher, slot: Slot, guard: Guard | None = None
+    ) -> None:
+        """Without a guard, the worker carries out every order."""
+        #: Admits the orders.
+        self.guard = guard or Guard(clients.hosted, store)
         self._clients = clients
         self._store = store
         self._fetcher = fetcher
         self._slot = slot
         self._chunks_gone = 0
-        self._discriminating = Discriminating(clients, fetcher, slot)
+        self._discriminating = Discriminating(clients, fetcher, slot, self.guard.check_size)
         self._expect_models()
 
     def _expect_models(self) -> None:
         self._fetcher.tensors = self._clients.tensors
+        self.guard.expect(self._clients.tensors)
         self._own = OwnModels(self._store, self._clients.personal, self._clients.tensors)
         self._trainer = Trainer(self._clients, self._store, self._fetcher, self._slot, self._own)
 
@@ -81,6 +88,10 @@ class Worker:
 
     async def carry_out(self, order: Order, upload: Uploader) -> Result | Recalled | None:
         """The result of an order, None for orders without one; raises OrderError or WeightsError with the reason."""
+        with promised(self._store, getattr(order.work, "produces", "")), self.guard.passing(order):
+            return await self._carry_out(order, upload)
+
+    async def _carry_out(self, order: Order, upload: Uploader) -> Result | Recalled | None:
         match order.work:
             case Train():
                 return await self._trainer.carry_out(order, order.work, upload, self._discriminating.forget)
@@ -144,8 +155,7 @@ class Worker:
         return dataclasses.replace(counts, source=source, bytes=size, squared_distance=distance)
 
     async def _discriminate(self, order: Order, work: Discriminate) -> Discriminated:
-        with promised(self._store, work.produces):
-            answer, networks = await self._discriminating.carry_out(order, work)
+        answer, networks = await self._discriminating.carry_out(order, work)
         if networks is None:
             return answer
         return dataclasses.replace(answer, ref=(await publish(self._store, work.produces, networks)).ref)

@@ -71,6 +71,7 @@ def page() -> str:
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)
     parts += _section("fedgsp-node", node)
     parts += _section("fedgsp-node start", node.commands["start"], NodeSettings)
+    parts += _section("fedgsp-node policy", node.commands["policy"])
     return "\n".join(parts)
 
 

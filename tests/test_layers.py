@@ -36,6 +36,7 @@ PURE = (
     "top_server/nodes/admission.py",
     "top_server/progress.py",
     "top_server/teams.py",
+    "fedgsp_node/policy.py",
     *(f"group_manager/{name}.py" for name in ("chain", "ledger", "norm_limit", "requests")),
 )
 #: Package -> what importing all of it must not load.

@@ -23,6 +23,7 @@ from benchmarks.chaos.links import Links, linked
 from benchmarks.chaos.plan import OF_EVERYONE, Plan
 from fedgsp.children import tail
 from fedgsp.lifecycle import LIFELINE_VARIABLE
+from fedgsp.settings.policy import NO_POLICY
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP_SERVER = "top server"
@@ -100,6 +101,7 @@ class World:
         command += ["--name", name, "--clients", ",".join(map(str, self.plan.hosted[number]))]
         command += [*self._task, "--peer-listen", f"{host}:0", *self._insecure]
         command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
+        command += ["--policy", NO_POLICY]
         await self._start(name, command)
 
     def lives(self, name: str) -> bool:

@@ -16,6 +16,7 @@ import random
 import sys
 
 from fedgsp.errors import UserError
+from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings
 from fedgsp_node.server import run
 
@@ -104,6 +105,7 @@ async def host(flags: argparse.Namespace) -> int:
             task_option=options,
             clients=f"{number * flags.clients}-{(number + 1) * flags.clients - 1}",
             name=f"n{number}",
+            policy=NO_POLICY,
         )
         for number in range(flags.first, flags.first + flags.nodes)
     ]

@@ -26,6 +26,8 @@ class FailureCode(IntEnum):
     UNKNOWN_CLIENT = 10
     #: The order is unknown, incomplete, or contradicts itself.
     BAD_ORDER = 11
+    #: The policy of the node forbids it.
+    POLICY = 12
     #: The process does not hold this model and will not get it.
     NO_SUCH_MODEL = 20
     #: The stream ended before all bytes of the model.

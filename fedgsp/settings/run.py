@@ -12,6 +12,7 @@ from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.options import parse_clients
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described, setting
+from fedgsp.settings.policy import NO_POLICY
 from fedgsp.tls import TlsFiles, tls_files
 from fedgsp.windows import HAND_OVERS
 
@@ -21,6 +22,7 @@ GROUPING_SERVICE = "grpc://"
 METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
 CONNECTIONS = "Connections"
 WORK = "Work"
+POLICY = "Policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +377,19 @@ class NodeSettings(PeerSettings):
         panel=WORK,
     )
     name: str | None = setting(None, "name of this node in the run's records; HOST-PID by default", panel=WORK)
+    policy: str | None = setting(
+        None,
+        "TOML file that says what this node does at most, whatever it is ordered; a default policy without it; "
+        f"{NO_POLICY}: the node does all that it is ordered",
+        metavar="FILE",
+        panel=POLICY,
+    )
+    allow: dict[str, str] = setting(
+        {},
+        "a key of the policy, to allow more: entries are added, a number is replaced; repeatable. "
+        "`fedgsp-node policy` prints all keys",
+        panel=POLICY,
+    )
 
     @property
     def client_ids(self) -> tuple[int, ...] | None:

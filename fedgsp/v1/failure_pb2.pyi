@@ -43,6 +43,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     """
     FAILURE_CODE_BAD_ORDER: _FailureCode.ValueType  # 11
     """The order is unknown, incomplete, or contradicts itself."""
+    FAILURE_CODE_POLICY: _FailureCode.ValueType  # 12
+    """The policy of the node forbids it."""
     FAILURE_CODE_NO_SUCH_MODEL: _FailureCode.ValueType  # 20
     """20 to 29: a model that the receiver does not have, or does not accept.
 
@@ -119,6 +121,8 @@ The node does not host this client.
 """
 FAILURE_CODE_BAD_ORDER: FailureCode.ValueType  # 11
 """The order is unknown, incomplete, or contradicts itself."""
+FAILURE_CODE_POLICY: FailureCode.ValueType  # 12
+"""The policy of the node forbids it."""
 FAILURE_CODE_NO_SUCH_MODEL: FailureCode.ValueType  # 20
 """20 to 29: a model that the receiver does not have, or does not accept.
 

@@ -52,6 +52,7 @@ def node(folder: Path, *clients: int) -> NodeSettings:
         clients=",".join(map(str, clients)),
         state_dir=folder / "state",
         name=f"hospital-{min(clients)}",
+        allow={"reveal": "exact"},
     )
 
 

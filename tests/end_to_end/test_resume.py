@@ -89,7 +89,7 @@ async def test_nodes_wait_for_a_run_to_be_resumed(
     undisturbed = await play(configured(tmp_path / "a", scheme, **changes), six)
     config = tmp_path / "b.toml"
     config.write_text(dump(configured(tmp_path / "b", scheme, **changes)))
-    own = ("--task-option", f"clients={CLIENTS}")
+    own = ("--task-option", f"clients={CLIENTS}", "--policy", "none")
     async with AsyncExitStack() as stack:
         flags = ("--run-dir", str(tmp_path / "b"), "--config", str(config), "--min-nodes", "2")
         server = await stack.enter_async_context(top_server(tmp_path, *flags))

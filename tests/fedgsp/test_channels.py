@@ -114,7 +114,7 @@ async def test_all_addresses_of_a_name_have_the_same_port() -> None:
         await server.stop(None)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "nobody.invalid", "a..b"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "nobody.invalid", "a" * 64])
 async def test_a_host_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
         await start_server(f"{host}:0", [], ANYBODY, insecure=True)

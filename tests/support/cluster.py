@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import RunError
+from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import server as node_server
 from top_server import server
@@ -103,6 +104,7 @@ def nodes(*clients: Sequence[int], peers: bool = True, **options: str) -> list[N
             clients=",".join(map(str, ids)),
             peer_listen="127.0.0.1:0" if peers else None,
             name=f"n{number}",
+            policy=NO_POLICY,
         )
         for number, ids in enumerate(clients)
     ]

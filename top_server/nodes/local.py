@@ -11,6 +11,7 @@ from fedgsp.addresses import resolve
 from fedgsp.children import Child, Template, stop, tail
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.settings.flags import arguments_of
+from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
 from top_server.record.directory import RunDirectory
 from top_server.record.journal import Journal, Line
@@ -51,6 +52,8 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
             task_option=config.task_option,
             clients=f"{block[0]}-{block[-1]}" if block else None,
             threads=config.threads,
+            # The top server chooses the whole command line, so a policy would protect nobody from it.
+            policy=NO_POLICY,
             # What stays with the clients, so that the run can be resumed.
             state_dir=RunDirectory(config.run_dir).state / name if config.run_dir is not None else None,
         )

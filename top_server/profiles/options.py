@@ -42,7 +42,8 @@ class UpdateOptions:
 
     similarity: str = setting(
         "exact",
-        "what updates are compared by: all of them, one layer, or a sketch",
+        "what updates are compared by: all of them, one layer, or a sketch; for all but a sketch, nodes need "
+        "--allow reveal=exact",
         choices=("exact", "layer", "sketch"),
     )
     similarity_of: str = setting(

@@ -1,0 +1,133 @@
+"""Stands where orders enter a node: counts them, and refuses those that are beyond the policy of the node."""
+
+import contextlib
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from fedgsp.messages import Failure, FailureCode, HostedClient, Order, TensorSpec, Train
+from fedgsp.model_store import ModelStore
+from fedgsp.settings.policy import UNLIMITED, Policy
+from fedgsp.updates import trainable_size
+from fedgsp.weights import total_bytes
+from fedgsp_node.dialling import Dialling
+from fedgsp_node.order_error import OrderError
+from fedgsp_node.policy import HARMLESS, Beyond, Known, models_of, refusal, told
+
+logger = logging.getLogger(__name__)
+
+#: Rounds of a client of which the orders are counted. Who names more rounds than that at a time is still held by
+#: `Policy.most_trainings`.
+REMEMBERED_ROUNDS = 64
+#: Shortest time between two lines about refusals, in seconds: a top server must not fill the disk of a node.
+INTERVAL_S = 5.0
+
+
+class Guard:
+    """Admits the orders of all managers of a node."""
+
+    def __init__(
+        self,
+        hosted: Iterable[HostedClient],
+        store: ModelStore,
+        policy: Policy = UNLIMITED,
+        dialling: Dialling | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy = policy
+        self.dialling = dialling or Dialling(policy, "127.0.0.1:0")
+        self._samples = {one.client: one.train_samples for one in hosted}
+        self._store = store
+        self._model_bytes = self._trainable = 0
+        self._open = 0
+        #: Models that orders in work fetch or make, with the number of these orders.
+        self._coming: Counter[str] = Counter()
+        self._orders: OrderedDict[tuple[int, str, int], list[int]] = OrderedDict()  # in a round: all, trainings
+        self._trainings: Counter[int] = Counter()  # of each client, in all
+        self._now, self._next_line, self._unlogged = now, -float("inf"), 0
+
+    def expect(self, tensors: tuple[TensorSpec, ...]) -> None:
+        """Notes the tensors of the run's model."""
+        self._model_bytes, self._trainable = total_bytes(tensors), trainable_size(tensors)
+
+    @contextlib.contextmanager
+    def passing(self, order: Order) -> Iterator[None]:
+        """A context in which an order is carried out; raises OrderError if the policy refuses the order."""
+        models = set(models_of(order.work))
+        self._open += 1
+        try:
+            if why := refusal(order, self.policy, self._known(order, models)):
+                self.log(why)
+                raise OrderError(Failure(FailureCode.POLICY, why))
+            self._count(order)
+            self._coming.update(models)
+            try:
+                yield
+            finally:
+                self._coming.subtract(models)
+                for model in models:
+                    if not self._coming[model]:
+                        del self._coming[model]
+        finally:
+            self._open -= 1
+
+    def check_size(self, size: int) -> None:
+        """Raises OrderError if the node may not hold a further model, or networks, of so many bytes."""
+        for key, number in (("most_model_bytes", size), ("most_held_bytes", self._store.bytes + size)):
+            if number > getattr(self.policy, key):
+                why = told(key, self.policy, Beyond(f"networks of {size} bytes would be held", str(number)))
+                self.log(why)
+                raise OrderError(Failure(FailureCode.POLICY, why))
+
+    def may_attach(self, manager: str, attached: Collection[str]) -> bool:
+        """Whether the node may attach to one more manager; logs a refusal."""
+        if len(attached) < self.policy.most_managers:
+            return True
+        needed = str(len(attached) + 1)
+        self.log(told("most_managers", self.policy, Beyond(f"{manager[:100]!r} is manager {needed}", needed)))
+        return False
+
+    def log(self, why: str) -> None:
+        """Logs why something was refused: at most one line every `INTERVAL_S` seconds, with the number of others."""
+        if self._now() < self._next_line:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} other refusals since the last line)" if self._unlogged else ""
+        logger.warning("refused: %s%s", why, more)
+        self._unlogged, self._next_line = 0, self._now() + INTERVAL_S
+
+    def _known(self, order: Order, models: set[str]) -> Known:
+        new = sum(model not in self._store and model not in self._coming for model in models)
+        coming = len(self._coming) + new
+        orders, trainings = self._orders.get(_round_of(order), (0, 0))
+        return Known(
+            clients=max(1, len(self._samples)),
+            samples=self._samples.get(order.client),
+            trainable=self._trainable,
+            model_bytes=self._model_bytes,
+            held_models=len(self._store) + coming,
+            held_bytes=self._store.bytes + coming * self._model_bytes,
+            open_orders=self._open,
+            orders_in_round=orders + 1,
+            trainings_in_round=trainings + 1,
+            trainings=self._trainings[order.client] + 1,
+            not_dialled=self.dialling.why_not,
+        )
+
+    def _count(self, order: Order) -> None:
+        if isinstance(order.work, HARMLESS) or order.client not in self._samples:
+            return
+        counts = self._orders.setdefault(_round_of(order), [0, 0])
+        self._orders.move_to_end(_round_of(order))
+        counts[0] += 1
+        if isinstance(order.work, Train):
+            counts[1] += 1
+            self._trainings[order.client] += 1
+        while len(self._orders) > REMEMBERED_ROUNDS * len(self._samples):
+            self._orders.popitem(last=False)
+
+
+def _round_of(order: Order) -> tuple[int, str, int]:
+    key = order.key
+    return (order.client, key.run, key.round) if key is not None else (order.client, "", 0)

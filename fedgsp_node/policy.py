@@ -1,0 +1,296 @@
+"""Whether the policy of a node lets an order in: one pure function, and a table with a rule for each key."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from fedgsp.errors import ConfigError
+from fedgsp.messages import (
+    Cancel,
+    Describe,
+    Discriminate,
+    Evaluate,
+    Initialise,
+    Order,
+    OutgoingStep,
+    Recall,
+    Release,
+    Start,
+    Train,
+    Work,
+)
+from fedgsp.options import same
+from fedgsp.outgoing import HEAD, OUTGOING
+from fedgsp.settings.fields import values_of
+from fedgsp.settings.policy import UNLIMITED, Entries, Policy, written
+from fedgsp.updates import update_of
+
+#: Most characters of an order's own text in a reason.
+MOST_QUOTED = 100
+#: Orders that only end work or free memory. They always pass.
+HARMLESS = (Release, Recall, Cancel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a node knows when an order comes. The order itself counts already."""
+
+    #: Number of clients that the node hosts.
+    clients: int
+    #: Training samples of the client of the order; None if the node does not host it.
+    samples: int | None
+    #: Number of floats in an update of the model, and bytes of the model.
+    trainable: int
+    model_bytes: int
+    #: Models that the node holds, or that orders in work fetch and make.
+    held_models: int
+    held_bytes: int
+    open_orders: int
+    #: Of the client of the order: its orders and trainings of the order's round, and all its trainings.
+    orders_in_round: int
+    trainings_in_round: int
+    trainings: int
+    #: Why an address may not be dialled; empty if it may. Raises ConfigError for what is no address.
+    not_dialled: Callable[[str], str]
+
+
+class Beyond(NamedTuple):
+    """What an order wants that is beyond a policy, and the value of the key that would allow it."""
+
+    what: str
+    needed: str
+
+
+def refusal(order: Order, policy: Policy, known: Known) -> str | None:
+    """Why the policy of a node refuses an order; None if the order passes."""
+    if isinstance(order.work, HARMLESS) or policy == UNLIMITED:
+        return None
+    for key, rule in RULES.items():
+        for beyond in rule(order, policy, known):
+            return told(key, policy, beyond)
+    start = start_of(order.work)
+    reasons = [_not_dialled(source.address, known) for source in start.sources] if start is not None else []
+    return reasons[-1] if reasons and all(reasons) else None  # one source is enough
+
+
+def told(key: str, policy: Policy, beyond: Beyond) -> str:
+    """The reason of a refusal: what was wanted, what the policy says, and how the node's owner can allow it."""
+    allows = Entries.fits(beyond.needed) and len(beyond.needed) <= MOST_QUOTED
+    has, how = written(policy)[key] or "nothing", f"--allow {key}={beyond.needed}" if allows else "--policy"
+    return f"{beyond.what}, and {key} of the policy of this node is {has}: its owner can allow it ({how})"
+
+
+def refused_run(run_id: str, training: str, policy: Policy) -> str | None:
+    """Why the policy refuses to join a run whose training extends the model (empty: no such training)."""
+    if not _listed(run_id, policy.runs):
+        return told("runs", policy, Beyond(f"the run is {run_id}", run_id))
+    if training and not _listed(training, policy.training):
+        return told("training", policy, Beyond(f"the run trains by {training[:MOST_QUOTED]!r}", training))
+    return None
+
+
+def check_start(policy: Policy, top_server: str, task_digest: bytes) -> None:
+    """Raises ConfigError if the policy accepts neither the address of the top server nor the source of the task."""
+    if not _listed(top_server, policy.top_servers):
+        raise ConfigError(f"--top-server is {top_server}", f"the policy allows {', '.join(policy.top_servers)}")
+    if policy.task_sha256 and task_digest.hex() not in policy.task_sha256:
+        raise ConfigError(
+            f"the source file of the task has SHA-256 {task_digest.hex() or '(no source file)'}",
+            "task_sha256 of the policy lists others: restore the file, or correct the policy",
+        )
+
+
+def start_of(work: Work | None) -> Start | None:
+    """The start that work names."""
+    return work.start if isinstance(work, Train | Evaluate | Discriminate) else None
+
+
+def models_of(work: Work | None) -> Iterator[str]:
+    """The ids of the models that work fetches or makes."""
+    start = start_of(work)
+    if start is not None:
+        yield start.model_id
+    if isinstance(work, Train | Discriminate | Initialise) and work.produces:
+        yield work.produces
+        if isinstance(work, Train) and work.reveal is not None:
+            yield update_of(work.produces)
+
+
+#: Kind of work, as `Policy.work` lists it -> whether an order asks for it. An order may ask for several.
+KINDS: Mapping[str, Callable[[Work | None], bool]] = {
+    "train": lambda work: isinstance(work, Train),
+    "retain": lambda work: isinstance(work, Train) and work.retain,
+    "evaluate": lambda work: isinstance(work, Evaluate) and not work.only_compare and not work.training_part,
+    "evaluate-training": lambda work: (
+        (isinstance(work, Train) and work.measure_accuracy)
+        or (isinstance(work, Evaluate) and work.training_part and not work.only_compare)
+    ),
+    "compare": lambda work: isinstance(work, Evaluate) and bool(work.compared_with),
+    "describe": lambda work: isinstance(work, Describe),
+    "discriminate": lambda work: isinstance(work, Discriminate),
+    "initialise": lambda work: isinstance(work, Initialise),
+}
+#: Kinds of work that tell something about the training data of a client, beside a model.
+TELLING = ("describe", "discriminate", "evaluate-training")
+
+
+def _work(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
+    for kind, asks in KINDS.items():
+        if asks(order.work) and kind not in policy.work:
+            yield Beyond(f"it asks for work of kind {kind}", kind)
+
+
+def _reveal(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
+    if not isinstance(order.work, Train) or order.work.reveal is None:
+        return
+    view, allowed = order.work.reveal.view, policy.reveal
+    kind, _, argument = view.partition(":")
+    partial = kind == "layer" or (kind == "sketch" and _is_small(argument, known))
+    listed = view in allowed or kind in allowed or (kind == "sketch" and _size(argument) <= _largest_sketch(policy))
+    if "exact" not in allowed and not (partial and listed):
+        yield Beyond(
+            f"it asks a client to reveal the view {view[:MOST_QUOTED]!r} of its update", view if partial else "exact"
+        )
+
+
+def _is_small(size: str, known: Known) -> bool:
+    """Whether a sketch has fewer signs than the update has numbers; a larger one tells as much as the update."""
+    return 8 * _size(size) < known.trainable
+
+
+def _size(text: str) -> float:
+    return int(text) if text.isdecimal() and len(text) < 20 else float("inf")
+
+
+def _largest_sketch(policy: Policy) -> float:
+    sizes = [_size(view.removeprefix("sketch:")) for view in policy.reveal if view.startswith("sketch:")]
+    return max(sizes, default=0)
+
+
+def _require(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
+    if isinstance(order.work, Discriminate) and policy.require:
+        yield Beyond("networks that tell clients apart pass no outgoing steps", "")
+    if isinstance(order.work, Train):
+        for wanted in policy.require:
+            if not any(_meets(step, wanted) for step in order.work.outgoing):
+                yield Beyond(f"the trained model would leave without step {wanted}", "")
+
+
+def _meets(step: OutgoingStep, wanted: str) -> bool:
+    """Whether a step is the required one, with the required option; an option that is not given has its default."""
+    name, dot, option = wanted.partition(".")
+    if step.name != name or not dot:
+        return step.name == name
+    key, _, value = option.partition("=")
+    try:
+        options = values_of(OUTGOING[name].read(step.options))
+    except ConfigError:
+        return False  # the order fails later, by name
+    return key in options and same(str(options[key]), value)
+
+
+def _outgoing(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
+    for step in order.work.outgoing if isinstance(order.work, Train) else ():
+        if step.name != HEAD and not _listed(step.name, policy.outgoing):
+            yield Beyond(f"it asks for outgoing step {step.name[:MOST_QUOTED]!r}", step.name)
+
+
+def _training(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
+    if isinstance(order.work, Train | Evaluate) and order.work.settings is not None:
+        algorithm = order.work.settings.algorithm
+        if not _listed(algorithm, policy.training):
+            yield Beyond(f"it asks for training {algorithm[:MOST_QUOTED]!r}", algorithm)
+
+
+def _least_samples(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
+    telling = any(KINDS[kind](order.work) for kind in TELLING)
+    revealing = isinstance(order.work, Train) and order.work.reveal is not None
+    if (telling or revealing) and known.samples is not None and known.samples < policy.least_samples:
+        yield Beyond(f"client {order.client} has {known.samples} training samples to tell about", f"{known.samples}")
+
+
+class Amount(NamedTuple):
+    """A number that an order asks for, and its noun with a place for it."""
+
+    of: Callable[[Order, Known], float | None]
+    words: str
+
+
+def _epochs(order: Order, _: Known) -> float | None:
+    return order.work.settings.local_epochs if isinstance(order.work, Train) and order.work.settings else None
+
+
+def _batch_size(order: Order, known: Known) -> float | None:
+    size = getattr(_settings(order), "batch_size", None)
+    return size if size is None or known.samples is None else min(size, known.samples)
+
+
+def _rate(order: Order, _: Known) -> float | None:
+    return getattr(_settings(order), "learning_rate", None)
+
+
+def _settings(order: Order) -> object:
+    work = order.work
+    trains = isinstance(work, Train | Discriminate) or (isinstance(work, Evaluate) and work.personalised)
+    return getattr(work, "settings", None) if trains else None
+
+
+#: Key of the policy -> what an order asks for that the key limits; None if the order asks for no such thing.
+AMOUNTS: Mapping[str, Amount] = {
+    "most_epochs": Amount(_epochs, "it asks for {} local epochs"),
+    "least_batch_size": Amount(_batch_size, "it asks for batches of {}"),
+    "least_learning_rate": Amount(_rate, "it asks for learning rate {}"),
+    "most_learning_rate": Amount(_rate, "it asks for learning rate {}"),
+    "most_open_orders": Amount(lambda _, known: known.open_orders / known.clients, "{} orders per client are in work"),
+    "most_model_bytes": Amount(lambda _, known: known.model_bytes, "the model has {} bytes"),
+    "most_held_bytes": Amount(lambda _, known: known.held_bytes, "models of {} bytes would be held"),
+    "most_held_models": Amount(
+        lambda _, known: known.held_models / known.clients, "{} models per client would be held"
+    ),
+    "most_orders_per_round": Amount(lambda _, known: known.orders_in_round, "it is order {} of the client's round"),
+    "most_trainings_per_round": Amount(
+        lambda order, known: known.trainings_in_round if isinstance(order.work, Train) else None,
+        "it is training {} of the client's round",
+    ),
+    "most_trainings": Amount(
+        lambda order, known: known.trainings if isinstance(order.work, Train) else None,
+        "it is training {} of the client",
+    ),
+}
+
+
+def _limit(key: str, amount: Amount) -> Callable[[Order, Policy, Known], Iterator[Beyond]]:
+    def rule(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
+        asked, limit = amount.of(order, known), getattr(policy, key)
+        # NaN is within no limit.
+        if asked is not None and not (asked <= limit if key.startswith("most_") else asked >= limit):
+            number = str(asked) if isinstance(asked, int) else f"{asked:.6g}"
+            yield Beyond(amount.words.format(number), str(math.ceil(asked)) if isinstance(limit, int) else number)
+
+    return rule
+
+
+#: Key of the policy -> what an order wants beyond it. The first one that is found is told.
+RULES: Mapping[str, Callable[[Order, Policy, Known], Iterator[Beyond]]] = {
+    "work": _work,
+    "reveal": _reveal,
+    "require": _require,
+    "outgoing": _outgoing,
+    "training": _training,
+    "least_samples": _least_samples,
+    **{key: _limit(key, amount) for key, amount in AMOUNTS.items()},
+}
+
+
+def _not_dialled(address: str, known: Known) -> str:
+    """Why the node may not dial a source; empty if it may, if the source is here, or if it is no address."""
+    try:
+        return known.not_dialled(address) if address else ""
+    except ConfigError:
+        return ""  # whoever dials it says so
+
+
+def _listed(text: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
