@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ def run(app: typer.Typer, name: str) -> int:
     """Runs the command line of this process, and returns the exit code. A user's mistake is reported in one line."""
     from typer.exceptions import TyperException
 
+    if path := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = python_path(path)  # for the processes that this one starts
     try:
         check_text(sys.argv[1:])
         code: int = app(prog_name=name, standalone_mode=False)
@@ -28,6 +31,15 @@ def run(app: typer.Typer, name: str) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def python_path(path: str) -> str:
+    """A PYTHONPATH that does not depend on the working directory.
+
+    To Python an empty element is the working directory, from which files would be imported. Nobody means that who
+    writes `PYTHONPATH=$PYTHONPATH:/more`.
+    """
+    return os.pathsep.join(os.path.abspath(element) for element in path.split(os.pathsep) if element)
 
 
 def check_text(arguments: Sequence[str]) -> None:
