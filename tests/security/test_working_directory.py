@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def trap(tmp_path: Path) -> Path:
 
 
 def loot(
-    folder: Path, command: list[str | Path], python_path: str
+    folder: Path, command: Sequence[str | Path], python_path: str
 ) -> tuple[list[str], subprocess.CompletedProcess[str]]:
     """What of the trap was run by a command that is started in it, and how the command ended."""
     loot = folder.parent / "loot"
