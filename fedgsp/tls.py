@@ -1,17 +1,18 @@
 """Mutual TLS: reads and checks the files of the three --tls flags before any connection is opened."""
 
-import logging
+import os
 import ssl
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from fedgsp.addresses import ip_of
 from fedgsp.errors import ConfigError
+from fedgsp.files import read_secret
+from fedgsp.owners import check_secret
 
-logger = logging.getLogger(__name__)
-
+#: Most bytes of a PEM file, also of one with many certificates.
+_MOST_BYTES = 1 << 20
 #: Most calls of do_handshake in turn; a complete handshake needs fewer.
 _TURNS = 20
 
@@ -89,10 +90,16 @@ def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsFiles 
 
 
 def load(files: TlsFiles | None) -> Tls | None:
-    """Reads and checks the files; None without files. ConfigError if they are unreadable, unfit or not valid now."""
+    """Reads and checks the files; None without files.
+
+    Raises ConfigError if they are unreadable, unfit or not valid now, or if others can read the key.
+    """
     if files is None:
         return None
-    ca, cert, key = _read("--tls-ca", files.ca), _read("--tls-cert", files.cert), _read("--tls-key", files.key)
+    ca, _ = _read("--tls-ca", files.ca)
+    cert, _ = _read("--tls-cert", files.cert)
+    key, status = _read("--tls-key", files.key)
+    check_secret("--tls-key", files.key, status)
     for flag, path in (("--tls-ca", files.ca), ("--tls-cert", files.cert)):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -111,8 +118,6 @@ def load(files: TlsFiles | None) -> Tls | None:
         raise ConfigError(
             f"--tls-cert {files.cert} cannot be used: {error.reason}", "issue another certificate"
         ) from None
-    if files.key.stat().st_mode & stat.S_IROTH:
-        logger.warning("every user of this machine can read --tls-key %s: run chmod 600 on it", files.key)
     return Tls(files, ca, cert, key)
 
 
@@ -131,9 +136,9 @@ def handshake_failure(details: str) -> str | None:
     return None
 
 
-def _read(flag: str, path: Path) -> bytes:
+def _read(flag: str, path: Path) -> tuple[bytes, os.stat_result]:
     try:
-        return path.read_bytes()
+        return read_secret(path, _MOST_BYTES)
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a PEM file") from None
 

@@ -13,6 +13,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
+from fedgsp.owners import check_directory
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -30,6 +31,7 @@ class PersonalState:
         self._run_id = ""
         self._held: dict[tuple[int, str], tuple[str, Arrays]] = {}
         if directory is not None:
+            check_directory("--state-dir", directory)
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 # A directory that cannot be written is reported now, and not after the first training.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -74,8 +75,17 @@ def find(directory: RunDirectory) -> Resumed:
         ) from None
 
 
-def work_there(resumed: Resumed) -> None:
-    """Changes to the working directory of the run; raises ConfigError if it is gone."""
+def work_there(resumed: Resumed, config: RunConfig) -> None:
+    """Changes to the working directory of the run; raises ConfigError if it is gone.
+
+    Local nodes import a task of the form module:factory from there. A record alone must not decide which code runs:
+    somebody may have given the run directory to the user. So the user must then be in that directory already.
+    """
+    if config.local_nodes and ":" in config.task and resumed.directory.resolve() != Path.cwd():
+        raise ConfigError(
+            f"--resume: this run imports {config.task} from {resumed.directory}, according to its record",
+            f"if you trust the code there, run: cd {shlex.quote(str(resumed.directory))}",
+        )
     try:
         os.chdir(resumed.directory)
     except OSError as error:
