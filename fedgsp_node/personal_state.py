@@ -13,6 +13,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
+from fedgsp.files import check_regular
 from fedgsp.owners import check_directory
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -135,6 +136,7 @@ class PersonalState:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
+        check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
     except (OSError, safetensors.SafetensorError) as error:
