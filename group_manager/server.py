@@ -58,12 +58,13 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         if not isinstance(hello, Attached) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
         if (hello.manager, hello.run_id) != (self._name, self._run_id):
-            await refuse(
-                context,
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"this is manager {self._name!r} of run {self._run_id!r}, "
-                f"not {hello.manager[:100]!r} of run {hello.run_id[:100]!r}",
+            logger.warning(
+                "node=%.100r was refused: it looks for manager %.100r of run %.100r",
+                *(hello.node, hello.manager, hello.run_id),
             )
+            # Who guesses names learns neither that of this manager nor the id of the run.
+            why = "this is not the manager that you were told to attach to, or another run has taken its address"
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         session = await self._members.attach(hello.node)
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")

@@ -126,10 +126,10 @@ class Membership:
         """Admits a node; returns the reason if it is refused."""
         over = self._over is not None
         known = replace(self._known, clients=len(self._clients), standard=self._standard, over=over)
-        if failure := refusal(hello, known):
-            if failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self._recorder.record(NodeRefused(node=hello.node, reason=str(failure)))
-            return failure
+        if refused := refusal(hello, known):
+            if refused.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
+                self._recorder.record(NodeRefused(node=hello.node, reason=str(refused)))
+            return refused.failure
         self._standard = self._standard or hello
         node = self._nodes[hello.node] = Node(hello)
         self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients if self._bears(hosted.client)})
