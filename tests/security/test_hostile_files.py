@@ -201,7 +201,7 @@ def test_an_id_of_a_run_that_is_none(run: Any, tmp_path: Path) -> None:
         resuming.find(directory(tmp_path, run=run))
 
 
-@pytest.mark.parametrize("address", ["", "unix:/tmp/x", "a b:1", 7, None, "127.0.0.1:99999"])
+@pytest.mark.parametrize("address", ["", "unix:/run/x", "a b:1", 7, None, "127.0.0.1:99999"])
 def test_an_address_that_is_none(address: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError):
         resuming.find(directory(tmp_path, address=address))
