@@ -1,9 +1,12 @@
-# Every target makes the environment first if it is missing, or older than constraints.txt or pyproject.toml.
+# Every target makes the environment first if it is missing, or older than the locks or pyproject.toml.
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell command -v $(name) 2>/dev/null)))
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --no-annotate --generate-hashes \
+	--python-platform linux --python-version 3.11 --no-emit-package torch
 
 DEMO_FLAGS ?= --growth log --local-nodes 4 --clients 24 --beta 2 --rounds 15 --listen 127.0.0.1:0
 PYTEST_FLAGS ?=
@@ -11,22 +14,27 @@ WORKERS ?= -n 2 --dist worksteal
 BENCH ?=
 CHAOS_FLAGS ?=
 PEERS ?=
+UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs results bench chaos protos pages dist clean
+.PHONY: help install demo test check docs results bench chaos protos pages lock dist clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 install: $(INSTALLED)  ## make the environment
 
-# torch goes first and alone: with anything looser beside it, pip may pick a build with gigabytes of CUDA.
-$(INSTALLED): constraints.txt pyproject.toml
+# The locks have the hash of everything but torch, of which each platform has several builds, and the project itself.
+# Only wheels are taken: a source archive would be built with tools that nothing checks. The locks go first, so that
+# what torch needs was checked before. torch goes alone and exact: with anything looser
+# beside it, pip may pick a build with gigabytes of CUDA.
+$(INSTALLED): requirements.lock requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=...") if sys.version_info < (3, 11) else 0'
 	@echo "installing into $(VENV), once; this takes some minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PIP) --require-hashes --only-binary :all: -r requirements.lock -r requirements-dev.lock
+	@$(PIP) torch==2.13.0
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(INSTALLED)  ## play a run on this machine, recorded in a new directory under runs/
@@ -64,6 +72,11 @@ pages: $(INSTALLED)  ## make docs/settings.md and docs/events.md anew from the c
 
 protos: $(INSTALLED)  ## make fedgsp/v1 and fedgsp/messages anew from protos/
 	$(BIN)/python scripts/protos.py
+
+lock: $(INSTALLED)  ## make requirements.lock and requirements-dev.lock anew from pyproject.toml; UPGRADE="--upgrade" takes newer versions
+	$(LOCK) $(UPGRADE) --output-file requirements.lock
+	$(LOCK) $(UPGRADE) --extra dev --constraints requirements.lock \
+		$$(sed -n 's/^\([a-z0-9.-]*\)==.*/--no-emit-package \1/p' requirements.lock) --output-file requirements-dev.lock
 
 dist: $(INSTALLED)  ## build the sdist, and the wheel from it, into dist/
 	rm -rf dist

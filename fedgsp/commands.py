@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -15,9 +16,16 @@ if TYPE_CHECKING:
 
 
 def run(app: typer.Typer, name: str) -> int:
-    """Runs the command line of this process, and returns the exit code. A user's mistake is reported in one line."""
+    """Runs the command line of this process, and returns the exit code. A user's mistake is reported in one line.
+
+    What is written meanwhile, also by processes that are started, is for this user alone: records name ports and
+    nodes, and hold models.
+    """
     from typer.exceptions import TyperException
 
+    if path := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = python_path(path)  # for the processes that this one starts
+    umask = os.umask(0o077)
     try:
         check_text(sys.argv[1:])
         code: int = app(prog_name=name, standalone_mode=False)
@@ -27,7 +35,18 @@ def run(app: typer.Typer, name: str) -> int:
         return logs.report(ConfigError(error.format_message().rstrip("."), "see --help"))
     except KeyboardInterrupt:
         return 130
+    finally:
+        os.umask(umask)
     return code
+
+
+def python_path(path: str) -> str:
+    """A PYTHONPATH that does not depend on the working directory.
+
+    To Python an empty element is the working directory, from which files would be imported. Nobody means that who
+    writes `PYTHONPATH=$PYTHONPATH:/more`.
+    """
+    return os.pathsep.join(os.path.abspath(element) for element in path.split(os.pathsep) if element)
 
 
 def check_text(arguments: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Transfer of weights: the service of a process that holds models, and the two calls of its peers."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ from fedgsp.windows import is_here, machine
 
 #: Longest wait for a promised model. The group manager watches the chain and cancels it long before.
 PROMISE_TIMEOUT_S = 24 * 3600.0
+
+logger = logging.getLogger(__name__)
 
 _SERVICE = "fedgsp.v1.ModelService"
 
@@ -76,7 +79,10 @@ class ModelServicer:
                 await self._wanted(request.model_id)
             weights = await self._store.get(request.model_id)
         except WeightsError as error:
-            await refuse(context, grpc.StatusCode.NOT_FOUND, str(error))
+            # The reason may name nodes and clients. A caller may be a stranger, who guesses ids.
+            logger.info("model=%.100r was not given: %s", request.model_id, error)
+            code = error.failure.code.name.lower()
+            await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
         try:
             async for chunk in chunks_of(request.model_id, weights, receipt if is_here(request.machine) else None):
                 yield chunk

@@ -1,18 +1,19 @@
 """Mutual TLS: reads and checks the files of the three --tls flags before any connection is opened."""
 
-import logging
+import os
 import ssl
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fedgsp.addresses import ip_of
 from fedgsp.errors import ConfigError
+from fedgsp.files import read_secret
 from fedgsp.identity import Identity, Role, identity_in
+from fedgsp.owners import check_secret
 
-logger = logging.getLogger(__name__)
-
+#: Most bytes of a PEM file, also of one with many certificates.
+_MOST_BYTES = 1 << 20
 #: Most calls of do_handshake in turn; a complete handshake needs fewer.
 _TURNS = 20
 
@@ -102,10 +103,16 @@ def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsFiles 
 
 
 def load(files: TlsFiles | None) -> Tls | None:
-    """Reads and checks the files; None without files. ConfigError if they are unreadable, unfit or not valid now."""
+    """Reads and checks the files; None without files.
+
+    Raises ConfigError if they are unreadable, unfit or not valid now, or if others can read the key.
+    """
     if files is None:
         return None
-    ca, cert, key = _read("--tls-ca", files.ca), _read("--tls-cert", files.cert), _read("--tls-key", files.key)
+    ca, _ = _read("--tls-ca", files.ca)
+    cert, _ = _read("--tls-cert", files.cert)
+    key, status = _read("--tls-key", files.key)
+    check_secret("--tls-key", files.key, status)
     for flag, path in (("--tls-ca", files.ca), ("--tls-cert", files.cert)):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -124,8 +131,6 @@ def load(files: TlsFiles | None) -> Tls | None:
         raise ConfigError(
             f"--tls-cert {files.cert} cannot be used: {error.reason}", "issue another certificate"
         ) from None
-    if files.key.stat().st_mode & stat.S_IROTH:
-        logger.warning("every user of this machine can read --tls-key %s: run chmod 600 on it", files.key)
     return Tls(files, ca, cert, key, identity)
 
 
@@ -144,9 +149,9 @@ def handshake_failure(details: str) -> str | None:
     return None
 
 
-def _read(flag: str, path: Path) -> bytes:
+def _read(flag: str, path: Path) -> tuple[bytes, os.stat_result]:
     try:
-        return path.read_bytes()
+        return read_secret(path, _MOST_BYTES)
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a PEM file") from None
 
@@ -176,6 +181,7 @@ def _speak_with_itself(files: TlsFiles, host: str | None = None) -> list[str]:
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname = host is not None
+    client.hostname_checks_common_name = False  # a name in the subjectAltName alone counts: see `tls_probe`
     for context in (server, client):
         context.load_verify_locations(files.ca)
         context.load_cert_chain(files.cert, files.key)

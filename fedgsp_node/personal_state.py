@@ -13,6 +13,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
+from fedgsp.files import check_regular
+from fedgsp.owners import check_directory
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -30,6 +32,7 @@ class PersonalState:
         self._run_id = ""
         self._held: dict[tuple[int, str], tuple[str, Arrays]] = {}
         if directory is not None:
+            check_directory("--state-dir", directory)
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 # A directory that cannot be written is reported now, and not after the first training.
@@ -133,6 +136,7 @@ class PersonalState:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
+        check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
     except (OSError, safetensors.SafetensorError) as error:

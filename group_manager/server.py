@@ -61,12 +61,13 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
         if not isinstance(hello, Attached) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
         if (hello.manager, hello.run_id) != (self._name, self._run_id):
-            await refuse(
-                context,
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"this is manager {self._name!r} of run {self._run_id!r}, "
-                f"not {hello.manager[:100]!r} of run {hello.run_id[:100]!r}",
+            logger.warning(
+                "node=%.100r was refused: it looks for manager %.100r of run %.100r",
+                *(hello.node, hello.manager, hello.run_id),
             )
+            # Who guesses names learns neither that of this manager nor the id of the run.
+            why = "this is not the manager that you were told to attach to, or another run has taken its address"
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
         session = await self._members.attach(hello.node)

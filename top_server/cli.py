@@ -13,6 +13,7 @@ from fedgsp import commands, lifecycle, logs, tls
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.identity import Role
 from fedgsp.outgoing import OUTGOING
+from fedgsp.owners import check_tree
 from fedgsp.parts import Part, Parts
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import Described, described
@@ -21,7 +22,7 @@ from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
-from top_server.record.directory import RunDirectory, is_worth_keeping, prepare, remove
+from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 
 NAME = "top-server"
@@ -93,9 +94,11 @@ def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
     from top_server.resume import find as resuming
 
     directory = RunDirectory(path.absolute())
+    check_tree("--resume", directory.path)
     resumed = resuming.find(directory)
-    resuming.work_there(resumed)
     had = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path)
+    resuming.work_there(resumed, had)
+    close_to_others(directory)
     settings = combine(had, flags, NAMES)
     choose(settings)
     resuming.check_settings(resumed, settings)

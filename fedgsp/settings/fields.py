@@ -116,7 +116,7 @@ class Described:
             return True
         least, above, most, below = (self.rules[rule] for rule in ("least", "above", "most", "below"))
         return (
-            math.isfinite(value)
+            (isinstance(value, int) or math.isfinite(value))  # a large int is no float
             and (least is None or value >= least)
             and (above is None or value > above)
             and (most is None or value <= most)

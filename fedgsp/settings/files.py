@@ -1,6 +1,5 @@
 """Settings as TOML: `load` reads a file, and `dump` makes a text that `load` reads as equal settings."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,11 +7,16 @@ from typing import Any, TypeVar
 import tomli_w
 
 from fedgsp.errors import ConfigError
+from fedgsp.files import MOST_OF_SETTINGS, parse_toml, read_text
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import Described, described
 
 T = TypeVar("T")
 
+#: Numbers of TOML have 64 bits. Python reads longer ones, and cannot write or convert some of them.
+_TOO_LARGE = 2**64
+#: Most characters of a wrong value in an error.
+_MOST_SHOWN = 200
 _WANTED: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -27,7 +31,7 @@ _WANTED: Mapping[type, str] = {
 def load(kind: type[T], path: Path) -> T:
     """The settings in a file, of the right types but not yet checked; ConfigError names the file and the key."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_OF_SETTINGS)
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: there is no such file", "check the path") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -38,8 +42,8 @@ def load(kind: type[T], path: Path) -> T:
 def parse(kind: type[T], text: str, path: Path) -> T:
     """The settings in the text of a file; `path` is for errors only. Raises ConfigError."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"--config {path} is not TOML: {error}", "correct that place") from None
     known = described(kind)
     for key in document:
@@ -58,6 +62,9 @@ def dump(settings: Any) -> str:
 
 def _typed(path: Path, one: Described, value: Any) -> Any:
     wanted = one.type
+    numbers = value.values() if isinstance(value, dict) else (value,)
+    if any(isinstance(number, int) and abs(number) >= _TOO_LARGE for number in numbers):
+        raise ConfigError(f"--config {path}: {one.field} has a number of more than 64 bits", "give a smaller number")
     if wanted is float and type(value) is int:
         return float(value)
     if wanted is Path and isinstance(value, str):
@@ -68,5 +75,12 @@ def _typed(path: Path, one: Described, value: Any) -> Any:
         # TOML knows numbers and booleans. Options are text: the text that the same option would have as a flag.
         return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in value.items()}
     if type(value) is not wanted or wanted in (dict, tuple):
-        raise ConfigError(f"--config {path}: {one.field} is {value!r}", f"give {_WANTED[wanted]}")
+        raise ConfigError(f"--config {path}: {one.field} is {_shown(value)}", f"give {_WANTED[wanted]}")
     return value
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:_MOST_SHOWN]
+    except ValueError:  # a number inside has more digits than Python writes
+        return f"a {type(value).__name__}"

@@ -51,6 +51,8 @@ def decoded(kind: str, sources: Sequence[Path], decode: Callable[[], Arrays]) ->
         return decode()
     try:
         own = _directory() / _name(kind, os.path.commonpath([path for path, _, _ in found]))
+        if own.exists() and own.stat().st_uid != os.geteuid():
+            raise OSError(f"{own} belongs to another user")  # who could have put other data there
         entry = own / _name(VERSION, *found)
         held = _mapped(entry)
         if not held:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import pathlib
 import sys
@@ -35,7 +36,7 @@ _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWOR
 
 
 def load_task(name: str, options: Mapping[str, str]) -> Task:
-    """The task called `name`: a built-in task, or `package.module:factory` in the import path or current directory.
+    """The task called `name`: a built-in task, or `package.module:factory` in the import path or working directory.
 
     Raises TaskError if the task cannot be found, built or used, and every UserError that the task raises.
     """
@@ -106,8 +107,7 @@ def source_digest(task: Task) -> bytes:
 def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
     if ":" in name:
         code = name
-        if (here := str(Path.cwd())) not in sys.path:
-            sys.path.insert(0, here)
+        _look_here(name)
     elif name in TASKS:
         code = TASKS[name].code
     else:
@@ -118,6 +118,27 @@ def _factory(name: str) -> tuple[ModuleType, Callable[..., object]]:
     module_name, _, attribute = code.partition(":")
     module = _import(name, module_name)
     return module, _attribute(name, module, attribute)
+
+
+def _look_here(name: str) -> None:
+    """Lets modules be imported from the working directory, after all others: its files must not replace any of them.
+
+    Raises TaskError if the task's module is in the working directory, and another one would be imported for it.
+    """
+    here = Path.cwd()
+    TASKS.packages()  # read before, so that the working directory adds no part
+    if str(here) not in sys.path:
+        sys.path.append(str(here))
+    top = name.partition(":")[0].partition(".")[0]
+    if not ((here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file()):
+        return
+    spec = importlib.util.find_spec(top)
+    origin = (spec.origin if spec is not None else None) or "an installed module"
+    if here.resolve() not in Path(origin).resolve().parents:
+        raise TaskError(
+            f"task {name!r}: the module {top!r} of this folder has the name of another module ({origin})",
+            "rename the file, or the folder",
+        )
 
 
 def _import(name: str, module_name: str) -> ModuleType:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
+from fedgsp.files import check_regular
 from fedgsp.task import Split
 from fedgsp_node.require import require
 
@@ -23,6 +24,8 @@ _IDX_UINT8 = 0x08
 def reading(path: Path, form: str) -> Iterator[None]:
     """A context that turns errors of reading `path` into a DataError; `form` describes the expected format."""
     try:
+        if not path.is_dir():
+            check_regular(path)
         yield
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist", f"give the path of {form}") from error

@@ -126,8 +126,8 @@ async def test_a_run_waits_for_its_nodes_and_says_who_is_missing(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"clients": "3-7"}, "client 3 is already hosted by node 'n0'"),
-        ({"task": FAULTY}, "start it with --task digits"),
+        ({"clients": "3-7"}, "client 3 is already hosted by another node"),
+        ({"task": FAULTY}, "start it with the --task of the run"),
     ],
 )
 @HERE

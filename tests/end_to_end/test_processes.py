@@ -109,7 +109,7 @@ async def test_a_node_that_does_not_fit_is_refused_with_the_remedy_and_the_run_g
             biased = [*own, "--task-option", "bias=no", "--clients", "3-5"]
             async with node(tmp_path, address, *biased, name="biased") as other:
                 assert await other.ended(DEADLINE_S) == 5
-                assert "its task has bias=False, that of node 'a' bias=True" in other.errors
+                assert "its task has bias=False, and the run has another value" in other.errors
                 assert "Traceback" not in other.errors
             async with node(tmp_path, address, *own, "--clients", "3-5", name="b") as second:
                 for process in (run, first, second):

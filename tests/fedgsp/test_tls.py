@@ -100,16 +100,6 @@ def test_a_certificate_for_servers_alone_is_refused(authority: Authority) -> Non
     assert "extendedKeyUsage = serverAuth, clientAuth" in refused(authority.issue(usage=SERVERS)).remedy
 
 
-def test_a_key_that_everybody_may_read_is_told(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    files = authority.issue()
-    load(files)
-    assert not caplog.records
-    files.key.chmod(0o644)
-    load(files)
-    (said,) = caplog.messages
-    assert said.startswith(f"every user of this machine can read --tls-key {files.key}")
-
-
 def test_a_certificate_covers_its_names_and_no_others(authority: Authority) -> None:
     tls = loaded(authority.issue(hosts=["127.0.0.1", "::1", "fe80::1", "top.example.org", "*.nodes.example.org"]))
     for host in ("127.0.0.1", "[::1]", "[fe80::1%eth0]", "top.example.org", "a.nodes.example.org"):

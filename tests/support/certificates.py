@@ -24,13 +24,24 @@ SERVERS = [ExtendedKeyUsageOID.SERVER_AUTH]
 class Authority:
     """A CA whose files, and those of all that it issues, lie in `folder`."""
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", hosts: Sequence[str] = ()) -> None:
+        """`hosts` stand in the certificate of the CA itself."""
         self._folder = folder
         self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.ca = folder / f"{name}.pem"
         own = _builder(name, name, self._key, 1).add_extension(x509.BasicConstraints(True, None), critical=True)
+        if hosts:
+            names = x509.SubjectAlternativeName([_named(host) for host in hosts])
+            own = own.add_extension(names, critical=False)
         self.ca.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(PEM))
+
+    @property
+    def own(self) -> tuple[bytes, bytes]:
+        """The key and the certificate of the CA, in PEM."""
+        unlocked = serialization.NoEncryption()
+        key = self._key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, unlocked)
+        return key, self.ca.read_bytes()
 
     def issue(
         self,
@@ -39,13 +50,19 @@ class Authority:
         days: int = 1,
         usage: Sequence[x509.ObjectIdentifier] = (),
         password: bytes | None = None,
+        common_name: str = "",
+        names: Sequence[x509.GeneralName] | None = (),
         identity: Identity | None = TOP_SERVER,
     ) -> TlsFiles:
-        """A certificate of this process for these hosts, valid until in so many days, with its key."""
+        """A certificate of a process for these hosts and other `names`, valid until in so many days, with its key.
+
+        Without a subjectAltName if `names` is None.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        cert = _builder(name, self._name, key, days).add_extension(
-            x509.SubjectAlternativeName([*map(_named, hosts), *_uris(identity)]), critical=False
-        )
+        cert = _builder(common_name or name, self._name, key, days)
+        if names is not None:
+            alternative = x509.SubjectAlternativeName([*map(_named, hosts), *_uris(identity), *names])
+            cert = cert.add_extension(alternative, critical=False)
         if usage:
             cert = cert.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
         files = TlsFiles(self.ca, self._folder / f"{self._name}-{name}.pem", self._folder / f"{self._name}-{name}.key")

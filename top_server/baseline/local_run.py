@@ -4,7 +4,6 @@ It is a run of scheme `independent` with the same settings. Its result can be us
 """
 
 import itertools
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.files import parse_json, read_file
 from fedgsp.messages import HostedClient
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
@@ -80,7 +80,7 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
                 f"--local-run {directory.path} was made with {flag(name)} {has}, this run needs {needs}", _ANOTHER
             )
     try:
-        last = json.loads(directory.summary.read_text(encoding="utf-8"))["last"]
+        last = parse_json(read_file(directory.summary))["last"]
         if last["round"] != config.rounds:
             raise ValueError
         return {int(client): float(accuracy) for client, accuracy in last["per_client"].items()}

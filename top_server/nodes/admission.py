@@ -49,13 +49,27 @@ class Known:
     needed: Collection[InstalledPart] = ()
 
 
-def refusal(hello: Hello, known: Known) -> Failure | None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node may not join."""
+
+    #: What the node is told. A refused node is a stranger: it learns what it can mend about itself, and nothing of the
+    #: run, such as the names of nodes and tasks or the values of options.
+    failure: Failure
+    #: What explains it to the user of the top server, for the record alone.
+    known: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.failure}{f' ({self.known})' if self.known else ''}"
+
+
+def refusal(hello: Hello, known: Known) -> Refusal | None:
     """The first reason why a node may not join; None if it may."""
     checks = (_node, _clients, _options, _model)
-    return next((failure for check in checks for failure in check(hello, known)), None)
+    return next((found for check in checks for found in check(hello, known)), None)
 
 
-def _node(hello: Hello, known: Known) -> Iterator[Failure]:
+def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
     upgrade = "install the same version of fedgsp"
     digest, own, together = len(hello.task_digest), len(hello.clients), known.clients + len(hello.clients)
     lacking = on_nodes.lacking(known.needed, hello.parts)
@@ -80,7 +94,7 @@ def _node(hello: Hello, known: Known) -> Iterator[Failure]:
         (
             hello.task != known.task,
             FailureCode.WRONG_TASK,
-            f"it has task {hello.task!r}, the run is for {known.task!r}: start it with --task {known.task}",
+            f"it has task {hello.task!r}, and the run has another: start it with the --task of the run",
         ),
         (
             known.relay is RelayMode.DIRECT and not hello.peer_address,
@@ -96,7 +110,7 @@ def _node(hello: Hello, known: Known) -> Iterator[Failure]:
         (
             len(known.nodes) >= MOST_NODES,
             FailureCode.TOO_MANY,
-            f"{MOST_NODES:,} nodes are there, and more a run cannot have: host more clients on each",
+            f"a run cannot have more than {MOST_NODES:,} nodes: host more clients on each",
         ),
         (
             own > MOST_CLIENTS_OF_NODE,
@@ -106,30 +120,32 @@ def _node(hello: Hello, known: Known) -> Iterator[Failure]:
         (
             together > MOST_CLIENTS,
             FailureCode.TOO_MANY,
-            f"with it there would be {together:,} clients, a run can have {MOST_CLIENTS:,}: host fewer",
+            f"with it the run would have more than {MOST_CLIENTS:,} clients: host fewer",
         ),
     )
-    yield from (Failure(code, why) for refused, code, why in refusals if refused)
+    more = {FailureCode.WRONG_TASK: f"the run is for {known.task!r}", FailureCode.TOO_MANY: f"{together:,} clients"}
+    yield from (Refusal(Failure(code, why), more.get(code, "")) for refused, code, why in refusals if refused)
 
 
-def _clients(hello: Hello, known: Known) -> Iterator[Failure]:
+def _clients(hello: Hello, known: Known) -> Iterator[Refusal]:
     own: set[int] = set()
     for hosted in hello.clients:
         client, owner = hosted.client, known.host_of(hosted.client)
         if client in own:
-            yield Failure(FailureCode.CLIENT_TAKEN, f"it names client {client} twice: choose other --clients")
+            detail = f"it names client {client} twice: choose other --clients"
+            yield Refusal(Failure(FailureCode.CLIENT_TAKEN, detail))
         own.add(client)
         if client > MOST_CLIENT:
-            yield Failure(FailureCode.WRONG_TASK, f"it names client {client}: ids end at {MOST_CLIENT}")
+            yield Refusal(Failure(FailureCode.WRONG_TASK, f"it names client {client}: ids end at {MOST_CLIENT}"))
         if max(hosted.train_samples, hosted.test_samples) > MOST_SAMPLES:
             detail = f"client {client} cannot have more than {MOST_SAMPLES} samples: mend its task"
-            yield Failure(FailureCode.WRONG_TASK, detail)
+            yield Refusal(Failure(FailureCode.WRONG_TASK, detail))
         if owner is not None:
-            detail = f"client {client} is already hosted by node {owner!r}: choose other --clients"
-            yield Failure(FailureCode.CLIENT_TAKEN, detail)
+            detail = f"client {client} is already hosted by another node: choose other --clients"
+            yield Refusal(Failure(FailureCode.CLIENT_TAKEN, detail), f"by node {owner!r}")
 
 
-def _options(hello: Hello, known: Known) -> Iterator[Failure]:
+def _options(hello: Hello, known: Known) -> Iterator[Refusal]:
     theirs = [("this run", known.task_options)]
     if known.standard is not None:
         theirs.append((f"node {known.standard.node!r}", known.standard.task_options))
@@ -137,29 +153,33 @@ def _options(hello: Hello, known: Known) -> Iterator[Failure]:
         for key in sorted(hello.task_options.keys() & options.keys()):
             own, other = hello.task_options[key], options[key]
             if not same(own, other):
-                detail = f"its task has {key}={own}, that of {whose} {key}={other}"
+                detail = f"its task has {key}={own}, and the run has another value"
                 remedy = f"give all the same --task-option, or name {key} in the task's local_options"
-                yield Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}")
+                more = f"that of {whose} has {key}={other}"
+                yield Refusal(Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}"), more)
 
 
-def _model(hello: Hello, known: Known) -> Iterator[Failure]:
+def _model(hello: Hello, known: Known) -> Iterator[Refusal]:
     first, remedy = known.standard, "give all nodes the same task options"
     try:
         if first is None:
             total_bytes(hello.tensors)
             return
         if hello.num_classes != first.num_classes:
-            detail = f"its task has {hello.num_classes} classes, that of node {first.node!r} {first.num_classes}"
-            yield Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}")
+            detail = f"its task has {hello.num_classes} classes, and the run has another number"
+            more = f"that of node {first.node!r} has {first.num_classes}"
+            yield Refusal(Failure(FailureCode.WRONG_TASK, f"{detail}: {remedy}"), more)
         if hello.features != first.features:
-            detail = f"its task names other features than that of node {first.node!r}"
-            yield Failure(FailureCode.WRONG_SHAPES, f"{detail}: {remedy}, and the same version of the task")
+            detail = f"its task names other features than the run has: {remedy}, and the same version of the task"
+            yield Refusal(Failure(FailureCode.WRONG_SHAPES, detail), f"as node {first.node!r}")
         check_same_tensors(hello.tensors, first.tensors, f"the model of node {hello.node!r}")
     except WeightsError as error:
         if first is None:
-            yield Failure(error.failure.code, f"{error.failure.detail}: change the model of its task")
+            yield Refusal(Failure(error.failure.code, f"{error.failure.detail}: change the model of its task"))
         else:
-            yield Failure(FailureCode.WRONG_SHAPES, f"{error.failure.detail} by node {first.node!r}: {remedy}")
+            detail = f"its model has other tensors than the run's: {remedy}, and the same version of the task"
+            more = f"{error.failure.detail} by node {first.node!r}"
+            yield Refusal(Failure(FailureCode.WRONG_SHAPES, detail), more)
 
 
 def _can_be_dialled(address: str) -> bool:

@@ -24,7 +24,7 @@ from fedgsp.messages import (
 from fedgsp.options import shortened
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.trainings import added
-from top_server.nodes.admission import MOST_NODES, Known, refusal
+from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft, NodeRefused
 from top_server.record.journal import Recorder
 
@@ -137,13 +137,13 @@ class Membership:
         over = self._over is not None
         host_of = functools.partial(self._host_of, hello.node)
         known = replace(self._known, clients=len(self._clients), host_of=host_of, standard=self._standard, over=over)
-        failure = refusal(hello, known)
+        refused = refusal(hello, known)
         if not caller.is_node(hello.node):
-            failure = Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}")
-        if failure:
-            if failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self._recorder.record(NodeRefused(node=hello.node, reason=str(failure)))
-            return failure
+            refused = Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
+        if refused:
+            if refused.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
+                self._recorder.record(NodeRefused(node=hello.node, reason=str(refused)))
+            return refused.failure
         self._standard = self._standard or hello
         admitted = self._nodes[hello.node] = Node(hello)
         self._clients.update(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
+from fedgsp.files import parse_json, read_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,14 +28,14 @@ _FEW_CLIENTS = 60
 def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
     """The clients and their distances (N, N) from the record of a run; None without such a file. Raises DataError."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(read_file(path))
         clients = [int(client) for client in document["clients"]]
         matrix = np.array(document["distances"], np.float64)
         if matrix.shape != (len(clients), len(clients)):
             raise ValueError(f"distances of shape {matrix.shape} for {len(clients)} clients")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(f"{path} holds no distances ({error})", "restore the file, or remove it") from None
     return clients, matrix
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp import files
 from fedgsp.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ class Recorded:
 def read_file(path: Path) -> Recorded:
     """Reads the distances that a run recorded; raises ConfigError if they cannot be used."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = files.parse_json(files.read_file(path))
         clients, matrix = document["clients"], np.array(document["distances"], np.float64)  # NaN for null
         if not isinstance(clients, list) or not all(type(client) is int and client >= 0 for client in clients):
             raise ValueError("clients must be a list of ids")
@@ -59,7 +59,7 @@ def read_file(path: Path) -> Recorded:
         sizes = document.get("sizes", [])
         if not isinstance(sizes, list) or len(sizes) not in (0, len(clients)) or {*map(type, sizes)} - {int}:
             raise ValueError("sizes must be a list of numbers of samples")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(
             f"option distances: {path} holds no distances ({error})", "give the distances.json of a run"
         ) from None

@@ -16,6 +16,7 @@ from typing import IO
 
 from fedgsp.children import TAIL_LINES
 from fedgsp.errors import ConfigError, DataError, not_written
+from fedgsp.owners import check_owner, keep_from_others
 from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.record.history import read_lines
@@ -74,6 +75,7 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
     A run that ended before its first round does not count: the new run replaces it.
     """
     directory = RunDirectory(config.run_dir or _unused(now or datetime.now(UTC), config.scheme))
+    check_owner("--run-dir", config.run_dir or DEFAULT_PARENT)
     again = _never_began(directory)
     if not again:
         check_free(directory)
@@ -102,7 +104,8 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
 def make_state(directory: RunDirectory) -> None:
     """Make the folder of the state, readable by its owner only; raises OSError.
 
-    It holds data of single clients: updates, histograms and models. The umask decides about all other files.
+    It holds data of single clients: updates, histograms and models. The programs have a umask that keeps all other
+    files from others too.
     """
     folder = directory.state
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,6 +115,15 @@ def make_state(directory: RunDirectory) -> None:
             folder.chmod(mode & ~_OTHERS)
         except OSError as error:  # another user owns it, or the file system has no access rights
             logger.warning("%s can be read by others on this machine: %s", folder, error.strerror)
+
+
+def close_to_others(directory: RunDirectory) -> None:
+    """Take from other users all access to the files of a run, which an earlier version, or a person, may have given.
+
+    The directory itself keeps its rights: it may hold other files. ConfigError if that fails.
+    """
+    with usable(directory, "--resume"):
+        keep_from_others([path for path in vars(directory).values() if path != directory.path])
 
 
 def lock(file: IO[bytes], directory: RunDirectory) -> None:

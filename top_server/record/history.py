@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgsp.errors import DataError
+from fedgsp.files import parse_json, read_file
 
 
 def plain(value: Any) -> Any:
@@ -39,7 +40,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises DataError if the file cannot be read, or if another line is not a JSON object.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}", "give the directory of a run") from None
     return [_object(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], start=1)]
@@ -47,7 +48,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError as error:
         raise DataError(
             f"{path}, line {number} is not JSON: {error}", "restore the file, or remove that line"

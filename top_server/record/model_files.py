@@ -13,6 +13,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
+from fedgsp.files import check_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def save(path: Path, tensors: Mapping[str, NDArray[np.generic]], origin: Origin)
 def load(path: Path) -> tuple[dict[str, NDArray[np.generic]], Origin]:
     """The tensors of a file and their origin; raises DataError if the file is missing, cut, or not of a run."""
     try:
+        check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)

@@ -1,16 +1,18 @@
 """Reads the directory of a run that was cut off: its state, and how far its last round had come."""
 
 import dataclasses
-import json
 import os
-import tomllib
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedgsp.addresses import check_address
 from fedgsp.errors import ConfigError, DataError, RunError
+from fedgsp.files import parse_json, parse_toml, read_file
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
 from fedgsp.settings.checks import flag
@@ -25,6 +27,9 @@ from top_server.record.events.base import Event
 from top_server.record.events.rounds import ClientSkipped, HopFinished, RoundFinished, RoundResumed, RoundStarted
 from top_server.record.history import read_lines
 from top_server.resume import state
+
+#: What the id of a run looks like.
+_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -67,20 +72,29 @@ def find(directory: RunDirectory) -> Resumed:
         raise ConfigError(f"--resume {directory.path} holds no run", "give the directory of a run (its --run-dir)")
     try:
         return _read(directory)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise DataError(
             f"--resume {directory.path}: its record is damaged ({type(error).__name__}: {error})",
             "restore it, or start the run again",
         ) from None
 
 
-def work_there(resumed: Resumed) -> None:
-    """Changes to the working directory of the run; raises ConfigError if it is gone."""
+def work_there(resumed: Resumed, config: RunConfig) -> None:
+    """Changes to the working directory of the run; raises ConfigError if it is gone.
+
+    Local nodes import a task of the form module:factory from there. A record alone must not decide which code runs:
+    somebody may have given the run directory to the user. So the user must then be in that directory already.
+    """
+    if config.local_nodes and ":" in config.task and resumed.directory.resolve() != Path.cwd():
+        raise ConfigError(
+            f"--resume: this run imports {config.task} from {resumed.directory}, according to its record",
+            f"if you trust the code there, run: cd {shlex.quote(str(resumed.directory))}",
+        )
     try:
         os.chdir(resumed.directory)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte
         raise ConfigError(
-            f"the run was started in {resumed.directory}, which cannot be entered: {error.strerror}",
+            f"the run was started in {resumed.directory}, which cannot be entered: {error}",
             "its settings may have paths that begin there: restore it, or make an empty one",
         ) from None
 
@@ -89,8 +103,11 @@ def check_settings(resumed: Resumed, settings: RunConfig) -> None:
     """Raises ConfigError if the settings in the directory are not those that the run had."""
     if resumed.saved is None:
         return
-    had = tomllib.loads(resumed.saved.document["config"])
-    have = tomllib.loads(dump(dataclasses.replace(settings, run_dir=None)))
+    try:
+        had = parse_toml(resumed.saved.document["config"])
+    except ValueError as error:
+        raise DataError(f"--resume: config in {resumed.saved.folder} is not TOML: {error}", "restore it") from None
+    have = parse_toml(dump(dataclasses.replace(settings, run_dir=None)))
     compared = (had.keys() | have.keys()).difference(may_change())
     if changed := sorted(name for name in compared if had.get(name) != have.get(name)):
         raise ConfigError(
@@ -121,11 +138,14 @@ def _read(directory: RunDirectory) -> Resumed:
     rounds = [row["round"] for row in read_lines(directory.history)] if directory.history.exists() else []
     if saved is None and rounds:
         raise DataError(f"--resume {directory.path}: state/ is gone", "restore it, or start the run again")
-    if rounds[:done] != list(range(1, done + 1)):
+    if len(rounds) < done or rounds[:done] != list(range(1, done + 1)):
         raise DataError(
             f"--resume {directory.path}: history.jsonl lacks rounds of the {done} that are done",
             "restore it, or start the run again",
         )
+    if not _RUN_ID.fullmatch(started[0]["run"]):
+        raise ValueError("the id of the run is none")
+    check_address("listening", listening[-1]["address"])
     return Resumed(
         run_id=started[0]["run"],
         address=listening[-1]["address"],
@@ -149,8 +169,8 @@ def mend(directory: RunDirectory, done: int) -> None:
 def _keep(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
     """Cuts a file of JSON lines off before the first unwanted line."""
     kept = 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n") or not wanted(json.loads(line)):
+    for line in read_file(path).splitlines(keepends=True):
+        if not line.endswith(b"\n") or not wanted(parse_json(line)):
             break
         kept += len(line)
     with path.open("r+b") as file:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
+from fedgsp.files import parse_json, read_file
 from fedgsp.settings.files import dump
 from fedgsp.weights import Weights
 from top_server.merging import Merging
@@ -157,11 +158,15 @@ def latest(directory: RunDirectory) -> Saved | None:
     damaged: list[str] = []
     for number, folder in reversed(_folders(directory)):
         try:
-            document = json.loads((folder / _FILE).read_text("utf-8"))
-            sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+            document = parse_json(read_file(folder / _FILE), finite=False)
+            sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+            if others := [path.name for path in folder.iterdir() if not path.is_file()]:
+                raise TypeError(f"{others[0]} beside it is no file")
             for name, kind in _KINDS.items():
                 if not isinstance(document[name], kind):
                     raise TypeError(f"{name} is no {kind.__name__}")
+            if any(type(client) is not int for client in document["clients"]):
+                raise TypeError("clients are no ids")
         except (OSError, ValueError, KeyError, TypeError) as error:
             damaged.append(f"{folder / _FILE} cannot be read: {error}")
             continue
@@ -198,6 +203,8 @@ async def restore(
     try:
         refs = {slot: Held.from_json(held) for slot, held in document["slots"].items()}
         for model_id, name in document["models"].items():
+            if name not in document["files"]:
+                raise ValueError(f"model {model_id} is in no file of it")
             weights = await asyncio.to_thread(_read, context, saved.folder / name)
             slots = [slot for slot, held in refs.items() if held.ref.id == model_id]
             if weights.ref(model_id) != refs[slots[0]].ref:
@@ -209,5 +216,5 @@ async def restore(
         merging.restore(document["merging"], tensors)
         profile.restore(document["profile"])
         await asyncio.to_thread(profile.load, saved.folder)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise DataError(f"{saved.folder} is damaged ({type(error).__name__}: {error})", _REMEDY) from error

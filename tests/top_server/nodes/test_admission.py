@@ -25,6 +25,12 @@ def known(*nodes: Hello, **changes: Any) -> Known:
     return dataclasses.replace(run, **changes)
 
 
+def told(node: Hello, run: Known) -> Failure | None:
+    """What a node is told that may not join."""
+    refused = refusal(node, run)
+    return refused.failure if refused else None
+
+
 SECOND = ("n1", (2, 3))
 REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
     "an older protocol": (hello(*SECOND, protocol=0), FailureCode.WRONG_PROTOCOL, "install the same version"),
@@ -36,7 +42,7 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
     "other features": (
         hello(*SECOND, features=TensorSpec("5", "float32", (64,))),
         FailureCode.WRONG_SHAPES,
-        "its task names other features than that of node 'n0': give all nodes the same task options",
+        "its task names other features than the run has: give all nodes the same task options",
     ),
     "half a digest of its task": (
         hello(*SECOND, task_digest=bytes(16)),
@@ -45,17 +51,17 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
     ),
     "no client": (hello("n1", ()), FailureCode.NO_CLIENTS, "give it --clients"),
     "the name of another": (hello("n0", (2,)), FailureCode.NAME_TAKEN, "another --name"),
-    "another task": (hello(*SECOND, task="mnist"), FailureCode.WRONG_TASK, "start it with --task digits"),
+    "another task": (hello(*SECOND, task="mnist"), FailureCode.WRONG_TASK, "start it with the --task of the run"),
     "a client of another": (
         hello("n1", (2, 1)),
         FailureCode.CLIENT_TAKEN,
-        "hosted by node 'n0': choose other --clients",
+        "hosted by another node: choose other --clients",
     ),
     "a client twice": (hello("n1", (2, 2)), FailureCode.CLIENT_TAKEN, "names client 2 twice: choose other --clients"),
     "other classes": (
         hello(*SECOND, num_classes=9),
         FailureCode.WRONG_TASK,
-        "9 classes, that of node 'n0' 10: give all",
+        "9 classes, and the run has another number: give all",
     ),
     "another model": (
         hello(*SECOND, tensors=(TensorSpec("w", "float32", (3, 2)), *TENSORS[1:])),
@@ -65,14 +71,14 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
     "another option than the first node": (
         hello(*SECOND, task_options={"seed": "1", "alpha": "0.1"}),
         FailureCode.WRONG_TASK,
-        "its task has seed=1, that of node 'n0' seed=0: give all the same --task-option, or name seed in",
+        "its task has seed=1, and the run has another value: give all the same --task-option, or name seed in",
     ),
     "another option than the run": (
         hello(*SECOND, task_options={"partition": "iid"}),
         FailureCode.WRONG_TASK,
-        "its task has partition=iid, that of this run partition=shards: give all",
+        "its task has partition=iid, and the run has another value: give all",
     ),
-    "no model": (hello(*SECOND, tensors=()), FailureCode.WRONG_SHAPES, "has 0 tensors where 3 are expected"),
+    "no model": (hello(*SECOND, tensors=()), FailureCode.WRONG_SHAPES, "its model has other tensors than the run's"),
     "no port": (hello(*SECOND, peer_address="host"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
     "port 0": (hello(*SECOND, peer_address="host:0"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
     "any host": (hello(*SECOND, peer_address="[::]:80"), FailureCode.CANNOT_BE_DIALLED, "correct its --advertise"),
@@ -82,7 +88,7 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_node_is_refused_that_has(name: str) -> None:
     said, code, remedy = REFUSED[name]
-    failure = refusal(said, known(FIRST))
+    failure = told(said, known(FIRST))
     assert failure is not None
     assert failure.code is code
     assert remedy in failure.detail
@@ -109,14 +115,14 @@ def test_options_are_compared_by_value_and_where_both_have_them() -> None:
     ],
 )
 def test_the_first_node_may_not_bring_a_model_that_nobody_could_hold(tensor: TensorSpec) -> None:
-    failure = refusal(hello(tensors=(tensor,)), known())
+    failure = told(hello(tensors=(tensor,)), known())
     assert failure is not None
     assert failure.code is FailureCode.WRONG_SHAPES
     assert "change the model of its task" in failure.detail
 
 
 def test_a_node_that_nobody_can_dial_is_refused_only_where_peers_must() -> None:
-    failure = refusal(hello(peer_address=""), known(relay=RelayMode.DIRECT))
+    failure = told(hello(peer_address=""), known(relay=RelayMode.DIRECT))
     assert failure is not None
     assert failure.code is FailureCode.CANNOT_BE_DIALLED
     assert "--peer-listen" in failure.detail
@@ -127,9 +133,9 @@ def test_a_node_that_nobody_can_dial_is_refused_only_where_peers_must() -> None:
 @pytest.mark.parametrize(
     ("limit", "most", "too_many", "fits", "reason"),
     [
-        ("MOST_NODES", 1, (2,), None, "1 nodes are there"),
+        ("MOST_NODES", 1, (2,), None, "a run cannot have more than 1 nodes"),
         ("MOST_CLIENTS_OF_NODE", 2, (2, 3, 4), (2, 3), "it hosts 3 clients"),
-        ("MOST_CLIENTS", 4, (2, 3, 4), (2, 3), "there would be 5 clients"),
+        ("MOST_CLIENTS", 4, (2, 3, 4), (2, 3), "would have more than 4 clients"),
     ],
 )
 def test_no_more_are_admitted_than_a_run_can_have(
@@ -141,7 +147,7 @@ def test_no_more_are_admitted_than_a_run_can_have(
     reason: str,
 ) -> None:
     monkeypatch.setattr(admission, limit, most)
-    failure = refusal(hello("n1", too_many), known(hello()))
+    failure = told(hello("n1", too_many), known(hello()))
     assert failure is not None
     assert failure.code is FailureCode.TOO_MANY
     assert reason in failure.detail
@@ -149,5 +155,5 @@ def test_no_more_are_admitted_than_a_run_can_have(
 
 
 def test_after_the_end_of_a_run_that_is_the_reason_whatever_else_is_wrong() -> None:
-    failure = refusal(hello("n1", (), protocol=0), known(FIRST, over=True))
+    failure = told(hello("n1", (), protocol=0), known(FIRST, over=True))
     assert failure == Failure(FailureCode.RUN_OVER, "the run is over: join the next one")

@@ -152,7 +152,9 @@ async def test_a_refused_node_changes_nothing_and_is_recorded() -> None:
     ):
         failure = await refused(members, said)
         assert failure.code is code
-        assert recorder.events[-1] == {"event": "node_refused", "node": said.node, "reason": str(failure)}
+        last = recorder.events[-1]
+        assert (last["event"], last["node"]) == ("node_refused", said.node)
+        assert last["reason"].startswith(str(failure))
     direct, _ = membership(RelayMode.DIRECT)
     assert (await refused(direct, hello(peer_address=""))).code is FailureCode.CANNOT_BE_DIALLED
 

@@ -149,11 +149,11 @@ def test_a_run_goes_on_where_it_was_started(tmp_path: Path, monkeypatch: pytest.
     home = tmp_path / "home"
     home.mkdir()
     found = resuming.find(recorded(tmp_path, [BEGIN[0], BEGIN[1] | {"directory": str(home)}]))
-    resuming.work_there(found)
+    resuming.work_there(found, RunConfig(local_nodes=1))
     assert Path.cwd() == home
     home.rmdir()
     with pytest.raises(ConfigError, match="cannot be entered"):
-        resuming.work_there(found)
+        resuming.work_there(found, RunConfig(local_nodes=1))
 
 
 def test_parallel_groups_begin_again(tmp_path: Path) -> None:

@@ -37,12 +37,6 @@ def test_the_folder_of_the_state_is_its_owners_also_if_it_was_there_before(tmp_p
     assert (directory.state / "round-0001").exists() is (before is not None)
 
 
-def test_the_rest_of_the_record_has_the_rights_that_its_user_gives(tmp_path: Path) -> None:
-    directory = prepare(RunConfig(run_dir=tmp_path / "run"))
-    make_state(directory)
-    assert [mode(path) for path in (directory.path, directory.models, directory.config)] == [0o755, 0o755, 0o644]
-
-
 def test_a_disk_without_file_permissions_gives_a_warning_and_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

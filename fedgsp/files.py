@@ -1,0 +1,90 @@
+"""Reads files that somebody else may have made: only regular files, within bounds, and without a surprise."""
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+#: Most bytes of a file of settings, and of a record or a document of a run.
+MOST_OF_SETTINGS, MOST_OF_RECORD = 1 << 22, 1 << 32
+
+_NOT_REGULAR = "it is not a regular file"
+_TOO_DEEP = "it is nested too deeply"
+
+
+def read_file(path: Path, most_bytes: int = MOST_OF_RECORD) -> bytes:
+    """The content of a regular file; OSError with the reason for anything else, and for a larger file.
+
+    A FIFO would let the reader wait for ever, and a device such as /dev/zero never ends.
+    """
+    return _read(path, most_bytes)[0]
+
+
+def read_text(path: Path, most_bytes: int = MOST_OF_RECORD) -> str:
+    """The content of a regular file in UTF-8; OSError as `read_file`, UnicodeDecodeError for other bytes."""
+    return read_file(path, most_bytes).decode("utf-8")
+
+
+def read_secret(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """As `read_file`, with the owner and the access rights of the file that was read, not of one put in its place."""
+    return _read(path, most_bytes)
+
+
+def check_regular(path: Path) -> None:
+    """Raises OSError unless `path` is a regular file, for readers that open a file by its name."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, _NOT_REGULAR)
+
+
+def _read(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    try:
+        # Opening a FIFO would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except ValueError as error:  # a NUL byte in the path
+        raise OSError(errno.EINVAL, str(error)) from None
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, _NOT_REGULAR)
+        content = bytearray()
+        while len(content) <= most_bytes and (part := file.read(min(most_bytes + 1 - len(content), 1 << 24))):
+            content += part
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
+    return bytes(content), status
+
+
+def parse_json(text: bytes | str, finite: bool = True) -> Any:
+    """The value of a JSON text; ValueError for any other text.
+
+    Objects with a repeated name are refused, and so are texts that are nested too deeply for Python; with `finite`,
+    also NaN and infinity, which JSON does not have.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse if finite else None)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text; ValueError for any other text, and for one that is nested too deeply for Python."""
+    import tomllib  # here, because group managers read no TOML and start faster without it
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)[:60]!r} is repeated")
+    return found
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")

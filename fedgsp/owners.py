@@ -1,0 +1,121 @@
+"""Files and folders that only the user of this process can change, and secrets that nobody else can read."""
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from fedgsp.errors import ConfigError
+
+ROOT = 0
+
+
+def check_secret(flag: str, path: Path, status: os.stat_result) -> None:
+    """Raises ConfigError unless a secret belongs to this user or root, and nobody else can read or change it.
+
+    `status` is that of the file which was read; `path` may be a symbolic link to it, which must be ours too.
+    """
+    if path.is_symlink():
+        _check_owner(flag, path, path.lstat(), (os.geteuid(), ROOT))
+    _check_owner(flag, path, status, (os.geteuid(), ROOT))
+    if status.st_mode & 0o077:
+        who = "every user of this machine" if status.st_mode & 0o007 else f"group {_group(status.st_gid)}"
+        raise ConfigError(
+            f"{flag} {path} can be used by {who} (mode {stat.S_IMODE(status.st_mode):04o})", f"run: chmod 600 {path}"
+        )
+
+
+def check_owner(flag: str, path: Path) -> None:
+    """Raises ConfigError if a file or directory that exists belongs to another user."""
+    if os.path.exists(path):  # also False for a path that cannot exist
+        _check_owner(flag, path, path.stat(), (os.geteuid(),))
+
+
+def check_directory(flag: str, path: Path) -> None:
+    """Raises ConfigError if an existing directory belongs to another user, or if others can change what is in it."""
+    check_owner(flag, path)
+    if path.is_dir():
+        _check_unchanged(flag, path, path.stat())
+
+
+def check_tree(flag: str, path: Path) -> None:
+    """Raises ConfigError unless only this user, and root, could have made or changed what is in a directory.
+
+    That also holds for the folders above it, in which somebody could put another directory in its place, and for
+    what symbolic links in it lead to. A directory that does not exist passes.
+    """
+    try:
+        if os.path.exists(path):
+            _check_tree(flag, path)
+    except OSError as error:
+        raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a directory of your own") from None
+
+
+def _check_tree(flag: str, path: Path) -> None:
+    own = (os.geteuid(), ROOT)
+    for start in {path.absolute(), path.resolve()}:
+        for above in start.parents:
+            status = above.stat()
+            _check_owner(flag, above, status, own)
+            _check_unchanged(flag, above, status)
+    check_directory(flag, path)
+    for folder, folders, files in os.walk(path, onerror=_raise):
+        for name in (*folders, *files):
+            found = Path(folder, name)
+            _check_owner(flag, found, found.lstat(), own)
+            if found.is_symlink() and found.exists():
+                _check_owner(flag, found, found.stat(), own)
+            if not found.is_symlink():
+                _check_unchanged(flag, found, found.lstat())
+
+
+def keep_from_others(paths: list[Path]) -> None:
+    """Takes from other users all access to these files and folders, as far as they exist; raises OSError."""
+    for path in paths:
+        if path.exists() and not path.is_symlink():
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o077)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _check_owner(flag: str, path: Path, status: os.stat_result, owners: tuple[int, ...]) -> None:
+    if status.st_uid not in owners:
+        whose = _user(status.st_uid)
+        raise ConfigError(
+            f"{flag} {path} belongs to user {whose}, not to {_user(os.geteuid())}",
+            f"start this program as {whose}, or make a copy of your own if you trust that user",
+        )
+
+
+def _check_unchanged(flag: str, path: Path, status: os.stat_result) -> None:
+    others = status.st_mode & stat.S_IWOTH
+    group = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
+    if (others or group) and not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+        who = "every user of this machine" if others else f"group {_group(status.st_gid)}"
+        raise ConfigError(f"{flag} {path} can be changed by {who}", f"run: chmod go-w {path}")
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group is the user's private one, as many systems make it, with a umask that lets it write."""
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

@@ -1,0 +1,84 @@
+"""Checks the certificate of a server before a channel dials it: gRPC's own check of the host name is too lenient.
+
+gRPC takes the common name of a certificate without DNS names for a host name, and a DNS name for an IP address
+(tests/security/test_server_certificates.py shows both). So the holder of any certificate of the CA could choose a
+common name and stand in for a server. A handshake by Python's ssl, with common names switched off, refuses them.
+Somebody on the way could let that handshake pass and catch the next one; so the channel trusts, in place of the CA,
+only the certificate that was checked.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from dataclasses import dataclass
+
+import grpc
+
+from fedgsp.addresses import loopback, split_address
+from fedgsp.errors import PeerError
+from fedgsp.identity import Identity, identity_in
+from fedgsp.liveness import MOST_DIAL_S
+from fedgsp.tls import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server whose certificate was checked."""
+
+    #: Who it is according to its certificate; None if the certificate names no identity.
+    identity: Identity | None
+    #: The certificate, in PEM.
+    certificate: bytes
+
+
+async def check_server(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Identity | None:
+    """The identity in the certificate of the server at host:port, as `probe` finds it; raises what `probe` raises."""
+    return (await probe(address, tls, timeout_s)).identity
+
+
+async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Server:
+    """Makes one TLS handshake with the server at host:port, and closes the connection.
+
+    Raises PeerError if its certificate is not one for this host, and OSError (also TimeoutError, after `timeout_s`
+    seconds) if no handshake came about.
+    """
+    host, port = split_address(address)
+    host = loopback(host).strip("[]")
+    name = host.partition("%")[0]  # certificates name an IPv6 address without its zone
+    context = _context(tls)
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+    except ssl.SSLCertVerificationError as error:
+        raise PeerError(
+            f"the certificate of the server at {address} is refused: {error.verify_message}",
+            f"issue it by the CA in --tls-ca, with {name} in its subjectAltName; its common name does not count",
+        ) from None
+    except ValueError as error:  # a host that cannot be one
+        raise OSError(str(error)) from None
+    spoken = writer.get_extra_info("ssl_object")
+    found, der = spoken.getpeercert(), spoken.getpeercert(binary_form=True)
+    writer.transport.abort()
+    with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), timeout_s)
+    if der in context.get_ca_certs(binary_form=True):
+        raise PeerError(
+            f"the server at {address} shows the certificate of a CA",
+            "issue a certificate of its own: a channel that trusted this one would trust all that the CA issued",
+        )
+    uris = [value for kind, value in found.get("subjectAltName", ()) if kind == "URI"]
+    return Server(identity_in(uris), ssl.DER_cert_to_PEM_cert(der).encode())
+
+
+def credentials(tls: Tls, server: Server) -> grpc.ChannelCredentials:
+    """Credentials of a channel that takes this server's certificate, and no other that the CA issued."""
+    return grpc.ssl_channel_credentials(server.certificate, tls.key, tls.cert)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.hostname_checks_common_name = False
+    context.load_verify_locations(cadata=tls.ca.decode("ascii", "ignore"))
+    context.load_cert_chain(tls.files.cert, tls.files.key)
+    context.set_alpn_protocols(["h2"])
+    return context
