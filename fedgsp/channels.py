@@ -14,8 +14,10 @@ from fedgsp.access import Access, Interceptor
 from fedgsp.addresses import ip_of, is_near, loopback, split_address, target
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
+from fedgsp.identity import Identity
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
+from fedgsp.tls_probe import trusted
 
 logger = logging.getLogger(__name__)
 
@@ -188,41 +190,49 @@ async def _request(message: bytes, read: Callable[[bytes], Any], context: grpc.a
 
 
 class Channels:
-    """One channel per address; all are closed together. With `tls`, a server must prove its host name.
+    """One channel per address; all are closed together. With `tls`, a server must prove its host and its identity.
 
     Without, a server must be on this machine, unless `insecure` allows others. A server that is silent for
     `lost_after_s` seconds is treated as lost.
     """
 
     def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S, insecure: bool = False) -> None:
+        self._tls = tls
         self._insecure = insecure
         self._open: dict[str, grpc.aio.Channel] = {}
+        self._dialling: dict[str, asyncio.Lock] = {}
         self._options = [
             *_CHANNEL_OPTIONS,
             *keepalive(lost_after_s),
             # This setting also limits the time of a dial, which is 20 s by default.
             ("grpc.min_reconnect_backoff_ms", round(1000 * min(lost_after_s, MOST_DIAL_S))),
         ]
-        self._credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert) if tls else None
 
-    def to(self, address: str) -> grpc.aio.Channel:
-        """The channel to an address. It connects by itself, and again after a loss.
+    async def to(self, address: str, server: Identity) -> grpc.aio.Channel:
+        """The channel to the process `server` at an address. It connects by itself, and again after a loss.
 
-        Raises ConfigError if the connection would leave this machine without TLS.
+        With TLS, the certificate of the server is checked before; after a failed connection it is checked again,
+        because the server may have a new one. Raises ConfigError if the connection would leave this machine without
+        TLS, and PeerError if the certificate is not that of `server`, or if no server is there.
         """
-        if address not in self._open:
-            self._open[address] = self._dial(address)
-        return self._open[address]
+        async with self._dialling.setdefault(address, asyncio.Lock()):
+            channel = self._open.get(address)
+            failed = channel is not None and channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+            if failed and self._tls is not None:
+                await self.drop(address)
+            if address not in self._open:
+                self._open[address] = await self._dial(address, server)
+            return self._open[address]
 
-    def _dial(self, address: str) -> grpc.aio.Channel:
+    async def _dial(self, address: str, server: Identity) -> grpc.aio.Channel:
         host, _, port = address.rpartition(":")
         reached = f"{loopback(host)}:{port}"
         where = target(reached)
         options = self._options if is_near(host) else [*self._options, *SMALL_WINDOW]
-        if self._credentials is None:
+        if self._tls is None:
             check_cleartext("a peer at", reached, self._insecure)
             return grpc.aio.insecure_channel(where, options=options)
-        return grpc.aio.secure_channel(where, self._credentials, options=options)
+        return grpc.aio.secure_channel(where, await trusted(reached, self._tls, server), options=options)
 
     async def drop(self, address: str) -> None:
         """Close the channel to an address, if there is one."""

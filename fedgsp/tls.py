@@ -28,6 +28,7 @@ _UNTRUSTED = {
 }
 
 _NOT_OF_CA = "its certificate was not issued by the CA in --tls-ca"
+_NOT_OF_HOST = "its certificate does not cover the host name used for it; add that name to its subjectAltName"
 #: Part of gRPC's message about a failed connection -> its meaning for the process that opened the connection.
 _HANDSHAKES = {
     "WRONG_VERSION_NUMBER": "it does not use TLS; start it with the three --tls flags, or this process without them",
@@ -36,9 +37,8 @@ _HANDSHAKES = {
     "unsupported certificate purpose": "its certificate is not for servers; issue it with serverAuth, clientAuth",
     "unable to get local issuer certificate": _NOT_OF_CA,
     "self signed certificate": _NOT_OF_CA,
-    "Hostname Verification Check failed": (
-        "its certificate does not cover the host name used for it; add that name to its subjectAltName"
-    ),
+    "Hostname Verification Check failed": _NOT_OF_HOST,
+    "mismatch, certificate is not valid for": _NOT_OF_HOST,
 }
 _CLOSED = ("Socket closed", "Connection reset", "Broken pipe")
 
@@ -134,11 +134,15 @@ def load(files: TlsFiles | None) -> Tls | None:
     return Tls(files, ca, cert, key, identity)
 
 
+def meaning_of(details: str) -> str | None:
+    """What the words of OpenSSL about a server's certificate mean for its owner; None for other words."""
+    return next((meaning for part, meaning in _HANDSHAKES.items() if part in details), None)
+
+
 def handshake_failure(details: str) -> str | None:
     """The meaning of a gRPC error message for the process that connected; None if it does not concern TLS."""
-    for part, meaning in _HANDSHAKES.items():
-        if part in details:
-            return f"the TLS handshake failed: {meaning}"
+    if meaning := meaning_of(details):
+        return f"the TLS handshake failed: {meaning}"
     if "handshake" in details.lower():
         return f"the TLS handshake failed, perhaps because a key is not RSA, P-256 or P-384: {details}"
     if "failed to connect" in details and any(part in details for part in _CLOSED):

@@ -18,7 +18,7 @@ from fedgsp.addresses import loopback, split_address
 from fedgsp.errors import PeerError
 from fedgsp.identity import Identity, identity_in
 from fedgsp.liveness import MOST_DIAL_S
-from fedgsp.tls import Tls
+from fedgsp.tls import Tls, handshake_failure, meaning_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,22 @@ class Server:
     certificate: bytes
 
 
-async def check_server(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Identity | None:
-    """The identity in the certificate of the server at host:port, as `probe` finds it; raises what `probe` raises."""
-    return (await probe(address, tls, timeout_s)).identity
+async def trusted(address: str, tls: Tls, server: Identity) -> grpc.ChannelCredentials:
+    """Credentials of a channel to the process `server`, which take the certificate that it has now, and no other.
+
+    Raises PeerError if there is no server, or if its certificate is not one of this host, or not of this process.
+    """
+    try:
+        found = await probe(address, tls)
+    except OSError as error:
+        reason = handshake_failure(str(error)) or f"{type(error).__name__}: {error}"
+        raise PeerError(f"no TLS connection to {address}: {reason}") from None
+    if found.identity is None or not found.identity.speaks_for(server):
+        raise PeerError(
+            f"the certificate of the server at {address} is that of {found.identity or 'nobody'}, not of {server}",
+            f"issue it with URI:{server.uri} in its subjectAltName",
+        )
+    return credentials(tls, found)
 
 
 async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Server:
@@ -51,7 +64,8 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
             _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     except ssl.SSLCertVerificationError as error:
         raise PeerError(
-            f"the certificate of the server at {address} is refused: {error.verify_message}",
+            f"the certificate of the server at {address} is refused:"
+            f" {meaning_of(error.verify_message) or error.verify_message}",
             f"issue it by the CA in --tls-ca, with {name} in its subjectAltName; its common name does not count",
         ) from None
     except ValueError as error:  # a host that cannot be one

@@ -12,7 +12,8 @@ from weakref import WeakSet, WeakValueDictionary
 from fedgsp.addresses import resolve
 from fedgsp.channels import Channels
 from fedgsp.encoding import wire_bytes
-from fedgsp.errors import ConfigError
+from fedgsp.errors import UserError
+from fedgsp.holders import HOLDERS
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
@@ -156,8 +157,8 @@ class Fetcher:
         try:
             forbidden = self._not_dialled(source.address)
             require(not forbidden, FailureCode.POLICY, forbidden)
-            channel = self._channels.to(resolve(source.address, self._host))
-        except ConfigError as error:
+            channel = await self._channels.to(resolve(source.address, self._host), HOLDERS[source.kind](source.name))
+        except UserError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
         weights = await fetch(
             channel,

@@ -17,9 +17,10 @@ from fedgsp import access, local_key, on_nodes, windows, wire
 from fedgsp.access import shown
 from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
-from fedgsp.cleartext import leaves_machine
+from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
-from fedgsp.identity import Role, node
+from fedgsp.identity import TOP_SERVER, Role, node
+from fedgsp.identity import manager as manager_of
 from fedgsp.messages import (
     PROTOCOL,
     Attached,
@@ -238,7 +239,11 @@ class _Node:
             self._settings.top_server
         )  # a fresh channel tries at once, without gRPC's own backoff
         await self._guard.dialling.look_up()
-        stub = membership_pb2_grpc.MembershipServiceStub(self._channels.to(self._settings.top_server))
+        try:
+            channel = await self._channels.to(self._settings.top_server, TOP_SERVER)
+        except PeerError as error:
+            return False, str(error)
+        stub = membership_pb2_grpc.MembershipServiceStub(channel)
         ended = asyncio.Event()
         key, asked, ticket = None, secrets.token_hex(16), b""
         if self._settings.tls_files is None and not self._settings.insecure:
@@ -301,8 +306,8 @@ class _Node:
         try:
             address = resolve(manager.address, self._top_host)
             forbidden = self._guard.dialling.why_not(manager.address)
-            if not forbidden:
-                self._channels.to(address)  # refused without TLS if it is on another machine
+            if self._settings.tls_files is None:
+                check_cleartext("the manager at", address, self._settings.insecure)
         except ConfigError as error:
             logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
             return
@@ -326,9 +331,13 @@ class _Node:
         over, tries = False, 0
         while not over and tries < REDIALS:
             begin = loop.time()
-            over, reason = await Attachment(
-                self._channels.to(address), attached, self._worker, self._trainings, ticket, self._door
-            ).serve()
+            try:
+                channel = await self._channels.to(address, manager_of(manager))
+            except PeerError as error:
+                over, reason = False, str(error)
+            else:
+                attachment = Attachment(channel, attached, self._worker, self._trainings, ticket, self._door)
+                over, reason = await attachment.serve()
             logger.info("manager=%s: the connection ended: %s", manager, reason)
             await self._channels.drop(address)
             tries = 1 if loop.time() - begin > LONGEST_DIAL_S else tries + 1

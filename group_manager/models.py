@@ -7,6 +7,8 @@ from collections.abc import Collection
 from fedgsp.averages import Mean
 from fedgsp.channels import Channels
 from fedgsp.encoding import rounded
+from fedgsp.errors import UserError
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
     Failure,
     FailureCode,
@@ -156,7 +158,7 @@ class Models:
                     self._store.put(model_id, await self._mean_of(self._request.parts))
                 case Origin.TOP_SERVER:
                     weights = await fetch(
-                        self._channels.to(self._request.start_address),
+                        await self._channels.to(self._request.start_address, TOP_SERVER),
                         model_id,
                         None,
                         self._request.max_model_bytes,
@@ -168,6 +170,8 @@ class Models:
                     self._store.put(model_id, weights)
                 case _:
                     await self._fetch_from_node(model_id)
+        except UserError as error:  # the top server is not who it should be
+            self._store.fail(model_id, Failure(FailureCode.UNREACHABLE, str(error)))
         except WeightsError as error:
             self._store.release([model_id])  # if it came, it is not what it should be
             self._store.fail(model_id, error.failure)

@@ -1,20 +1,13 @@
 """The tickets that a manager makes for one group: for the readers of models, and for those who upload to it."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedgsp.holders import HOLDERS
 from fedgsp.identity import TOP_SERVER, Identity, manager, node
-from fedgsp.messages import Order, OrderKey, RunGroupRequest, SendUp, Source, SourceKind, Start, Train
+from fedgsp.messages import Order, OrderKey, RunGroupRequest, SendUp, Source, Start, Train
 from fedgsp.tickets import Issuer, Ticket, Verb
-
-#: Kind of a source -> the process that serves it, by its name. Other sources are on the reading node itself.
-_HOLDERS: dict[SourceKind, Callable[[str], Identity]] = {
-    SourceKind.NODE: node,
-    SourceKind.MANAGER: manager,
-    SourceKind.TOP_SERVER: lambda _: TOP_SERVER,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +41,9 @@ class Tickets:
         return dataclasses.replace(order, work=dataclasses.replace(work, **changes)) if changes else order
 
     def _for_source(self, source: Source, model_id: str, key: OrderKey, reader: str) -> Source:
-        if source.kind not in _HOLDERS:
+        if source.kind not in HOLDERS:
             return source
-        holder = _HOLDERS[source.kind](source.name)
+        holder = HOLDERS[source.kind](source.name)
         return dataclasses.replace(source, ticket=self._issue(holder, Verb.FETCH, model_id, key, reader))
 
     def _issue(self, holder: Identity, verb: Verb, model_id: str, key: OrderKey, reader: str) -> bytes:

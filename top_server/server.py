@@ -351,7 +351,7 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership, journal: Jo
 
 def _assign(scheme: Scheme, channels: Channels) -> Assign:
     if scheme.service:
-        return functools.partial(assign, channels.to(scheme.service), scheme.service, scheme.grouping)
+        return functools.partial(assign, channels, scheme.service, scheme.grouping)
     grouping = GROUPINGS[scheme.grouping]
     return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
 

@@ -31,7 +31,7 @@ from benchmarks.performance.sizes import LARGE, LEAF_CNN
 from fedgsp import lifecycle, windows
 from fedgsp.access import Admitted, Guard
 from fedgsp.channels import Channels, start_server
-from fedgsp.identity import node
+from fedgsp.identity import TOP_SERVER, node
 from fedgsp.memory import room
 from fedgsp.messages import Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import ModelServicer
@@ -117,7 +117,7 @@ async def bare(index: int, parameters: int, tls: Tls | None) -> None:
                 continue
             buffer, filled = room(size), 0
             view = buffer.data
-            async for chunk in channels.to(f"127.0.0.1:{port}").unary_stream("/Bare/Fetch")(name):
+            async for chunk in (await channels.to(f"127.0.0.1:{port}", TOP_SERVER)).unary_stream("/Bare/Fetch")(name):
                 view[filled : filled + len(chunk)] = chunk
                 filled += len(chunk)
             if index == PROCESSES - 1:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.errors import ConfigError
+from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
-from fedgsp.settings.run import CONNECTIONS, RunConfig
+from fedgsp.settings.run import RunConfig
 
 #: Options that are files. Several are separated by commas.
 FILES = ("data", "distances")

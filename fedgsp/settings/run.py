@@ -3,92 +3,20 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedgsp.cleartext import check_cleartext
 from fedgsp.errors import ConfigError
 from fedgsp.identity import NAME_RULE, is_name
-from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.options import parse_clients
-from fedgsp.settings.checks import flag
+from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
 from fedgsp.settings.fields import described, setting
 from fedgsp.settings.policy import NO_POLICY
-from fedgsp.tls import TlsFiles, tls_files
-from fedgsp.windows import HAND_OVERS
 
 #: How the address of a grouping service begins: grpc://host:port.
 GROUPING_SERVICE = "grpc://"
 
 METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
-CONNECTIONS = "Connections"
 WORK = "Work"
 POLICY = "Policy"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
-    """The files of mutual TLS."""
-
-    tls_ca: Path | None = setting(
-        None,
-        "PEM file of the certificate authority (CA) that issued the certificates of all peers; without it, "
-        "connections are not encrypted",
-        metavar="FILE",
-        panel=CONNECTIONS,
-    )
-    tls_cert: Path | None = setting(
-        None, "PEM file of the certificate that this process shows to its peers", metavar="FILE", panel=CONNECTIONS
-    )
-    tls_key: Path | None = setting(
-        None, "PEM file of the private key of --tls-cert", metavar="FILE", panel=CONNECTIONS
-    )
-    insecure: bool = setting(
-        False,
-        "allow connections without TLS; whoever reaches the ports may then join, and read and change models",
-        may_change=True,
-        panel=CONNECTIONS,
-    )
-
-    def check_together(self) -> None:
-        """Raise ConfigError for settings that do not go together; each of them is already checked on its own."""
-        if self.tls_files is not None:
-            if self.insecure:
-                raise ConfigError("--insecure is for connections without TLS", "drop it, or the three --tls flags")
-            return
-        for name, one in described(type(self)).items():
-            value, service = getattr(self, name) or "", one.metadata.get("service")
-            if value and (one.metadata.get("address") or (service and value.startswith(service))):
-                check_cleartext(flag(name), value.removeprefix(service or ""), self.insecure)
-
-    @property
-    def tls_files(self) -> TlsFiles | None:
-        """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
-        return tls_files(self.tls_ca, self.tls_cert, self.tls_key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerSettings(TlsSettings):
-    """Settings of connections, which every program has. A process passes them on to the processes that it starts."""
-
-    lost_after: float = setting(
-        LOST_AFTER_S,
-        "treat a peer as lost after this long without a sign of life: it is dead, frozen or cut off",
-        least=LEAST_LOST_AFTER_S,
-        most=MOST_LOST_AFTER_S,
-        metavar="SECONDS",
-        panel=CONNECTIONS,
-    )
-    hand_over: str = setting(
-        HAND_OVERS[0],
-        "how models pass between processes of one machine: through shared memory (auto), or always over the network",
-        choices=HAND_OVERS,
-        panel=CONNECTIONS,
-    )
-
-    @property
-    def for_children(self) -> dict[str, Any]:
-        """The values of these settings by name, for the processes that this process starts."""
-        return {name: getattr(self, name) for name in described(PeerSettings)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

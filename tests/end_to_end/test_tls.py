@@ -17,6 +17,7 @@ import pytest
 
 from fedgsp.channels import Channels, describe
 from fedgsp.errors import PeerError
+from fedgsp.identity import TOP_SERVER
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tls import Tls
 from fedgsp_node import server as node_server
@@ -50,7 +51,7 @@ class Doors:
 async def _heard(address: str, tls: Tls | None) -> str:
     async with Channels(tls) as channels:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channels.to(address).unary_unary("/stranger/Call")(b"", timeout=10)
+            await (await channels.to(address, TOP_SERVER)).unary_unary("/stranger/Call")(b"", timeout=10)
     return describe(caught.value)
 
 

@@ -12,6 +12,7 @@ import pytest
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe, refuse, start_server
 from fedgsp.errors import ConfigError
+from fedgsp.identity import TOP_SERVER
 from tests.support.callers import ANYBODY
 from tests.support.serving import nobody, serving
 from tests.support.wall import wall
@@ -98,7 +99,7 @@ async def test_an_address_of_a_name_that_this_machine_has_not_is_left_out(monkey
         host, port = split_address(address)
         assert host == "node.example.org"
         async with Channels() as channels:
-            assert await said(channels.to(f"127.0.0.1:{port}")) == b"hello"
+            assert await said(await channels.to(f"127.0.0.1:{port}", TOP_SERVER)) == b"hello"
     finally:
         await server.stop(None)
 
@@ -109,7 +110,7 @@ async def test_all_addresses_of_a_name_have_the_same_port() -> None:
     try:
         async with Channels() as channels:
             for host in ("127.0.0.1", "[::1]"):
-                assert await said(channels.to(f"{host}:{split_address(address)[1]}")) == b"hello"
+                assert await said(await channels.to(f"{host}:{split_address(address)[1]}", TOP_SERVER)) == b"hello"
     finally:
         await server.stop(None)
 
@@ -132,7 +133,7 @@ async def test_a_server_on_every_interface_is_reached_by_this_machine(host: str)
         bound, port = split_address(address)
         assert bound == host
         async with Channels() as channels:
-            assert await said(channels.to(f"127.0.0.1:{port}")) == b"hello"
+            assert await said(await channels.to(f"127.0.0.1:{port}", TOP_SERVER)) == b"hello"
     finally:
         await server.stop(None)
 
@@ -143,18 +144,18 @@ async def test_ipv6_hosts_stand_in_brackets() -> None:
     try:
         assert address.startswith("[::1]:")
         async with Channels() as channels:
-            assert await said(channels.to(address)) == b"hello"
+            assert await said(await channels.to(address, TOP_SERVER)) == b"hello"
     finally:
         await server.stop(None)
 
 
 async def test_an_address_has_one_channel_until_it_is_dropped() -> None:
     async with serving(echo) as served, Channels() as channels:
-        channel = channels.to(served.address)
-        assert channels.to(served.address) is channel
+        channel = await channels.to(served.address, TOP_SERVER)
+        assert await channels.to(served.address, TOP_SERVER) is channel
         await channels.drop(served.address)
         await channels.drop(served.address)
-        again = channels.to(served.address)
+        again = await channels.to(served.address, TOP_SERVER)
         assert again is not channel
         assert await said(again) == b"hello"
         with pytest.raises(grpc.aio.UsageError):
@@ -175,7 +176,7 @@ async def test_a_server_that_falls_silent_is_gone(frozen: str) -> None:
 
     async with serving(register) as served, wall(served.address) as front, Channels(lost_after_s=1.0) as channels:
         front.silent = frozen == "before it was dialled"
-        call = channels.to(front.address).unary_unary("/test/Echo")(b"")
+        call = (await channels.to(front.address, TOP_SERVER)).unary_unary("/test/Echo")(b"")
         if not front.silent:
             await began.wait()
             front.silent = True
@@ -188,7 +189,7 @@ async def test_a_server_that_falls_silent_is_gone(frozen: str) -> None:
 async def test_channels_close_together() -> None:
     async with serving(echo) as first, serving(echo) as second:
         async with Channels() as channels:
-            opened = [channels.to(served.address) for served in (first, second)]
+            opened = [await channels.to(served.address, TOP_SERVER) for served in (first, second)]
         for channel in opened:
             assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 

@@ -144,7 +144,7 @@ async def test_another_process_fetches_through_a_window() -> None:
             "async def main():\n"
             "    opened, windows.opened = [], lambda name, open=windows.opened: (opened.append(name), open(name))[1]\n"
             "    async with Channels() as channels:\n"
-            "        weights = await fetch(channels.to(sys.argv[1]), 'm', None, 1 << 40)\n"
+            "        weights = await fetch(await channels.to(sys.argv[1], TOP_SERVER), 'm', None, 1 << 40)\n"
             "    print(len(opened), weights.digest.hex())\n"
             "asyncio.run(main())\n"
         )

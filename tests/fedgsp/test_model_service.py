@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedgsp import model_service, model_streams
 from fedgsp.channels import Channels, start_server
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import Failure, FailureCode, TensorSpec
 from fedgsp.model_service import ModelServicer, fetch, upload
 from fedgsp.model_store import ModelStore
@@ -310,7 +311,7 @@ async def test_a_link_that_needs_long_is_not_taken_for_a_silent_peer(monkeypatch
     server, address = await start_server("127.0.0.1:0", [models.add_to], ANYBODY, lost_after_s=1.0)
     try:
         async with wall(address, rate=2.5e6) as thin, Channels(lost_after_s=1.0) as channels:
-            channel = channels.to(thin.address)
+            channel = await channels.to(thin.address, TOP_SERVER)
             await upload(channel, "up", weights)
             assert (await fetch(channel, "down", tensors, PLENTY)).digest == (await store.get("up")).digest
     finally:

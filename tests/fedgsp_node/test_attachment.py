@@ -16,6 +16,7 @@ import pytest
 
 from fedgsp import Task, wire
 from fedgsp.channels import Channels, start_server
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
     Attached,
     AttachTo,
@@ -150,7 +151,7 @@ async def node(m: Manager, task: Task, ids: Sequence[int] | None = None, name: s
     async with serving(register) as served, Channels() as channels:
         n.peer_address = served.address
         worker = Worker(n.clients, n.store, Fetcher(n.store, channels, n.clients.tensors, "127.0.0.1"), n.slot)
-        life = Attachment(channels.to(m.served.address), Attached("run", name, "m0"), worker)
+        life = Attachment(await channels.to(m.served.address, TOP_SERVER), Attached("run", name, "m0"), worker)
         n.ended = asyncio.create_task(life.serve())
         try:
             assert await m.members.wait_for({name}, 10) == set()
@@ -221,7 +222,7 @@ async def test_an_order_called_off_in_the_same_breath_is_reported_too() -> None:
 
 async def test_an_order_called_off_before_its_first_step_is_reported_too() -> None:
     async with Channels() as channels:
-        life = Attachment(channels.to("127.0.0.1:1"), Attached("run", "n0", "m0"), None)  # type: ignore[arg-type]
+        life = Attachment(await channels.to("127.0.0.1:1", TOP_SERVER), Attached("run", "n0", "m0"), None)  # type: ignore[arg-type]
         key = OrderKey(1, "describe", 0, 0, 0, "run")
         life._take(Order(key, 0, Describe()))
         life._take(Order(key, 0, Cancel()))

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from fedgsp import wire
 from fedgsp.channels import Channels
 from fedgsp.errors import UserError
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
     Attached,
     AttachTo,
@@ -191,7 +192,7 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
     async with unharmed(), worker() as (work, store, channels):
         store.put("start", CLIENTS.initial_weights(0))
         async with serving(speaking(ATTACH, orders, ending)) as bad:
-            life = Attachment(channels.to(bad.address), Attached("run", "n0", "m0"), work)
+            life = Attachment(await channels.to(bad.address, TOP_SERVER), Attached("run", "n0", "m0"), work)
             serve = asyncio.create_task(life.serve())
             await asyncio.wait([serve], timeout=MOMENT_S)
             serve.cancel()
@@ -204,7 +205,7 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
             order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run"), s)
 
         async with serving(register) as good:
-            life = Attachment(channels.to(good.address), Attached("run", "n0", "m0"), work)
+            life = Attachment(await channels.to(good.address, TOP_SERVER), Attached("run", "n0", "m0"), work)
             serve = asyncio.create_task(life.serve())
             assert await members.wait_for({"n0"}, 5) == set()
             assert isinstance(await soon(members.outcome(members.submit("n0", AGAIN), 5.0)), Described)
@@ -214,7 +215,7 @@ async def test_whatever_a_manager_orders_the_node_lives_on(orders: list[bytes], 
 
 async def test_an_order_that_cannot_be_read_ends_the_attachment() -> None:
     async with unharmed(), worker() as (work, _, channels), serving(speaking(ATTACH, [b"\xff\xff"])) as bad:
-        life = Attachment(channels.to(bad.address), Attached("run", "n0", "m0"), work)
+        life = Attachment(await channels.to(bad.address, TOP_SERVER), Attached("run", "n0", "m0"), work)
         assert await soon(life.serve()) == (False, "its order cannot be read")
 
 

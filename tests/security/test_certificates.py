@@ -59,7 +59,7 @@ async def holding(
     """A process that serves the models of a store to holders of tickets and certificates."""
     tls = unchecked(authority.issue("holder", identity=HOLDER))
     guard = Guard({verb: Door(ISSUER.key_of(HOLDER))}, tls=True)
-    async with serving(ModelServicer(store, **options).add_to, tls=tls, access=guard) as served:
+    async with serving(ModelServicer(store, **options).add_to, tls=tls, access=guard, who=HOLDER) as served:
         yield served
 
 
@@ -82,7 +82,7 @@ async def test_a_model_is_for_the_reader_whom_the_ticket_names_and_no_other(tmp_
     }
     async with holding(authority, store) as served:
         async with Channels(unchecked(authority.issue("reader", identity=node("reader")))) as channels:
-            channel = channels.to(served.address)
+            channel = await channels.to(served.address, HOLDER)
             assert (await fetch(channel, "m", TENSORS, 40, ticket=own)).digest == WEIGHTS.digest
             for what, other in shown.items():
                 failure = await refused(fetch(channel, "m", TENSORS, 40, ticket=other))
@@ -92,7 +92,7 @@ async def test_a_model_is_for_the_reader_whom_the_ticket_names_and_no_other(tmp_
         for identity in (node("thief"), None, manager("reader"), Identity(Role.GROUPING_SERVICE)):
             files = authority.issue("thief", identity=identity)
             async with Channels(unchecked(files)) as channels:
-                failure = await refused(fetch(channels.to(served.address), "m", TENSORS, 40, ticket=own))
+                failure = await refused(fetch(await channels.to(served.address, HOLDER), "m", TENSORS, 40, ticket=own))
                 assert "PERMISSION_DENIED" in failure.detail, identity
 
 
@@ -108,10 +108,10 @@ async def test_a_model_is_taken_from_its_maker_alone(tmp_path: Path) -> None:
             ("maker", b"", "m"),
         ):
             async with Channels(unchecked(authority.issue(name, identity=node(name)))) as channels:
-                await refused(upload(channels.to(served.address), model_id, WEIGHTS, ticket=shown))
+                await refused(upload(await channels.to(served.address, HOLDER), model_id, WEIGHTS, ticket=shown))
             assert len(store) == 0, (name, model_id)
         async with Channels(unchecked(authority.issue("maker", identity=node("maker")))) as channels:
-            await upload(channels.to(served.address), "m", WEIGHTS, ticket=own)
+            await upload(await channels.to(served.address, HOLDER), "m", WEIGHTS, ticket=own)
     assert "m" in store
 
 

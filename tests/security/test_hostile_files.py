@@ -153,7 +153,15 @@ BEGUN = {
     **{"run": "abc", "round": 0, "clients": 1, "nodes": 1, "rounds": 9, "scheme": "fedgsp", "head": []},
     "directory": "/",
 }
-STATE: dict[str, Any] = {"clients": [0], "offences": {}, "config": "", "files": {}, "models": {}, "slots": {}}
+STATE: dict[str, Any] = {
+    "clients": [0],
+    "offences": {},
+    "owners": {},
+    "config": "",
+    "files": {},
+    "models": {},
+    "slots": {},
+}
 
 
 def directory(folder: Path, document: bytes | None = None, round: str = "round-0001", **begun: Any) -> RunDirectory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from fedgsp import wire
 from fedgsp.channels import Channels
+from fedgsp.identity import TOP_SERVER, Identity
 from fedgsp.messages import (
     AttachTo,
     Describe,
@@ -104,11 +105,11 @@ class Attack:
 async def attack(monkeypatch: pytest.MonkeyPatch, **allow: str) -> AsyncIterator[Attack]:
     """A node with the default policy, attached to a manager that orders whatever it is told to order."""
     members, top, dialled = Members(), TopServer(), []
-    dial: Callable[..., grpc.aio.Channel] = Channels._dial
+    dial: Callable[..., Awaitable[grpc.aio.Channel]] = Channels._dial
 
-    def noted(self: Channels, address: str) -> grpc.aio.Channel:
+    async def noted(self: Channels, address: str, who: Identity) -> grpc.aio.Channel:
         dialled.append(address)
-        return dial(self, address)
+        return await dial(self, address, who)
 
     def register_top(s: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(top, s)
@@ -119,6 +120,7 @@ async def attack(monkeypatch: pytest.MonkeyPatch, **allow: str) -> AsyncIterator
     async with serving(register_top) as there, serving(register_orders) as manager:
         monkeypatch.setattr(Channels, "_dial", noted)
         settings = NodeSettings(
+            insecure=True,
             top_server=there.address,
             task="tests.support.blobs_task:Blobs",
             task_option={"clients": str(CLIENTS)},
@@ -234,8 +236,8 @@ async def test_a_host_that_is_allowed_is_still_no_path_to_a_socket(
         internal.bind("7777")
         internal.listen()
         internal.setblocking(False)
-        async with Channels() as channels:
-            call = channels.to("unix:7777").unary_unary("/fedgsp.v1.ModelService/Fetch")
+        async with Channels(insecure=True) as channels:
+            call = (await channels.to("unix:7777", TOP_SERVER)).unary_unary("/fedgsp.v1.ModelService/Fetch")
             with pytest.raises(grpc.aio.AioRpcError):
                 await call(b"", timeout=1.0)
         with pytest.raises(BlockingIOError):

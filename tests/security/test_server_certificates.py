@@ -15,9 +15,9 @@ from cryptography import x509
 from fedgsp.addresses import split_address
 from fedgsp.channels import start_server
 from fedgsp.errors import ConfigError, PeerError
-from fedgsp.identity import Identity, Role
+from fedgsp.identity import TOP_SERVER, Identity, Role
 from fedgsp.tls import Tls, TlsFiles, load
-from fedgsp.tls_probe import check_server, credentials, probe
+from fedgsp.tls_probe import credentials, probe
 from tests.support.callers import ANYBODY
 from tests.support.certificates import Authority, unchecked
 
@@ -72,7 +72,7 @@ async def test_a_false_server_that_grpc_alone_would_take_is_refused(
     ) as address:
         assert await takes(address, grpc.ssl_channel_credentials(client.ca, client.key, client.cert))
         with pytest.raises(PeerError, match=rf"server at {address} is refused: .*{HOST}") as caught:
-            await check_server(address, client)
+            await probe(address, client)
         assert "its common name does not count" in caught.value.remedy
 
 
@@ -93,7 +93,7 @@ async def test_the_probe_tells_who_a_true_server_is(authority: Authority, client
     ]
     for names, identity in cases:
         async with serving(authority.issue("true", names=names, identity=None)) as address:
-            assert await check_server(address, client) == identity
+            assert (await probe(address, client)).identity == identity
 
 
 async def test_a_channel_takes_only_the_certificate_that_was_checked(authority: Authority, client: Tls) -> None:
@@ -142,4 +142,5 @@ async def test_strangers_silence_and_servers_without_tls_are_told_apart(
 
 async def test_a_wildcard_stands_for_this_machine_as_in_channels(authority: Authority, client: Tls) -> None:
     async with serving(authority.issue("true")) as address:
-        assert await check_server(f"0.0.0.0:{split_address(address)[1]}", client) is None
+        found = await probe(f"0.0.0.0:{split_address(address)[1]}", client)
+        assert found.identity == TOP_SERVER

@@ -13,6 +13,7 @@ import pytest
 from fedgsp import identity
 from fedgsp.access import Guard
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -43,7 +44,7 @@ class _Pool:
         while len(self._managers) < count:
             name = f"m{next(self._numbers)}"
             address = await self._stack.enter_async_context(_manager(name, self._issuer, self._run_id))
-            client = ManagerClient(name, self._channels.to(address), self._issuer)
+            client = ManagerClient(name, await self._channels.to(address, TOP_SERVER), self._issuer)
             self._managers.append(Manager(name, address, cast("Any", None), client, 0))
         return self._managers[:count]
 

@@ -13,6 +13,7 @@ import grpc.aio
 
 from fedgsp import wire
 from fedgsp.channels import Channels
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
     Attached,
     Described,
@@ -118,7 +119,8 @@ async def node(m: Manager, name: str, task: Blobs | None = None) -> AsyncIterato
     async with serving(ModelServicer(store).add_to), Channels() as channels:
         clients = Clients(task or Blobs(), None)
         worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, "127.0.0.1"), slot)
-        life = asyncio.create_task(Attachment(channels.to(m.address), Attached("run", name, "m0"), worker).serve())
+        channel = await channels.to(m.address, TOP_SERVER)
+        life = asyncio.create_task(Attachment(channel, Attached("run", name, "m0"), worker).serve())
         try:
             assert await m.members.wait_for({name}, 10) == set()
             yield store

@@ -10,6 +10,7 @@ import grpc.aio
 
 from fedgsp.access import Access
 from fedgsp.channels import Channels, start_server
+from fedgsp.identity import TOP_SERVER, Identity
 from fedgsp.tls import Tls
 from tests.support.callers import ANYBODY
 
@@ -25,13 +26,16 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    *register: Callable[[grpc.aio.Server], None], tls: Tls | None = None, access: Access = ANYBODY
+    *register: Callable[[grpc.aio.Server], None],
+    tls: Tls | None = None,
+    access: Access = ANYBODY,
+    who: Identity = TOP_SERVER,
 ) -> AsyncIterator[Served]:
     """A server with these services on a port of its own; it and its channel end with the block."""
     server, address = await start_server("127.0.0.1:0", register, access, tls)
     try:
         async with Channels(tls) as channels:
-            yield Served(server, address, channels.to(address))
+            yield Served(server, address, await channels.to(address, who))
     finally:
         await server.stop(None)
 

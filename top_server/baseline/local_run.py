@@ -16,9 +16,10 @@ from fedgsp.errors import ConfigError, DataError
 from fedgsp.files import parse_json, read_file
 from fedgsp.messages import HostedClient
 from fedgsp.settings.checks import flag
+from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
-from fedgsp.settings.run import CONNECTIONS, PROCESSES, RunConfig
+from fedgsp.settings.run import PROCESSES, RunConfig
 from fedgsp.trainings import TRAININGS
 from top_server.record.directory import RunDirectory, check_free, claim, lock, usable
 from top_server.record.events.alone import GainsNotTold

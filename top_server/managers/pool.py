@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedgsp import identity
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
 from fedgsp.children import Child, Template, ready_line, stop
@@ -120,15 +121,15 @@ class ManagerPool:
             try:
                 address = await ready_line(process, f"group manager {name}", log)
                 _, bound = split_address(address)
+                channel = await self._channels.to(address, identity.manager(name))
             except PeerError as failed:  # with a range of ports: another process may have this one
+                await stop(process)
                 error = failed
                 continue
             except BaseException:
                 await stop(process)
                 raise
-            manager = Manager(
-                name, address, process, ManagerClient(name, self._channels.to(address), self._issuer), bound
-            )
+            manager = Manager(name, address, process, ManagerClient(name, channel, self._issuer), bound)
             self._managers.append(manager)
             self._recorder.record(
                 ManagerSpawned(manager=name, pid=process.pid, address=address, managers=managers, ready=next(ready))

@@ -210,7 +210,13 @@ def saved(
 ) -> None:
     folder = directory.state / f"round-{done:04d}"
     folder.mkdir(parents=True)
-    document = {"clients": [0], "offences": offences or {}, "config": dump(settings or RunConfig()), "files": {}}
+    document = {
+        "clients": [0],
+        "offences": offences or {},
+        "owners": {},
+        "config": dump(settings or RunConfig()),
+        "files": {},
+    }
     (folder / "state.json").write_text(json.dumps(document))
 
 
