@@ -16,6 +16,7 @@ from fedgsp import on_nodes, windows, wire
 from fedgsp.addresses import is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
+from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.messages import (
     PROTOCOL,
     Attached,
@@ -59,6 +60,7 @@ LONGEST_DIAL_S = 30.0
 
 async def run(settings: NodeSettings) -> None:
     """Runs until the run is over; raises UserError if the node cannot take part, or if the run does not finish."""
+    name_of(settings)  # a wrong name is told before anything is loaded
     tls = credentials(settings)
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
@@ -93,6 +95,16 @@ def credentials(settings: NodeSettings) -> Tls | None:
     if found and dialled and not is_wildcard(host := split_address(dialled)[0]):
         found.check_covers(host, "where other nodes dial this one")
     return found
+
+
+def name_of(settings: NodeSettings) -> str:
+    """The name of this node; raises ConfigError if --name cannot be one."""
+    if settings.name is None:
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:50].lstrip("._-")
+        return f"{host or 'node'}-{os.getpid()}"
+    if not is_name(settings.name):
+        raise ConfigError(f"--name {settings.name!r} cannot be the name of a node", f"write {NAME_RULE}")
+    return settings.name
 
 
 @contextlib.asynccontextmanager
@@ -130,7 +142,7 @@ class _Node:
         self._store = store
         self._worker = worker
         self._top_host, _ = split_address(settings.top_server)
-        self._name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
+        self._name = name_of(settings)
         self._hello = Hello(
             PROTOCOL,
             self._name,

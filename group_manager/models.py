@@ -20,7 +20,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import spilling_room
+from fedgsp.spill import growing_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors
 from group_manager.ledger import Copy, Ledger, Origin
 from group_manager.orders import Orders, Reports
@@ -154,7 +154,7 @@ class Models:
                         model_id,
                         None,
                         self._request.max_model_bytes,
-                        make_room=spilling_room,
+                        make_room=growing_room,
                         promised=False,
                     )
                     self._store.put(model_id, weights)

@@ -9,7 +9,7 @@ from fedgsp import wire
 from fedgsp.channels import describe
 from fedgsp.messages import Failure, FailureCode, GroupEvent, GroupResult, Release, RunGroupRequest, TensorSpec
 from fedgsp.model_service import fetch
-from fedgsp.spill import spilling_room
+from fedgsp.spill import growing_room
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 
@@ -53,7 +53,7 @@ class ManagerClient:
         """Fetches a group's model; the manager may forget it whether it is usable or not."""
         try:
             taken: Weights | Failure = await fetch(
-                self._channel, model_id, tensors, max_bytes, make_room=spilling_room, promised=False
+                self._channel, model_id, tensors, max_bytes, make_room=growing_room, promised=False
             )
         except WeightsError as error:
             taken = error.failure

@@ -18,10 +18,10 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
-from fedgsp.options import shortened
 from fedgsp.trainings import added
 from top_server.nodes.admission import MOST_NODES, Known, refusal
-from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft, NodeRefused
+from top_server.nodes.refusals import Refusals
+from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
 from top_server.record.journal import Recorder
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,11 @@ class Node:
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | None] = field(default_factory=asyncio.Queue)
     #: The managers that it was told to dial, by name.
     managers: dict[str, AttachTo] = field(default_factory=dict)
+    #: Training and test samples of all its clients.
+    samples: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.samples = sum(hosted.train_samples + hosted.test_samples for hosted in self.hello.clients)
 
 
 class Membership:
@@ -59,6 +64,7 @@ class Membership:
         """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none."""
         self._welcome = Welcome(run_id, training, dict(training_options or {}))
         self._recorder = recorder
+        self._refusals = Refusals(recorder)
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
         #: What newcomers are checked against; `admit` fills in how many clients there are, the standard and the end.
@@ -120,7 +126,14 @@ class Membership:
         if client not in self._clients:
             return None
         hosted, node = self._clients[client]
-        return Member(client, node.hello.node, node.hello.peer_address, hosted.train_samples)
+        return Member(
+            client,
+            node.hello.node,
+            node.hello.peer_address,
+            hosted.train_samples,
+            node_clients=len(node.hello.clients),
+            node_samples=node.samples,
+        )
 
     async def admit(self, hello: Hello) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
@@ -128,7 +141,7 @@ class Membership:
         known = replace(self._known, clients=len(self._clients), standard=self._standard, over=over)
         if failure := refusal(hello, known):
             if failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self._recorder.record(NodeRefused(node=hello.node, reason=str(failure)))
+                self._refusals.note(hello.node, failure)
             return failure
         self._standard = self._standard or hello
         node = self._nodes[hello.node] = Node(hello)
@@ -197,6 +210,7 @@ class Membership:
     async def dismiss(self, leave: Leave, timeout_s: float) -> None:
         """Tells all nodes that the run is over, and waits until they have gone."""
         self._over = leave
+        self._refusals.close()
         for node in self._nodes.values():
             node.outbox.put_nowait(leave)
             node.outbox.put_nowait(None)
@@ -232,9 +246,9 @@ class Membership:
             return None
         logger.warning(
             "node %r has another version of the task (SHA-256 %s) than node %r, the first to join, had (%s): %s",
-            shortened(hello.node),
+            hello.node,
             _beginning(hello.task_digest),
-            shortened(first.node),
+            first.node,
             _beginning(first.task_digest),
             "give both the same file" if ":" in hello.task else "install the same version of fedgsp on both",
         )
