@@ -15,7 +15,7 @@ MOST_OF_NAME = 63
 
 
 class Refusals:
-    """Passes the first refusals of each period to the record, and the number of the others when the next one begins."""
+    """Passes the first refusals of each period to the record, and the number of the others once it is over."""
 
     def __init__(self, recorder: Recorder, now: Callable[[], float] = time.monotonic) -> None:
         self._recorder = recorder
