@@ -12,7 +12,7 @@ from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import chunks_of, received
-from fedgsp.names import is_id
+from fedgsp.names import is_text
 from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, require
@@ -61,7 +61,7 @@ class ModelServicer:
         """Stream a model as soon as it is there."""
         stream = aiter(requests)
         request = await anext(stream, model_pb2.FetchRequest())
-        if not is_id(request.model_id):
+        if not is_text(request.model_id):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first request names no model")
 
         async def receipt() -> bool:

@@ -12,12 +12,9 @@ MOST_OPTION, MOST_ADDRESS = 200, 300
 TEXT_RULE = "1 to 255 characters that can be shown"
 OPTION_RULE = "1 to 100 letters, digits, dots, dashes and underscores"
 TASK_RULE = "a name, or module:attribute, of at most 200 letters, digits, dots, colons, dashes and underscores"
-ID_RULE = "1 to 300 letters, digits and any of . _ - + / :"
 
 _OPTION = re.compile(r"[\w.-]{1,100}")
 _TASK = re.compile(r"[\w.:-]{1,200}")
-#: Ids of models: those of the run, its rounds, groups, programs and clients.
-_ID = re.compile(r"[A-Za-z0-9._+/:-]{1,300}", re.ASCII)
 
 
 def is_option(text: str) -> bool:
@@ -31,10 +28,5 @@ def is_task(text: str) -> bool:
 
 
 def is_text(text: str) -> bool:
-    """Whether a text can be a name that others choose freely, such as that of a tensor or a package."""
+    """Whether a text can be a name that others choose: of a tensor, of a package, or the id of a model."""
     return 0 < len(text) <= 255 and visible(text) == text
-
-
-def is_id(text: str) -> bool:
-    """Whether a text can be the id of a model, of a run or of an order, or the name of a manager."""
-    return _ID.fullmatch(text) is not None

@@ -6,7 +6,7 @@ Messages are decoded here, large ones in a thread, because all other callers wou
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import grpc.aio
@@ -114,7 +114,7 @@ class _Visits:
             counted = self._gate.counting(allowance.at_once, allowance.of_peer, self._method, peer)
             if not stack.enter_context(counted):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-            if not hasattr(requests, "__anext__") and not hasattr(requests, "__aiter__"):
+            if not hasattr(requests, "__aiter__"):  # the one request of the call
                 yield requests
                 return
             silent = contextlib.ExitStack()
@@ -123,7 +123,7 @@ class _Visits:
                 self._gate.counting(calls.MOST_SILENT, calls.MOST_SILENT_OF_PEER, "silent", peer)
             ):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many silent calls at once")
-            yield _Stream(aiter(requests), context, self._allowance, self._read, silent.close)
+            yield _Stream(requests, context, self._allowance, self._read, silent.close)
 
 
 class _Stream:
@@ -134,13 +134,14 @@ class _Stream:
 
     def __init__(
         self,
-        messages: AsyncIterator[bytes],
+        messages: AsyncIterable[bytes],
         context: grpc.aio.ServicerContext,
         allowance: Allowance,
         read: Read | None,
         spoken: Callable[[], None],
     ) -> None:
-        self._messages = messages
+        self._from = messages
+        self._messages: AsyncIterator[bytes] | None = None  # not before it is read: some servicers never do
         self._context = context
         self._kind = allowance.message
         self._silence_s = allowance.silence_s
@@ -151,6 +152,8 @@ class _Stream:
         return self
 
     async def __anext__(self) -> Any:
+        if self._messages is None:
+            self._messages = aiter(self._from)
         try:
             async with asyncio.timeout(calls.FIRST_MESSAGE_S if self._spoken else self._silence_s):
                 message = await anext(self._messages)
