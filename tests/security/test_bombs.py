@@ -131,10 +131,21 @@ async def top_server() -> AsyncIterator[tuple[Served, Any]]:
         yield served, (members, recorder)
 
 
-async def test_a_hello_of_two_million_clients_is_refused_and_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[int] = []
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[type]:
+    """The kinds of messages that are decoded from now on."""
+    kinds: list[type] = []
     real = wire.decode
-    monkeypatch.setattr(wire, "decode", lambda kind, proto: decoded.append(proto.ByteSize()) or real(kind, proto))
+
+    def decode(kind: type, proto: Any) -> Any:
+        kinds.append(kind)
+        return real(kind, proto)
+
+    monkeypatch.setattr(wire, "decode", decode)
+    return kinds
+
+
+async def test_a_hello_of_two_million_clients_is_refused_and_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = watched(monkeypatch)
     async with top_server() as (served, (members, recorder)):
         for bomb in ("clients", "tensors", "axes", "unknown fields", "a long name"):
             call = served.channel.stream_stream(JOIN)()
@@ -158,8 +169,7 @@ async def test_six_progress_reports_of_millions_cost_the_manager_its_node_and_no
         call = m.channel.stream_stream(ATTACH)()
         await call.write(wire.encode(HELLO).SerializeToString())
         assert await m.members.wait_for({"n9"}, 10) == set()
-        decoded: list[type] = []
-        monkeypatch.setattr(wire, "decode", lambda kind, _: decoded.append(kind))
+        decoded = watched(monkeypatch)
         await say(call, [BOMBS["progress"][0]] * 6, "end")
         with pytest.raises(grpc.aio.AioRpcError):
             await call.read()
@@ -170,9 +180,7 @@ async def test_six_progress_reports_of_millions_cost_the_manager_its_node_and_no
 async def test_large_honest_reports_that_come_too_often_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = [order_pb2.OrderProgress(mark=number) for number in range(10_000)]
     report = order_pb2.NodeReport(progress=order_pb2.Progress(orders=orders)).SerializeToString()
-    decoded: list[type] = []
-    real = wire.decode
-    monkeypatch.setattr(wire, "decode", lambda kind, proto: decoded.append(kind) or real(kind, proto))
+    decoded = watched(monkeypatch)
     async with manager() as m:
         call = m.channel.stream_stream(ATTACH)()
         await call.write(wire.encode(HELLO).SerializeToString())
