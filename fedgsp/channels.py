@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NoReturn, Self, TypeVar
@@ -9,13 +10,17 @@ from typing import Any, NoReturn, Self, TypeVar
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from fedgsp.access import Access, Interceptor
 from fedgsp.addresses import ip_of, is_near, loopback, split_address
+from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.limits import descriptors
 from fedgsp.limits.gate import Gate
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.visible import visible
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -52,19 +57,27 @@ _SERVER_OPTIONS = [
 async def start_server(
     listen: str,
     register: Iterable[Callable[[grpc.aio.Server], None]],
+    access: Access,
     tls: Tls | None = None,
     lost_after_s: float = LOST_AFTER_S,
+    insecure: bool = False,
 ) -> tuple[grpc.aio.Server, str]:
-    """Start a server; returns it and the address that it bound.
+    """Start a server; returns it and the address that it bound. `access` decides who may call it.
 
     With `tls`, only clients with a certificate of the same CA are accepted. A client that is silent for `lost_after_s`
-    seconds is disconnected. Raises ConfigError if the port is in use or the host is not on this machine.
+    seconds is disconnected. Raises ConfigError if the port is in use, or the host is not on this machine, or without
+    TLS and `insecure` if other machines could connect.
     """
     host, port = split_address(listen)
+    if tls is None and leaves_machine(listen):
+        check_cleartext("the address", listen, insecure)
+        logger.warning(
+            "connections at %s have no TLS (--insecure): everybody who reaches it can read and change models", listen
+        )
     settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else SMALL_WINDOW)]
     settings.append(("grpc.max_allowed_incoming_connections", descriptors.for_connections()))
     # `Gate` comes last: it has to see the bytes before anything decodes them.
-    server = grpc.aio.server(options=settings, interceptors=[_RefuseUnreadable(), Gate()])
+    server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), _RefuseUnreadable(), Gate()])
     for add in register:
         add(server)
     bound = 0
@@ -186,10 +199,12 @@ async def _request(message: bytes, read: Callable[[bytes], Any], context: grpc.a
 class Channels:
     """One channel per address; all are closed together. With `tls`, a server must prove its host name.
 
-    A server that is silent for `lost_after_s` seconds is treated as lost.
+    Without, a server must be on this machine, unless `insecure` allows others. A server that is silent for
+    `lost_after_s` seconds is treated as lost.
     """
 
-    def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
+    def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S, insecure: bool = False) -> None:
+        self._insecure = insecure
         self._open: dict[str, grpc.aio.Channel] = {}
         self._options = [
             *_CHANNEL_OPTIONS,
@@ -200,7 +215,10 @@ class Channels:
         self._credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert) if tls else None
 
     def to(self, address: str) -> grpc.aio.Channel:
-        """The channel to an address. It connects by itself, and again after a loss."""
+        """The channel to an address. It connects by itself, and again after a loss.
+
+        Raises ConfigError if the connection would leave this machine without TLS.
+        """
         if address not in self._open:
             self._open[address] = self._dial(address)
         return self._open[address]
@@ -210,6 +228,7 @@ class Channels:
         where = f"{loopback(host)}:{port}"
         options = self._options if is_near(host) else [*self._options, *SMALL_WINDOW]
         if self._credentials is None:
+            check_cleartext("a peer at", where, self._insecure)
             return grpc.aio.insecure_channel(where, options=options)
         return grpc.aio.secure_channel(where, self._credentials, options=options)
 

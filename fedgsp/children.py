@@ -48,6 +48,10 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def tell(self, line: str) -> None:
+        """Writes a line to the standard input of the process, which `fedgsp.lifecycle.told` reads."""
+        self._lifeline.write(f"{line}\n".encode())
+
     def close(self) -> None:
         """Cuts the lifeline."""
         self._lifeline.close()
@@ -174,7 +178,7 @@ class Template:
 async def ready_line(child: Child, name: str, log: Path | None) -> str:
     """The line that the child `name` prints when it is ready; PeerError with the end of its log if there is none."""
     try:
-        line = await asyncio.wait_for(child.stdout.readline(), READY_TIMEOUT_S)
+        line = await asyncio.wait_for(_line(child.stdout), READY_TIMEOUT_S)
     except TimeoutError:
         await stop(child)
         why = f"was not ready after {READY_TIMEOUT_S:.0f} s"
@@ -185,6 +189,13 @@ async def ready_line(child: Child, name: str, log: Path | None) -> str:
             await asyncio.wait_for(child.wait(), STOP_GRACE_S)
         why = f"did not start (exit code {await stop(child)})"
     raise PeerError(f"{name} {why}", f"its log ends: {tail(log)}")
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readline()
+    except ConnectionError:  # the child ended before it read what it was told
+        return b""
 
 
 async def stop(child: Child, grace_s: float = STOP_GRACE_S) -> int:

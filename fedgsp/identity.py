@@ -1,15 +1,19 @@
 """Who a process is: its role, and its name, as they stand in a certificate."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 #: What a name of a node may look like: it stands in certificates, records, logs and names of files.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 NAME_RULE = "1 to 63 letters, digits, dots, dashes and underscores, the first one a letter or a digit"
 #: A certificate holds this URI in its subjectAltName: fedgsp://node/hospital-a, fedgsp://top-server.
-_URI = re.compile(r"fedgsp://([a-z-]+)(?:/(.+))?", re.ASCII)
+SCHEME = "fedgsp://"
+_URI = re.compile(SCHEME + r"([a-z-]+)(?:/(.+))?", re.ASCII)
 
 
 class Role(StrEnum):
@@ -40,6 +44,39 @@ class Identity:
     def __str__(self) -> str:
         return f"{self.role} {self.name}".strip()
 
+    @classmethod
+    def of(cls, uri: str) -> Self:
+        """The inverse of `uri`; raises ValueError."""
+        parts = _URI.fullmatch(uri)
+        if parts is None or parts[1] not in set(Role):
+            raise ValueError(f"{uri[:100]!r} names no process of a federation")
+        role, name = Role(parts[1]), parts[2] or ""
+        # A node has a name; the name of another role is optional.
+        if not (is_name(name) if name or role is Role.NODE else True):
+            raise ValueError(f"{uri[:100]!r} names no process: a name has {NAME_RULE}")
+        return cls(role, name)
+
+    def speaks_for(self, other: Identity) -> bool:
+        """Whether a process with this certificate may act as `other`.
+
+        Group managers and local nodes run with the certificate of the top server that started them.
+        """
+        return self == other or self.role is Role.TOP_SERVER
+
+
+#: The top server of a run.
+TOP_SERVER = Identity(Role.TOP_SERVER)
+
+
+def node(name: str) -> Identity:
+    """The node of this name."""
+    return Identity(Role.NODE, name)
+
+
+def manager(name: str) -> Identity:
+    """The group manager of this name."""
+    return Identity(Role.MANAGER, name)
+
 
 def is_name(text: str) -> bool:
     """Whether a text can be the name of a node."""
@@ -48,15 +85,8 @@ def is_name(text: str) -> bool:
 
 def identity_in(uris: Iterable[str]) -> Identity | None:
     """The identity that the URIs of a certificate name; None if they name none, or more than one."""
-    found = [identity for uri in uris if (identity := _read(uri)) is not None]
-    return found[0] if len(found) == 1 else None
-
-
-def _read(uri: str) -> Identity | None:
-    parts = _URI.fullmatch(uri)
-    if parts is None or parts[1] not in set(Role):
+    named = [uri for uri in uris if uri.startswith(SCHEME)]
+    try:
+        return Identity.of(*named)
+    except (TypeError, ValueError):
         return None
-    role, name = Role(parts[1]), parts[2] or ""
-    # A node has a name; the name of another role is optional.
-    fits = is_name(name) if name or role is Role.NODE else True
-    return Identity(role, name) if fits else None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 from fedgsp import run_module
+from fedgsp.errors import PeerError
 from fedgsp.limits import descriptors
 from fedgsp.memory import keep_freed
 
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 LIFELINE_VARIABLE = "FEDGSP_LIFELINE"
 #: How long a process may take to end after SIGTERM, and a thread when the process leaves.
 STOP_GRACE_S = 5.0
+#: How long a process waits for the line that its parent tells it.
+TOLD_WITHIN_S = 10.0
 #: Exit codes of a process that was stopped by a signal: 128 plus the signal's number, as in shells.
 SIGNAL_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -108,6 +112,18 @@ def _read_lifeline(stop: Any, loop: asyncio.AbstractEventLoop) -> None:
     if not rest:
         loop.remove_reader(0)
         stop(SIGNAL_EXIT_CODES[signal.SIGTERM])
+
+
+def told() -> str:
+    """The line that the parent of this process writes to it at the start; raises PeerError if none comes."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([0], [], [], TOLD_WITHIN_S)
+        more = os.read(0, 1) if ready else b""  # one by one: what follows is for `_read_lifeline`
+        if not more:
+            raise PeerError("nobody told this process what it needs", "it is started by the top server only")
+        line += more
+    return line.decode().strip()
 
 
 def leave(code: int) -> NoReturn:

@@ -7,6 +7,7 @@ from typing import Any
 import grpc.aio
 
 from fedgsp import model_streams
+from fedgsp.access import caller, shown
 from fedgsp.channels import describe, refuse
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
@@ -25,9 +26,9 @@ _SERVICE = "fedgsp.v1.ModelService"
 
 
 class ModelServicer:
-    """Serves the models of a store.
+    """Serves the models of a store, each only to callers with a ticket for it.
 
-    `wanted(id)` is called before the wait for a model that is not there: a group manager then asks the holder for it.
+    `wanted(id)` is called before a model is served: a group manager then asks the holder for it, if it is not there.
     `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes.
     """
 
@@ -63,6 +64,8 @@ class ModelServicer:
         request = await anext(stream, model_pb2.FetchRequest())
         if not is_text(request.model_id):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first request names no model")
+        if not caller().may(request.model_id):
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is for another model")
 
         async def receipt() -> bool:
             answer = await anext(stream, request)
@@ -70,7 +73,7 @@ class ModelServicer:
             return not answer.receipt.refused
 
         try:
-            if request.model_id not in self._store and self._wanted is not None:
+            if self._wanted is not None:
                 await self._wanted(request.model_id)
             weights = await self._store.get(request.model_id)
         except WeightsError as error:
@@ -86,6 +89,11 @@ class ModelServicer:
     ) -> None:
         """Receive a model that this process waits for."""
 
+        sender = caller()
+
+        def wanted(model_id: str) -> bool:
+            return sender.may(model_id) and self._may_upload(model_id)
+
         async def send_receipt(taken: bool) -> None:
             await context.write(model_pb2.Receipt(refused=not taken))
 
@@ -94,13 +102,13 @@ class ModelServicer:
                 requests,
                 None,
                 self._max_bytes(),
-                self._may_upload,
+                wanted,
                 model_streams.CHUNK_TIMEOUT_S,
                 send_receipt,
                 make_room=self._make_room,
             )
             # If the reader has gone meanwhile, nobody would release the model.
-            require(self._may_upload(ref.id), FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
+            require(wanted(ref.id), FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
             self._store.put(ref.id, weights)
         except WeightsError as error:
             # A slow link or a cancelled wait says nothing against the model.
@@ -121,14 +129,18 @@ async def fetch(
     on_chunk: Callable[[], None] = lambda: None,
     make_room: Room = room,
     promised: bool = True,
+    ticket: bytes = b"",
+    digest: bytes = b"",
 ) -> Weights:
     """Fetch a model from its holder. A `promised` model may not exist yet; any other model must come at once.
+
+    `ticket` allows it. If `digest` is given, the model must have this digest, whatever its holder announces.
 
     Raises WeightsError if the model cannot be fetched, has other tensors than `expected` or more than `max_bytes`, is
     cut short, has another digest than announced, or holds values that are not finite.
     """
     call = channel.stream_stream(f"/{_SERVICE}/Fetch", model_pb2.FetchRequest.SerializeToString)(
-        timeout=PROMISE_TIMEOUT_S
+        timeout=PROMISE_TIMEOUT_S, metadata=shown(ticket)
     )
 
     async def send_receipt(taken: bool) -> None:
@@ -156,6 +168,11 @@ async def fetch(
         ) from error
     finally:
         call.cancel()
+    require(
+        digest in (b"", weights.digest),
+        FailureCode.WRONG_DIGEST,
+        f"model {model_id!r} is not the model that its maker reported",
+    )
     return weights
 
 
@@ -165,12 +182,15 @@ async def upload(
     weights: Weights,
     on_chunk: Callable[[], None] = lambda: None,
     receiver: str = "",
+    ticket: bytes = b"",
 ) -> None:
-    """Upload a model to the process that asked for it; raises WeightsError.
+    """Upload a model to the process that asked for it, and gave the `ticket`; raises WeightsError.
 
     The receiver ends the call if no chunk comes. `receiver` is the machine of the receiver, if known.
     """
-    call = channel.stream_stream(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)()
+    call = channel.stream_stream(f"/{_SERVICE}/Upload", response_deserializer=model_pb2.Receipt.FromString)(
+        metadata=shown(ticket)
+    )
 
     async def receipt() -> bool:
         answer = await call.read()

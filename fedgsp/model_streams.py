@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from xxhash import xxh3_128
+from blake3 import blake3
 
 from fedgsp import chunks, windows
 from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
@@ -46,7 +46,7 @@ async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = N
     encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
     window = windows.lend() if receipt is not None and ref.size >= windows.LEAST_BYTES else None
     yield chunks.header(ModelHeader(ref, weights.tensors, encoding, window.name if window else ""))
-    hasher = xxh3_128()
+    hasher = blake3()
 
     def stream() -> Iterator[memoryview]:
         for piece, chunk in encoded(weights, CHUNK_BYTES):
@@ -132,7 +132,7 @@ async def received(
         raise WeightsError(
             FailureCode.TOO_LONG, f"{what} has {ref.size} bytes, for which there is no memory"
         ) from None
-    finiteness, hasher, filled = Finiteness(weights), xxh3_128(), 0
+    finiteness, hasher, filled = Finiteness(weights), blake3(), 0
     decoder, size = Decoder(weights.buffer, header.tensors, bfloat16), wire_bytes(header.tensors, bfloat16)
     async for part in _content(stream, header.window, what, send_receipt):
         if isinstance(part, chunks.Digest):

@@ -5,10 +5,11 @@ import ssl
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedgsp.addresses import ip_of
 from fedgsp.errors import ConfigError
+from fedgsp.identity import Identity, Role, identity_in
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,18 @@ class Tls:
     ca: bytes
     cert: bytes
     key: bytes = field(repr=False)
+    #: The process that the certificate names, if it names one.
+    identity: Identity | None = None
+
+    def check_is(self, *roles: Role) -> None:
+        """Raises ConfigError unless the certificate is for a process of one of these roles."""
+        if self.identity is not None and self.identity.role in roles:
+            return
+        wanted = Identity(roles[0], "NAME" if roles[0] is Role.NODE else "").uri
+        raise ConfigError(
+            f"--tls-cert {self.files.cert} is not the certificate of a {roles[0]}: {self.identity or 'it names none'}",
+            f"issue it with URI:{wanted} in its subjectAltName",
+        )
 
     def check_covers(self, host: str, why: str) -> None:
         """Raises ConfigError unless the certificate covers `host`, by which peers connect; `why` explains the need."""
@@ -102,7 +115,7 @@ def load(files: TlsFiles | None) -> Tls | None:
             ) from None
     _check_key(files)
     try:
-        _speak_with_itself(files)
+        identity = identity_in(_speak_with_itself(files))
     except ssl.SSLCertVerificationError as error:
         otherwise = (f"is not trusted by --tls-ca {files.ca} ({error.verify_message})", "give the CA that issued it")
         wrong, remedy = _UNTRUSTED.get(error.verify_code, otherwise)
@@ -113,7 +126,7 @@ def load(files: TlsFiles | None) -> Tls | None:
         ) from None
     if files.key.stat().st_mode & stat.S_IROTH:
         logger.warning("every user of this machine can read --tls-key %s: run chmod 600 on it", files.key)
-    return Tls(files, ca, cert, key)
+    return Tls(files, ca, cert, key, identity)
 
 
 def handshake_failure(details: str) -> str | None:
@@ -155,8 +168,11 @@ def _check_key(files: TlsFiles) -> None:
         ) from None
 
 
-def _speak_with_itself(files: TlsFiles, host: str | None = None) -> None:
-    """A handshake in memory, with this process as both sides; SSLError if peers with the same CA would refuse it."""
+def _speak_with_itself(files: TlsFiles, host: str | None = None) -> list[str]:
+    """A handshake in memory, with this process as both sides; returns the URIs in the certificate.
+
+    Raises SSLError if peers with the same CA would refuse the certificate.
+    """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname = host is not None
@@ -173,3 +189,5 @@ def _speak_with_itself(files: TlsFiles, host: str | None = None) -> None:
             sides[turn % 2].do_handshake()
         except ssl.SSLWantReadError:
             continue
+    shown: Any = sides[0].getpeercert() or {}
+    return [name for kind, name in shown.get("subjectAltName", ()) if kind == "URI"]

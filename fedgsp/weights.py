@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
-from xxhash import xxh3_128
 
 from fedgsp.memory import room
 from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
@@ -129,10 +129,10 @@ class Weights:
 
     @property
     def digest(self) -> bytes:
-        """XXH3 (128 bits) of the buffer, computed once. The buffer must not change afterwards."""
+        """BLAKE3 (256 bits) of the buffer, computed once. The buffer must not change afterwards."""
         with self._digesting:
             if self.known_digest is None:
-                hasher = xxh3_128()
+                hasher = blake3()
                 for piece in walk(self.buffer):
                     hasher.update(piece.data)
                 self.known_digest = hasher.digest()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import hashlib
 import mmap
 import os
 import re
 import weakref
 from collections import deque
 from pathlib import Path
-
-from xxhash import xxh3_128
 
 #: The values of the setting --hand-over.
 HAND_OVERS = ("auto", "network")
@@ -138,7 +137,7 @@ def _machine() -> str:
         spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net", "user")]
     except OSError:
         return ""
-    return xxh3_128("|".join([boot, str(os.getuid()), *spaces]).encode()).hexdigest()
+    return hashlib.sha256("|".join([boot, str(os.getuid()), *spaces]).encode()).hexdigest()
 
 
 os.register_at_fork(after_in_child=drop_spare)  # the windows belong to the parent

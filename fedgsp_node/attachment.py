@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc.aio
 
 from fedgsp import wire
+from fedgsp.access import shown
 from fedgsp.channels import describe
 from fedgsp.messages import (
     Attached,
@@ -27,6 +28,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.model_service import upload
+from fedgsp.tickets import Door
 from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from fedgsp.words import counted
@@ -77,11 +79,20 @@ class Attachment:
     """Carries out the orders of one manager. Orders run concurrently; only the training slot serialises them."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, attached: Attached, worker: Worker, trainings: TrainingLog | None = None
+        self,
+        channel: grpc.aio.Channel,
+        attached: Attached,
+        worker: Worker,
+        trainings: TrainingLog | None = None,
+        ticket: bytes = b"",
+        door: Door | None = None,
     ) -> None:
+        """`ticket` is what the manager asks for; the `door` of this node follows the rounds of the orders."""
         self._channel = channel
         self._attached = attached
         self._worker = worker
+        self._ticket = ticket
+        self._door = door or Door()
         self._trainings = trainings or TrainingLog()
         self._reports: asyncio.Queue[order_pb2.NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
@@ -90,7 +101,7 @@ class Attachment:
     async def serve(self) -> tuple[bool, str]:
         """Takes orders until the stream ends; returns whether the manager ended it, and the reason."""
         self._report(self._attached)
-        call = order_pb2_grpc.OrderServiceStub(self._channel).Attach(self._outgoing())
+        call = order_pb2_grpc.OrderServiceStub(self._channel).Attach(self._outgoing(), metadata=shown(self._ticket))
         progress = asyncio.create_task(self._report_progress())
         try:
             async for proto in call:
@@ -130,6 +141,7 @@ class Attachment:
         elif key in self._reported:  # an order that comes twice is answered twice and carried out once
             self._reports.put_nowait(self._reported[key])
         elif key not in self._running:
+            self._door.reach(key.run, key.round)
             task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
             self._running[key] = task
             task.add_done_callback(functools.partial(self._ended, key))
@@ -164,8 +176,8 @@ class Attachment:
     def _report(self, kind: Attached | Failed | Progress) -> None:
         self._reports.put_nowait(wire.encode(NodeReport(kind)))
 
-    async def _upload(self, model_id: str, weights: Weights, receiver: str) -> None:
-        await upload(self._channel, model_id, weights, self._worker.chunk_went, receiver)
+    async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
+        await upload(self._channel, model_id, weights, self._worker.chunk_went, receiver, ticket)
 
     async def _report_progress(self) -> None:
         """Reports progress once a second. An order that waits progresses with the slot and the network."""

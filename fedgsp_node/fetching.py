@@ -1,6 +1,7 @@
 """Fetches the weights that orders start from."""
 
 import asyncio
+import dataclasses
 import logging
 import math
 import time
@@ -130,7 +131,7 @@ class Fetcher:
         # Addresses that failed recently come last.
         for source in sorted(start.sources, key=lambda one: self._unreachable.get(one.address, -math.inf) > recently):
             try:
-                return await self._from(source, start.model_id, expected)
+                return await self._from(source, start, expected)
             except WeightsError as failed:
                 error = failed
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
@@ -139,17 +140,27 @@ class Fetcher:
                     self._unreachable[source.address] = time.monotonic()
         raise error
 
-    async def _from(self, source: Source, model_id: str, expected: tuple[TensorSpec, ...]) -> Fetched:
-        if source.kind is SourceKind.OWN and model_id not in self._store:
-            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {model_id!r} no more")
+    async def _from(self, source: Source, start: Start, expected: tuple[TensorSpec, ...]) -> Fetched:
+        if source.kind is SourceKind.OWN and start.model_id not in self._store:
+            raise WeightsError(FailureCode.NO_SUCH_MODEL, f"this node has model {start.model_id!r} no more")
         if source.kind in _NO_FETCH:
-            return await self._kept(model_id, expected), source, 0
+            return await self._kept(start.model_id, expected), source, 0
         try:
-            address = resolve(source.address, self._host)
+            channel = self._channels.to(resolve(source.address, self._host))
         except ConfigError as error:
             raise WeightsError(FailureCode.UNREACHABLE, error.what) from None
-        weights = await fetch(self._channels.to(address), model_id, expected, total_bytes(expected), self._chunk_came)
-        return weights, source, wire_bytes(weights.tensors, weights.bfloat16)
+        weights = await fetch(
+            channel,
+            start.model_id,
+            expected,
+            total_bytes(expected),
+            self._chunk_came,
+            ticket=source.ticket,
+            digest=start.digest,
+        )
+        # The report need not bring the ticket back.
+        delivered = dataclasses.replace(source, ticket=b"")
+        return weights, delivered, wire_bytes(weights.tensors, weights.bfloat16)
 
     async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:
         """A model that this node holds or waits for, checked: not everything that it holds is a model of the task."""

@@ -6,17 +6,20 @@ import functools
 import logging
 import os
 import re
+import secrets
 import socket
 from collections.abc import AsyncIterator
 
 import grpc.aio
 import torch
 
-from fedgsp import on_nodes, windows, wire
+from fedgsp import local_key, on_nodes, windows, wire
+from fedgsp.access import Guard, shown
 from fedgsp.addresses import is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
+from fedgsp.cleartext import leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
-from fedgsp.identity import NAME_RULE, is_name
+from fedgsp.identity import NAME_RULE, Role, is_name, node
 from fedgsp.messages import (
     PROTOCOL,
     Attached,
@@ -32,6 +35,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
+from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp.words import counted
@@ -51,6 +55,8 @@ LONGEST_RETRY_S = 5.0
 REDIALS = 5
 #: What the id of a run must look like: it is part of the names of files in --state-dir.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
+#: What a host name may have and the name of a node may not.
+_HOST_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", re.ASCII)
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
 #: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed.
 _PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.RUN_OVER)
@@ -62,10 +68,16 @@ async def run(settings: NodeSettings) -> None:
     """Runs until the run is over; raises UserError if the node cannot take part, or if the run does not finish."""
     name_of(settings)  # a wrong name is told before anything is loaded
     tls = credentials(settings)
+    if tls is None and leaves_machine(settings.top_server):
+        logger.warning(
+            "the connections to %s have no TLS (--insecure): everybody on the way can read and change models",
+            settings.top_server,
+        )
+    name = tls.identity.name if tls and tls.identity and tls.identity.role is Role.NODE else ""
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
-    store, slot = ModelStore(), Slot()
+    store, slot, door = ModelStore(), Slot(), Door()
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
@@ -80,11 +92,11 @@ async def run(settings: NodeSettings) -> None:
             settings.top_server,
         )
         async with (
-            Channels(tls, settings.lost_after) as channels,
-            _peer_server(settings, store, tls) as peer_address,
+            Channels(tls, settings.lost_after, settings.insecure) as channels,
+            _peer_server(settings, store, tls, door) as peer_address,
         ):
             worker = Worker(clients, store, Fetcher(store, channels, clients.tensors, host), slot)
-            await _Node(settings, clients, channels, store, worker, peer_address).live()
+            await _Node(settings, clients, channels, store, worker, peer_address, door, name).live()
     finally:
         slot.close()
 
@@ -92,23 +104,31 @@ async def run(settings: NodeSettings) -> None:
 def credentials(settings: NodeSettings) -> Tls | None:
     """The TLS credentials of this node; raises ConfigError if its certificate lacks the address that peers dial."""
     found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
+    if found:
+        found.check_is(Role.NODE, Role.TOP_SERVER)
+        proven = found.identity.name if found.identity and found.identity.role is Role.NODE else None
+        if proven and settings.name not in (None, proven):
+            raise ConfigError(
+                f"--name {settings.name} is not the name in --tls-cert {found.files.cert}, {proven}",
+                "drop --name, or give the certificate of that name",
+            )
     if found and dialled and not is_wildcard(host := split_address(dialled)[0]):
         found.check_covers(host, "where other nodes dial this one")
     return found
 
 
-def name_of(settings: NodeSettings) -> str:
-    """The name of this node; raises ConfigError if --name cannot be one."""
+def name_of(settings: NodeSettings, certified: str = "") -> str:
+    """The name of this node, or that of its certificate; raises ConfigError if --name cannot be one."""
     if settings.name is None:
-        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:50].lstrip("._-")
-        return f"{host or 'node'}-{os.getpid()}"
+        host = _HOST_NAME.sub("-", socket.gethostname())[:40].lstrip("._-")
+        return certified or f"{host or 'node'}-{os.getpid()}"
     if not is_name(settings.name):
         raise ConfigError(f"--name {settings.name!r} cannot be the name of a node", f"write {NAME_RULE}")
     return settings.name
 
 
 @contextlib.asynccontextmanager
-async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | None) -> AsyncIterator[str]:
+async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | None, door: Door) -> AsyncIterator[str]:
     """Serves the models of this node to other nodes, if it listens; yields the address for them, empty if none."""
     if not settings.peer_listen:
         yield ""
@@ -117,7 +137,10 @@ async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | Non
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    server, bound = await start_server(settings.peer_listen, [ModelServicer(store).add_to], tls, settings.lost_after)
+    guard = Guard({Verb.FETCH: door}, tls is not None)
+    server, bound = await start_server(
+        settings.peer_listen, [ModelServicer(store).add_to], guard, tls, settings.lost_after, settings.insecure
+    )
     try:
         advertised = settings.advertise or bound
         host, port = split_address(advertised)
@@ -136,13 +159,17 @@ class _Node:
         store: ModelStore,
         worker: Worker,
         peer_address: str,
+        door: Door,
+        name: str = "",
     ) -> None:
+        """`name` is that of its certificate, if it has one."""
         self._settings = settings
+        self._door = door
         self._channels = channels
         self._store = store
         self._worker = worker
         self._top_host, _ = split_address(settings.top_server)
-        self._name = name_of(settings)
+        self._name = name_of(settings, name)
         self._hello = Hello(
             PROTOCOL,
             self._name,
@@ -211,7 +238,13 @@ class _Node:
         )  # a fresh channel tries at once, without gRPC's own backoff
         stub = membership_pb2_grpc.MembershipServiceStub(self._channels.to(self._settings.top_server))
         ended = asyncio.Event()
-        call = stub.Join(self._outgoing(ended))
+        key, asked, ticket = None, secrets.token_hex(16), b""
+        if self._settings.tls_files is None and not self._settings.insecure:
+            key = local_key.found(self._settings.top_server)
+            if key is None:
+                return False, f"no process of this user listens there: {local_key.REMEDY}"
+            ticket = issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
+        call = stub.Join(self._outgoing(ended), metadata=shown(ticket))
         stream, joined = aiter(call), False
         try:
             while True:
@@ -224,7 +257,10 @@ class _Node:
                     case Welcome(run_id) as welcome:
                         if not _RUN_ID.fullmatch(run_id):
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
+                        if key is not None:
+                            local_key.check_proof(key, asked, welcome.proof, self._settings.top_server)
                         joined = True
+                        self._door.change(welcome.key)
                         if run_id != self._run_id:  # its managers may have the same names as those of the last run
                             await self._detach()
                             self._store.clear()
@@ -260,11 +296,14 @@ class _Node:
     def _attach(self, manager: AttachTo) -> None:
         try:
             address = resolve(manager.address, self._top_host)
+            self._channels.to(address)  # refused without TLS if it is on another machine
         except ConfigError as error:
             logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
             return
         if manager.manager not in self._attachments:
-            task = asyncio.create_task(self._serve(manager.manager, address), name=f"manager {manager.manager}")
+            task = asyncio.create_task(
+                self._serve(manager.manager, address, manager.ticket), name=f"manager {manager.manager}"
+            )
             self._attachments[manager.manager] = task
             task.add_done_callback(functools.partial(self._detached, manager.manager))
 
@@ -272,7 +311,7 @@ class _Node:
         if self._attachments.get(manager) is task:
             del self._attachments[manager]
 
-    async def _serve(self, manager: str, address: str) -> None:
+    async def _serve(self, manager: str, address: str, ticket: bytes) -> None:
         """Serves a manager, and connects again after a loss of the network: nobody else tells this node to do so."""
         loop = asyncio.get_running_loop()
         attached = Attached(self._run_id, self._name, manager)
@@ -280,7 +319,7 @@ class _Node:
         while not over and tries < REDIALS:
             begin = loop.time()
             over, reason = await Attachment(
-                self._channels.to(address), attached, self._worker, self._trainings
+                self._channels.to(address), attached, self._worker, self._trainings, ticket, self._door
             ).serve()
             logger.info("manager=%s: the connection ended: %s", manager, reason)
             await self._channels.drop(address)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 from fedgsp.errors import UserError
-from fedgsp.messages import Failure, FailureCode, Order, OrderKey, Start, Train, Trained, TrainingSettings
+from fedgsp.messages import Failure, FailureCode, ModelRef, Order, OrderKey, Start, Train, Trained, TrainingSettings
 from fedgsp.model_store import ModelStore
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError
@@ -22,8 +22,8 @@ from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
 
-#: Uploads a model to the manager that waits for it: id, weights, and the manager's machine if it is known.
-Uploader = Callable[[str, Weights, str], Awaitable[None]]
+#: Uploads a model to the manager that waits for it: id, weights, ticket, and the manager's machine if it is known.
+Uploader = Callable[[str, Weights, bytes, str], Awaitable[None]]
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ class Trainer:
         result = await publish(self._store, work.produces, found.model)
         if work.bring:
             try:
-                await upload(work.produces, found.model, "")
+                await upload(work.produces, found.model, work.ticket, "")
             finally:
                 if not work.retain:
                     self._store.release([work.produces])
@@ -107,7 +107,7 @@ class Trainer:
     ) -> tuple[Learned, Trained]:
         """Fetches the start, trains from it, and keeps what the client does not share; returns a report as well."""
         weights, source, size = await self._fetcher.get(start, to_change=not steps.needs_start)
-        in_place = self._fetcher.given_away(weights)
+        in_place, came = self._fetcher.given_away(weights), weights.known_digest
         before_training()
         # The order takes the slot only now: while it waited for weights, it must not block the orders that make them.
         learned = await self._slot.run(
@@ -128,6 +128,7 @@ class Trainer:
             keeps=keeps,
             afresh=keeps and learned.afresh,
             train_accuracy=await self._accuracy(client, learned.after) if work.measure_accuracy else 0.0,
+            start=ModelRef(start.model_id, digest=came) if came else None,  # what was made here may have none yet
         )
         return learned, report
 

@@ -118,7 +118,7 @@ class Worker:
     async def _send_up(self, work: SendUp, upload: Uploader) -> None:
         if work.earlier and work.model_id not in self._store:
             raise OrderError(Failure(FailureCode.NO_SUCH_MODEL, f"this node has model {work.model_id!r} no more"))
-        await upload(work.model_id, await self._store.get(work.model_id), work.machine)
+        await upload(work.model_id, await self._store.get(work.model_id), work.ticket, work.machine)
 
     async def _evaluate(self, order: Order, work: Evaluate) -> Evaluated:
         if work.start is None:

@@ -9,6 +9,7 @@ import sys
 from fedgsp import logs, windows
 from fedgsp.errors import UserError
 from fedgsp.lifecycle import run as run_until_stopped
+from fedgsp.lifecycle import told
 from fedgsp.settings.checks import check
 from fedgsp.settings.flags import add_to
 from fedgsp.settings.run import ManagerSettings
@@ -26,7 +27,15 @@ def main() -> int:
     try:
         check(settings, {})
         return run_until_stopped(
-            run(settings.name, settings.run, settings.listen, load(settings.tls_files), settings.lost_after)
+            run(
+                settings.name,
+                settings.run,
+                settings.listen,
+                load(settings.tls_files),
+                settings.lost_after,
+                settings.insecure,
+                run_key=bytes.fromhex(told()),
+            )
         )
     except UserError as error:
         return logs.report(error)

@@ -45,6 +45,7 @@ class Hop:
     member: Member
     state: HopState = HopState.WAITING
     model_id: str = ""  # of its result; another one for every declaration
+    digest: bytes = b""  # of its result, as its node reported it
     samples: int = 0
     length: float = 0.0  # of its update, if it was measured
     losses: int = 0  # results of this round that were lost with its node
@@ -80,7 +81,13 @@ class Chain:
         self.prefix = f"{request.run_id}/{request.round}/{request.group}/relay/"
         members = {member.client: member for member in request.members}
         self.hops = [
-            Hop(members.get(hop.member.client, hop.member), HopState.FINISHED, hop.model.id, hop.member.samples)
+            Hop(
+                members.get(hop.member.client, hop.member),
+                HopState.FINISHED,
+                hop.model.id,
+                hop.model.digest,
+                hop.member.samples,
+            )
             for hop in request.finished
             if hop.member is not None and hop.model is not None
         ]
@@ -132,10 +139,10 @@ class Chain:
             hop.state = HopState.FINISHED
         return None
 
-    def finish(self, samples: int) -> None:
-        """The member of the next hop has trained on so many samples."""
+    def finish(self, samples: int, digest: bytes) -> None:
+        """The member of the next hop has trained on so many samples, and its model has this digest."""
         hop = self.hops[self.done]
-        hop.samples, self.done = samples, self.done + 1
+        hop.samples, hop.digest, self.done = samples, digest, self.done + 1
         if hop.state is HopState.DECLARED:
             hop.state = HopState.FINISHED
 

@@ -18,10 +18,12 @@ from fedgsp.messages import (
 )
 from fedgsp.model_store import ModelStore
 from fedgsp.programs import PROGRAMS
+from fedgsp.tickets import Issuer
 from group_manager.ledger import Ledger, Origin
 from group_manager.members import Members
 from group_manager.models import Models
 from group_manager.orders import Orders, Reports
+from group_manager.tickets import Tickets
 
 
 class Group:
@@ -38,6 +40,7 @@ class Group:
         store: ModelStore,
         channels: Channels,
         manager: Source,
+        issuer: Issuer,
         tell: Callable[[GroupEvent], None],
     ) -> None:
         self.request = request
@@ -45,9 +48,10 @@ class Group:
         self.ledger = Ledger(request)
         self.reports = Reports(tell)
         self.members = members
-        self.orders = Orders(request, members, self.ledger)
+        tickets = Tickets(issuer, manager.name, request)
+        self.orders = Orders(request, members, self.ledger, tickets)
         self.manager = manager
-        self.models = Models(request, self.ledger, self.orders, self.reports, store, channels)
+        self.models = Models(request, self.ledger, self.orders, self.reports, store, channels, tickets)
 
     def result(self, ref: ModelRef | None = None, samples: int = 0) -> GroupResult:
         """The group's result so far; without `ref`, the program makes no model."""
@@ -68,13 +72,14 @@ class Group:
         assert ref is not None
         record = self.ledger.look(ref.id)
         if record.origin is Origin.AT_NODE and record.node == member.node:
-            return Start(ref.id, (Source(SourceKind.OWN, member.node),), without_head=request.without_head)
+            own = (Source(SourceKind.OWN, member.node),)
+            return Start(ref.id, own, without_head=request.without_head, digest=ref.digest)
         if keep:
             self.ledger.keep(ref.id, member.node)
         source = self.manager
         if request.relay is not RelayMode.MANAGER and record.origin is Origin.TOP_SERVER:
             source = Source(SourceKind.TOP_SERVER, "top server", request.start_address)
-        return Start(ref.id, (source,), keep, request.without_head)
+        return Start(ref.id, (source,), keep, request.without_head, ref.digest)
 
     def trained_start(self, holder: Member, model_id: str, reader: Member) -> Start:
         """The model that another member has trained, or will train, as the start of `reader`."""

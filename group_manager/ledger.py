@@ -88,6 +88,7 @@ class Record:
 
     origin: Origin = Origin.UNKNOWN
     node: str = ""  # the holder, if `origin` is AT_NODE
+    digest: bytes = b""  # if it is known from the request
     maker: Ticket | None = None  # the order that makes it, or that found it again
     copy: Copy = Copy.NONE
     fetch: Task[None] | None = None
@@ -106,12 +107,17 @@ class Ledger:
     def __init__(self, request: RunGroupRequest) -> None:
         parts = (*request.parts, *(member.start for member in request.members if member.start is not None))
         self._records = {
-            part.ref.id: Record(Origin.AT_NODE if part.node else Origin.TOP_SERVER, part.node)
+            part.ref.id: Record(Origin.AT_NODE if part.node else Origin.TOP_SERVER, part.node, part.ref.digest)
             for part in parts
             if part.ref is not None
         }
+        for hop in request.finished:
+            if hop.model is not None:
+                self._records[hop.model.id] = Record(digest=hop.model.digest)
         if request.start is not None:
-            self._records[request.start.id] = Record(Origin.PARTS if request.parts else Origin.TOP_SERVER)
+            self._records[request.start.id] = Record(
+                Origin.PARTS if request.parts else Origin.TOP_SERVER, digest=request.start.digest
+            )
 
     @property
     def reserved(self) -> set[str]:

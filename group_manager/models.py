@@ -21,9 +21,11 @@ from fedgsp.messages import (
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import growing_room
-from fedgsp.weights import Weights, WeightsError, check_same_tensors
+from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
 from group_manager.ledger import Copy, Ledger, Origin
+from group_manager.members import Outcome
 from group_manager.orders import Orders, Reports
+from group_manager.tickets import Tickets
 
 #: Longest wait for a top server that does not fetch the models that are reserved for it.
 RESERVED_TIMEOUT_S = 600.0
@@ -41,6 +43,7 @@ class Models:
     _reports: Reports
     _store: ModelStore
     _channels: Channels
+    _tickets: Tickets
 
     # --- getting models
 
@@ -50,8 +53,7 @@ class Models:
         Without `expected`, the tensors are not checked.
         """
         try:
-            if model_id not in self._store:
-                await self.wanted(model_id)
+            await self.wanted(model_id)
             weights = await self._store.get(model_id)
             if expected:
                 check_same_tensors(weights.tensors, expected, f"model {model_id!r}")
@@ -60,9 +62,14 @@ class Models:
             return error.failure
 
     async def wanted(self, model_id: str) -> None:
-        """Somebody asks this manager for a model that is not here: fetches it, once for all who ask."""
+        """Somebody asks this manager for a model: fetches it if it is not here, once for all who ask.
+
+        A model that is coming is served only when it has been compared with its maker's report.
+        """
         task = self._ledger.look(model_id).fetch
         if task is None:
+            if model_id in self._store:
+                return
             task = asyncio.create_task(self._fetch(model_id), name=f"carry {model_id}")
             self._ledger.copy(model_id, Copy.COMING, task)
         await asyncio.shield(task)
@@ -83,8 +90,7 @@ class Models:
             return Failure(FailureCode.BAD_STREAM, f"model {model_id!r} did not come, though it was reported")
         weights = self._store.held(model_id)
         if trained.ref != weights.ref(model_id):
-            # The maker is not to blame: any process that knows the id may have sent it.
-            return Failure(FailureCode.NO_SUCH_MODEL, f"what came as model {model_id!r} is not what was reported")
+            return Failure(FailureCode.WRONG_DIGEST, _not_as_reported(model_id))
         self._reports.count_relayed(weights)
         return trained
 
@@ -156,11 +162,14 @@ class Models:
                         self._request.max_model_bytes,
                         make_room=growing_room,
                         promised=False,
+                        ticket=self._tickets.own(model_id),
+                        digest=self._ledger.look(model_id).digest,
                     )
                     self._store.put(model_id, weights)
                 case _:
                     await self._fetch_from_node(model_id)
         except WeightsError as error:
+            self._store.release([model_id])  # if it came, it is not what it should be
             self._store.fail(model_id, error.failure)
         except ValueError as error:  # parts that do not fit each other: all who wait must learn of it
             self._store.fail(model_id, Failure(FailureCode.WRONG_SHAPES, str(error)))
@@ -200,4 +209,23 @@ class Models:
             raise WeightsError(outcome.code, outcome.detail)
         if model_id not in self._store:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"node {node} did not send model {model_id!r}, but said so")
-        self._reports.count_relayed(self._store.held(model_id))
+        weights = self._store.held(model_id)
+        self._reports.count_relayed(weights)
+        digest = record.digest
+        if maker is not None and not digest:
+            await asyncio.wait([maker.outcome])  # the model may have come before the report
+            digest = _reported(model_id, maker.outcome.result())
+        require(digest in (b"", weights.digest), FailureCode.WRONG_DIGEST, _not_as_reported(model_id))
+
+
+def _reported(model_id: str, outcome: Outcome) -> bytes:
+    """The digest that the maker of a model has reported; empty if it has reported none.
+
+    A node that found a model again after a recovery reports no digest.
+    """
+    refs = (getattr(outcome, "ref", None), getattr(outcome, "update", None))
+    return next((ref.digest for ref in refs if ref is not None and ref.id == model_id), b"")
+
+
+def _not_as_reported(model_id: str) -> str:
+    return f"what came as model {model_id!r} is not what its maker reported"

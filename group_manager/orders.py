@@ -36,16 +36,18 @@ from fedgsp.windows import machine
 from group_manager.deadline import need
 from group_manager.ledger import Ledger
 from group_manager.members import Members, Outcome, Ticket
+from group_manager.tickets import Tickets
 
 
 class Orders:
     """Sends orders, enters what they make in the ledger, waits for outcomes, and cancels open orders at the end."""
 
-    def __init__(self, request: RunGroupRequest, members: Members, ledger: Ledger) -> None:
+    def __init__(self, request: RunGroupRequest, members: Members, ledger: Ledger, tickets: Tickets) -> None:
         self._request = request
         self._members = members
         self._ledger = ledger
-        self._tickets: list[Ticket] = []
+        self._tickets = tickets
+        self._open: list[Ticket] = []
         self._numbers: Counter[str] = Counter()  # of orders that no program counts, by task
 
     def key(self, task: str, position: int, attempt: int = 0) -> OrderKey:
@@ -115,7 +117,7 @@ class Orders:
 
     def close(self) -> None:
         """Cancels all orders that are still open."""
-        for ticket in self._tickets:
+        for ticket in self._open:
             if not ticket.outcome.done():
                 self.cancel(ticket)
 
@@ -124,8 +126,8 @@ class Orders:
         return self.key(task, self._numbers[task])
 
     def _submit(self, node: str, order: Order) -> Ticket:
-        ticket = self._members.submit(node, order, need(self._request, node, order))
-        self._tickets.append(ticket)
+        ticket = self._members.submit(node, self._tickets.stamped(order, node), need(self._request, node, order))
+        self._open.append(ticket)
         return ticket
 
 

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from fedgsp import memory, windows, wire
+from fedgsp.access import Guard, caller
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
-from fedgsp.identity import is_name
+from fedgsp.identity import is_name, manager
 from fedgsp.limits.decoding import decoded
 from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import (
@@ -30,6 +31,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.spill import growing_room
+from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
 from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
@@ -66,6 +68,8 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
                 f"this is manager {self._name!r} of run {self._run_id!r}, "
                 f"not {hello.manager[:100]!r} of run {hello.run_id[:100]!r}",
             )
+        if not (caller().may(self._name) and caller().is_node(hello.node)):
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
         session = await self._members.attach(hello.node)
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
@@ -96,21 +100,31 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
 class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     """For the top server: runs groups, and keeps each result until the top server forgets it."""
 
-    def __init__(self, members: Members, store: ModelStore, channels: Channels, me: Source) -> None:
+    def __init__(
+        self, members: Members, store: ModelStore, channels: Channels, me: Source, issuer: Issuer, door: Door
+    ) -> None:
         self._members = members
         self._store = store
         self._channels = channels
         self._me = me
+        self._issuer = issuer
+        self._door = door
         self._groups: list[Group] = []
         #: Bytes of the largest model that this manager takes from a node.
         self.max_model_bytes = 0
 
     async def wanted(self, model_id: str) -> None:
-        """Fetches a model that is not here, for a node that asks for it. Raises WeightsError if no group knows it."""
+        """Fetches a model for a node that asks for it, if it is not here.
+
+        Raises WeightsError if it is not here and no group knows it.
+        """
         for group in self._groups:
             if group.ledger.provides(model_id):
-                group.models.by_way_of_here(model_id)
+                if model_id not in self._store:
+                    group.models.by_way_of_here(model_id)
                 return await group.models.wanted(model_id)
+        if model_id in self._store:
+            return
         raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group of this manager knows model {model_id!r}")
 
     def expected(self, model_id: str) -> bool:
@@ -125,9 +139,10 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         if wrong := refusal(asked):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self.max_model_bytes = asked.max_model_bytes
+        self._door.reach(asked.run_id, asked.round)
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
         present = await self._present(asked, events)
-        group = Group(present, self._members, self._store, self._channels, self._me, events.put_nowait)
+        group = Group(present, self._members, self._store, self._channels, self._me, self._issuer, events.put_nowait)
         self._groups.append(group)
         running = asyncio.create_task(_run(group, events), name=f"group {asked.group}")
         result_id = ""
@@ -185,12 +200,23 @@ def _give_back_memory() -> None:
     windows.drop_spare()
 
 
-async def run(name: str, run_id: str, listen: str, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S) -> None:
+async def run(
+    name: str,
+    run_id: str,
+    listen: str,
+    tls: Tls | None = None,
+    lost_after_s: float = LOST_AFTER_S,
+    insecure: bool = False,
+    *,
+    run_key: bytes,
+) -> None:
     """Writes the bound address to standard output and serves until it is cancelled."""
-    members, store = Members(), ModelStore()
-    async with Channels(tls, lost_after_s) as channels:
-        server, address = await start_server(listen, [], tls, lost_after_s)
-        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
+    members, store, issuer = Members(), ModelStore(), Issuer(run_key)
+    door = Door(issuer.key_of(manager(name)))
+    guard = Guard(dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls is not None)
+    async with Channels(tls, lost_after_s, insecure) as channels:
+        server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
+        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address), issuer, door)
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)

@@ -30,7 +30,7 @@ WIDTH = 120
 #: A cell of a table holds at most this many names. More names follow the table.
 MOST_IN_A_CELL = 6
 #: Placeholder for the value of a flag by type, unless the setting defines its own.
-PLACEHOLDERS = {int: "N", float: "NUMBER", str: "NAME", Path: "PATH", dict: "KEY=VALUE", tuple: "NAME"}
+PLACEHOLDERS = {int: "N", float: "NUMBER", str: "NAME", Path: "PATH", dict: "KEY=VALUE", tuple: "NAME", bool: ""}
 BOUNDS = {"above": "above", "least": "at least", "most": "at most", "below": "below"}
 
 INTRODUCTION = """\
@@ -93,8 +93,9 @@ def _section(
 def _row(one: Described, names: tuple[str, ...]) -> Row:
     """The row of a setting. Its values are `names`, if there are any."""
     bounds = [f"{word} {one.rules[rule]:,}" for rule, word in BOUNDS.items() if one.rules[rule] is not None]
-    default = "required" if one.default == "" else "" if one.default in (None, {}, ()) else f"`{one.default}`"
-    written = f"{flag(one.field)} {one.metavar or PLACEHOLDERS[one.type]}"
+    off = one.type is bool or one.default in (None, {}, ())
+    default = "required" if one.default == "" else "" if off else f"`{one.default}`"
+    written = f"{flag(one.field)} {one.metavar or PLACEHOLDERS[one.type]}".strip()
     return Row(written, one.help, default, ", ".join(f"`{name}`" for name in names) or ", ".join(bounds))
 
 

@@ -11,6 +11,7 @@ import typer
 
 from fedgsp import commands, lifecycle, logs, tls
 from fedgsp.errors import ConfigError, UserError
+from fedgsp.identity import Role
 from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Part, Parts
 from fedgsp.settings.checks import flag
@@ -203,9 +204,11 @@ def grouping_service(
     settings = settled(GroupingServiceSettings, config_file, given(context, GroupingServiceSettings), {})
     logs.configure(verbose)
     credentials = tls.load(settings.tls_files)
+    if credentials:
+        credentials.check_is(Role.GROUPING_SERVICE, Role.TOP_SERVER)
     from top_server.grouping_service import serve
 
-    raise typer.Exit(lifecycle.run(serve(settings.listen, credentials)))
+    raise typer.Exit(lifecycle.run(serve(settings.listen, credentials, settings.insecure)))
 
 
 def main() -> None:

@@ -9,8 +9,12 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp import local_key
+from fedgsp.access import Guard, shown
 from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
 from fedgsp.errors import PeerError, UserError
+from fedgsp.identity import TOP_SERVER
+from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
 from fedgsp.visible import visible
@@ -33,7 +37,7 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
     """The plan of the grouping service at `address`; raises PeerError if there is no answer, or not a valid plan."""
     try:
         answer = await grouping_pb2_grpc.GroupingServiceStub(channel).Assign(
-            _parts(grouping, request), timeout=ASSIGN_TIMEOUT_S
+            _parts(grouping, request), timeout=ASSIGN_TIMEOUT_S, metadata=shown(_ticket(address))
         )
     except grpc.aio.AioRpcError as error:
         if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
@@ -58,6 +62,12 @@ async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request
             f"the grouping service at {address} answered a wrong plan: {error}", "mend that service"
         ) from error
     return plan
+
+
+def _ticket(address: str) -> bytes:
+    """The ticket for a service of the same user on this machine; a service of another make may need none."""
+    key = local_key.found(address)
+    return issue(key, Ticket(Verb.ASK, "", TOP_SERVER)) if key else b""
 
 
 def _line(text: str) -> str:
@@ -200,16 +210,21 @@ def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:
     return sizes
 
 
-async def serve(listen: str, tls: Tls | None = None) -> None:
+async def serve(listen: str, tls: Tls | None = None, insecure: bool = False) -> None:
     """Serves the groupings of this package until stopped; writes its address to standard output."""
+    asking, local = Door(), tls is None and not insecure
     server, address = await start_server(
         listen,
         [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)],
+        Guard({Verb.ASK: asking if local else None}, tls is not None),
         tls,
+        insecure=insecure,
     )
-    sys.stdout.write(f"listening on {address}\n")
-    sys.stdout.flush()
     try:
-        await asyncio.Event().wait()
+        with local_key.offered(address) if local else contextlib.nullcontext(b"") as key:
+            asking.change(key)
+            sys.stdout.write(f"listening on {address}\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
     finally:
         await server.stop(SHUTDOWN_GRACE_S)

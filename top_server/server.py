@@ -1,6 +1,7 @@
 """The top server's main coroutine: open the doors, wait for nodes, play the rounds, close up."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
@@ -15,19 +16,22 @@ from typing import Any
 
 import grpc.aio
 
-from fedgsp import on_nodes, windows
+from fedgsp import local_key, on_nodes, windows
+from fedgsp.access import Guard
 from fedgsp.addresses import loopback, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.errors import ConfigError, RunError, UserError, not_written
+from fedgsp.identity import TOP_SERVER, Role
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import ManagerSettings, RunConfig
+from fedgsp.tickets import Door, Issuer, Verb, new_key
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
-from fedgsp.weights import WeightsError
+from fedgsp.weights import require
 from fedgsp.words import share
 from top_server import rounds
 from top_server.baseline import local_run
@@ -77,6 +81,7 @@ def credentials(config: RunConfig) -> Tls | None:
     """The certificate of this process; raises ConfigError if it does not cover the addresses that others dial."""
     tls = load(config.tls_files)
     if tls:
+        tls.check_is(Role.TOP_SERVER)
         tls.check_covers(loopback(split_address(config.listen)[0]), "where the top server dials its group managers")
         if config.local_nodes:
             tls.check_covers(local_nodes.HOST, "where local nodes are dialled")
@@ -94,13 +99,15 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     windows.choose(config.hand_over)
     scheme = choose(config)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
+    issuer = Issuer(new_key())  # a resumed run has another key: its nodes get it when they join again
     async with AsyncExitStack() as stack:
-        channels = await stack.enter_async_context(Channels(tls, config.lost_after))
+        channels = await stack.enter_async_context(Channels(tls, config.lost_after, config.insecure))
         membership = Membership(
             run_id,
             config.task,
             RelayMode[config.relay.upper()],
             journal,
+            issuer,
             config.task_option,
             on_nodes.needed({"training": [scheme.training], "outgoing": config.outgoing}),
             *extending(scheme),
@@ -108,7 +115,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
-        address = await stack.enter_async_context(_doors(config, membership, store, tls, resumed))
+            membership.owners.update(resumed.saved.owners if resumed.saved else {})
+        address = await stack.enter_async_context(_doors(config, membership, store, issuer, tls, resumed))
         journal.record(Listening(address=address))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
             journal.record(StateDamaged(reason=what))
@@ -119,6 +127,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 directory.logs,
                 channels,
                 journal,
+                issuer,
                 arguments_of(ManagerSettings(**config.for_children, run=run_id)),
                 f"r{resumed.times}" if resumed else "",  # a node may still dial an old manager of the same number
             )
@@ -273,9 +282,13 @@ def _merging(context: RunContext) -> Merging:
     return merging
 
 
-async def _not_here(model_id: str) -> None:
-    """Nobody has to wait for a model that is not here: no model will come later."""
-    raise WeightsError(FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
+def models_of(store: ModelStore) -> ModelServicer:
+    """Serves the models of this process. Nobody has to wait for a model that is not here: no model will come later."""
+
+    async def wanted(model_id: str) -> None:
+        require(model_id in store, FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
+
+    return ModelServicer(store, wanted)
 
 
 async def _wait_for_return(
@@ -290,24 +303,37 @@ async def _wait_for_return(
 
 @asynccontextmanager
 async def _doors(
-    config: RunConfig, membership: Membership, store: ModelStore, tls: Tls | None, resumed: Resumed | None
+    config: RunConfig,
+    membership: Membership,
+    store: ModelStore,
+    issuer: Issuer,
+    tls: Tls | None,
+    resumed: Resumed | None,
 ) -> AsyncIterator[str]:
     """Runs the server where nodes join and models are fetched; yields its address."""
+    joining = Door()
+    local = tls is None and not config.insecure
+    guard = Guard(
+        {Verb.JOIN: joining if local else None, Verb.FETCH: Door(issuer.key_of(TOP_SERVER))}, tls is not None
+    )
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
-        ModelServicer(store, _not_here).add_to(server)
+        models_of(store).add_to(server)
 
     # Nodes look for a resumed run at its old address.
     listen = resumed.address if resumed else config.listen
     try:
-        server, address = await start_server(listen, [register], tls, config.lost_after)
+        server, address = await start_server(listen, [register], guard, tls, config.lost_after, config.insecure)
     except ConfigError as error:
         if resumed:
             raise ConfigError(error.what, "nodes look for the run there: end the process that has that port") from None
         raise
     try:
-        yield address
+        with local_key.offered(address) if local else contextlib.nullcontext(b"") as key:
+            joining.change(key)
+            membership.local_key = key
+            yield address
     finally:
         await server.stop(SHUTDOWN_GRACE_S)
 

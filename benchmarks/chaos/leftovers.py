@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from fedgsp import local_key
+
 #: Name of the environment variable with the mark of a run. Processes pass it on to their children.
 VARIABLE = "FEDGSP_CHAOS_MARK"
 GRACE_S = 5.0
@@ -41,7 +43,8 @@ def find(folder: Path, run_dir: Path, mark: str) -> list[str]:
     # The state of clients and the record of the run should remain; temporary files should not.
     kept = (run_dir, *folder.glob("state-*"))
     unfinished = {path for place in kept for pattern in UNFINISHED for path in place.rglob(pattern)}
-    unfinished |= set((folder / "tmp").glob("*"))
+    # The folder of the user's keys remains for the next run; no key does.
+    unfinished |= {path for path in (folder / "tmp").rglob("*") if path != folder / "tmp" / local_key.folder().name}
     return found + [f"unfinished file: {path.relative_to(folder)}" for path in sorted(unfinished)]
 
 

@@ -72,6 +72,10 @@ class World:
         flags = [flag for name, value in options.items() for flag in ("--task-option", f"{name}={value}")]
         return ["--task", "benchmarks.chaos.slow_digits:SlowDigits", *flags]
 
+    @property
+    def _insecure(self) -> list[str]:
+        return ["--insecure"] if self.links else []  # the addresses of links are not those of loopback
+
     async def start_top_server(self, resume: bool = False) -> None:
         """Starts the run, or resumes it."""
         plan = self.plan
@@ -82,7 +86,7 @@ class World:
             command += ["--run-dir", str(self.run_dir), "--listen", self.address, "--seed", str(plan.seed)]
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
-            command += self._task
+            command += [*self._task, *self._insecure]
             if plan.scheme not in OF_EVERYONE:
                 command += ["--alpha", str(plan.alpha), "--beta", "2", "--sampling-rate", "1"]
         process = await self._start(TOP_SERVER, command)
@@ -94,7 +98,7 @@ class World:
         host = self.links.addresses[name] if self.links else "127.0.0.1"
         command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", self.address]
         command += ["--name", name, "--clients", ",".join(map(str, self.plan.hosted[number]))]
-        command += [*self._task, "--peer-listen", f"{host}:0"]
+        command += [*self._task, "--peer-listen", f"{host}:0", *self._insecure]
         command += ["--state-dir", str(self.state_dir(name)), "--connect-timeout", str(CONNECT_TIMEOUT_S)]
         await self._start(name, command)
 

@@ -12,7 +12,7 @@ def make(directory: Path) -> tuple[Path, Path, Path]:
     """Makes a CA, and a certificate with its key for 127.0.0.1 and localhost, valid for a day. Needs `openssl` 3."""
     ca, cert, key = (directory / name for name in ("ca.pem", "here.pem", "here.key"))
     ca_key, wish = directory / "ca.key", directory / "here.csr"
-    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1,URI:fedgsp://node/reader")
     _openssl("req", "-x509", *_NEW_KEY, "-days", "1", "-subj", "/CN=ca", "-keyout", ca_key, "-out", ca)
     _openssl("req", "-new", *_NEW_KEY, "-subj", "/CN=here", *names, "-keyout", key, "-out", wish)
     signed = ("-CA", ca, "-CAkey", ca_key, "-copy_extensions", "copy", "-days", "1", "-out", cert)

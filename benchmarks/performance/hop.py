@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import subprocess
 import sys
@@ -28,11 +29,14 @@ from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LARGE, LEAF_CNN
 from fedgsp import lifecycle, windows
+from fedgsp.access import Admitted, Guard
 from fedgsp.channels import Channels, start_server
+from fedgsp.identity import node
 from fedgsp.memory import room
 from fedgsp.messages import Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
 from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp.weights import Weights
 from fedgsp_node.fetching import Fetcher
@@ -97,7 +101,9 @@ async def bare(index: int, parameters: int, tls: Tls | None) -> None:
             yield bytes(view[offset : offset + CHUNK_BYTES])
 
     handler = grpc.method_handlers_generic_handler("Bare", {"Fetch": grpc.unary_stream_rpc_method_handler(fetch)})
-    server, address = await start_server("127.0.0.1:0", [lambda server: server.add_generic_rpc_handlers((handler,))])
+    server, address = await start_server(
+        "127.0.0.1:0", [lambda server: server.add_generic_rpc_handlers((handler,))], _Open()
+    )
     _say(address.rpartition(":")[2])
     port = int(await _line())
     async with Channels() as channels:
@@ -121,6 +127,13 @@ async def bare(index: int, parameters: int, tls: Tls | None) -> None:
     await server.stop(0)
 
 
+class _Open:
+    """Lets everybody call the server of the bare stream, which asks nothing of its callers."""
+
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Admitted:
+        return Admitted(None, None)
+
+
 async def network(index: int, parameters: int, tls: Tls | None) -> None:
     """A hop by the code of nodes, through the network as between machines."""
     windows.choose("network")
@@ -130,7 +143,10 @@ async def network(index: int, parameters: int, tls: Tls | None) -> None:
 async def ours(index: int, parameters: int, tls: Tls | None) -> None:
     """A hop by the code of nodes."""
     store = ModelStore()
-    server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to], tls)
+    holder, reader = node("before"), node("reader")
+    issuer = Issuer(bytes(KEY_BYTES))
+    guard = Guard({Verb.FETCH: Door(issuer.key_of(holder))}, tls is not None)
+    server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to], guard, tls)
     _say(address.rpartition(":")[2])
     source = Source(SourceKind.NODE, "before", f"127.0.0.1:{int(await _line())}")
     model = _model(parameters)
@@ -140,7 +156,9 @@ async def ours(index: int, parameters: int, tls: Tls | None) -> None:
         while index or await _line():
             held = model.buffer
             if index:
-                held = (await fetcher.get(Start(f"{number}", (source,))))[0].buffer
+                ticket = issuer.ticket(holder, Ticket(Verb.FETCH, f"{number}", reader))
+                start = Start(f"{number}", (dataclasses.replace(source, ticket=ticket),))
+                held = (await fetcher.get(start))[0].buffer
             # As after training, the weights differ from the received ones, so their digest is not known.
             store.release([f"{number - 1}"])
             store.put(f"{number}", Weights(model.tensors, held))

@@ -62,6 +62,10 @@ class FailureCode(IntEnum):
     TOO_MANY = 47
     #: The node lacks a part that the run needs, or has another version of it.
     MISSING_PART = 49
+    #: The caller is not who it says it is, or may not do this.
+    NOT_ALLOWED = 50
+    #: Two nodes report different digests of one model, and nothing says which of them is right.
+    DISPUTED = 51
 
 
 @dataclass(frozen=True, slots=True)

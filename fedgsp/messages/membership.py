@@ -83,6 +83,10 @@ class Welcome:
     training: str = ""
     #: Its options; an option that is not given has its default.
     training_options: Mapping[str, str] = field(default_factory=dict)
+    #: The key by which the node checks the tickets of those who fetch models from it.
+    key: bytes = b""
+    #: Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS.
+    proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class AttachTo:
     manager: str
     #: host:port. A wildcard host stands for the host by which the node reached the top server.
     address: str
+    #: The ticket by which the manager lets the node attach.
+    ticket: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

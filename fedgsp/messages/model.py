@@ -31,7 +31,7 @@ class ModelRef:
     id: str
     #: Bytes of the buffer that contains all tensors; 0 while the model is only promised.
     size: int = 0
-    #: XXH3 digest of the buffer (128 bits, big endian); empty while the model is only promised.
+    #: BLAKE3 digest of the buffer (256 bits); empty while the model is only promised.
     digest: bytes = b""
 
 
@@ -45,6 +45,8 @@ class Source:
     #: host:port. A wildcard host stands for the host by which the reader reached the top server. Empty for LOCAL and
     #: OWN.
     address: str = ""
+    #: The ticket by which the asking node may fetch the model there. Empty for LOCAL and OWN.
+    ticket: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class Start:
     keep: bool = False
     #: The weights come without their classifier head: the node adds the head that it keeps for the client.
     without_head: bool = False
+    #: Digest of the model. Empty while the model is only promised.
+    digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Train:
     aside: bool = False
     #: The node evaluates the trained model on the client's training part and reports its accuracy.
     measure_accuracy: bool = False
+    #: With `bring`: the ticket by which the node may upload the result.
+    ticket: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,8 @@ class SendUp:
     earlier: bool = False
     #: Identifies the manager's machine. A node on the same machine may offer a window. Empty: offer none.
     machine: str = ""
+    #: The ticket by which the node may upload the model.
+    ticket: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +312,8 @@ class Trained:
     #: Share of the samples of the client's training part that the trained model classifies correctly, but at least the
     #: share of a guess, 1 / classes of the task. 0 unless the order asked for it.
     train_accuracy: float = 0.0
+    #: The start, as it came to the node.
+    start: ModelRef | None = None
 
 
 @dataclass(frozen=True, slots=True)

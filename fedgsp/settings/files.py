@@ -14,6 +14,7 @@ from fedgsp.settings.fields import Described, described
 T = TypeVar("T")
 
 _WANTED: Mapping[type, str] = {
+    bool: "true or false",
     int: "a whole number",
     float: "a number",
     str: 'text, in "quotes"',

@@ -41,7 +41,7 @@ def _parameter(one: Described, names: tuple[str, ...]) -> inspect.Parameter:
         help=f"{one.help} ({', '.join(names)})" if names else one.help,
         metavar=one.metavar or ("KEY=VALUE" if one.type is dict else None),
         rich_help_panel=one.metadata.get("panel"),
-        show_default=not several and one.default not in (None, ""),
+        show_default=not several and one.type is not bool and one.default not in (None, ""),
     )
     kind = list[str] if several else one.type | None if one.optional else one.type
     default = [] if several else one.default
@@ -95,6 +95,9 @@ def arguments_of(settings: Any) -> list[str]:
         value = getattr(settings, name)
         if value == one.default:
             continue
+        if one.type is bool:
+            words.append(flag(name))
+            continue
         if one.type is dict:
             texts = [f"{key}={text}" for key, text in value.items()]
         elif one.type is tuple:
@@ -109,6 +112,9 @@ def arguments_of(settings: Any) -> list[str]:
 def add_to(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
     """Give a parser a flag for every setting: for a program that must start too fast to import typer."""
     for name, one in described(kind).items():
+        if one.type is bool:
+            parser.add_argument(flag(name), action="store_true", help=one.help)
+            continue
         parser.add_argument(
             flag(name),
             type=one.type,

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgsp.cleartext import check_cleartext
 from fedgsp.errors import ConfigError
+from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.liveness import LEAST_LOST_AFTER_S, LOST_AFTER_S, MOST_LOST_AFTER_S
 from fedgsp.options import parse_clients
+from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described, setting
 from fedgsp.tls import TlsFiles, tls_files
 from fedgsp.windows import HAND_OVERS
@@ -37,10 +40,23 @@ class TlsSettings:
     tls_key: Path | None = setting(
         None, "PEM file of the private key of --tls-cert", metavar="FILE", panel=CONNECTIONS
     )
+    insecure: bool = setting(
+        False,
+        "allow connections without TLS; whoever reaches the ports may then join, and read and change models",
+        may_change=True,
+        panel=CONNECTIONS,
+    )
 
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together; each of them is already checked on its own."""
-        _ = self.tls_files
+        if self.tls_files is not None:
+            if self.insecure:
+                raise ConfigError("--insecure is for connections without TLS", "drop it, or the three --tls flags")
+            return
+        for name, one in described(type(self)).items():
+            value, service = getattr(self, name) or "", one.metadata.get("service")
+            if value and (one.metadata.get("address") or (service and value.startswith(service))):
+                check_cleartext(flag(name), value.removeprefix(service or ""), self.insecure)
 
     @property
     def tls_files(self) -> TlsFiles | None:
@@ -369,6 +385,8 @@ class NodeSettings(PeerSettings):
         """Raise ConfigError for settings that do not go together."""
         PeerSettings.check_together(self)
         _ = self.client_ids
+        if self.name and not is_name(self.name):
+            raise ConfigError(f"--name {self.name!r} cannot be the name of a node", f"write {NAME_RULE}")
         if self.advertise and not self.peer_listen:
             raise ConfigError("--advertise names an address, but this node does not listen", "give --peer-listen too")
 

@@ -88,6 +88,13 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     """The run, or the node, would have more clients or nodes than allowed."""
     FAILURE_CODE_MISSING_PART: _FailureCode.ValueType  # 49
     """The node lacks a part that the run needs, or has another version of it."""
+    FAILURE_CODE_NOT_ALLOWED: _FailureCode.ValueType  # 50
+    """50 to 59: what a process may not do.
+
+    The caller is not who it says it is, or may not do this.
+    """
+    FAILURE_CODE_DISPUTED: _FailureCode.ValueType  # 51
+    """Two nodes report different digests of one model, and nothing says which of them is right."""
 
 class FailureCode(_FailureCode, metaclass=_FailureCodeEnumTypeWrapper):
     """The kind of a failure. Numbers of one decade belong together."""
@@ -157,6 +164,13 @@ FAILURE_CODE_TOO_MANY: FailureCode.ValueType  # 47
 """The run, or the node, would have more clients or nodes than allowed."""
 FAILURE_CODE_MISSING_PART: FailureCode.ValueType  # 49
 """The node lacks a part that the run needs, or has another version of it."""
+FAILURE_CODE_NOT_ALLOWED: FailureCode.ValueType  # 50
+"""50 to 59: what a process may not do.
+
+The caller is not who it says it is, or may not do this.
+"""
+FAILURE_CODE_DISPUTED: FailureCode.ValueType  # 51
+"""Two nodes report different digests of one model, and nothing says which of them is right."""
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
 @_typing.final

@@ -261,9 +261,15 @@ class Welcome(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
     TRAINING_OPTIONS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     training: _builtins.str
     """The training that adds tensors to the model of the task. Empty: the model of the run is that of the task."""
+    key: _builtins.bytes
+    """The key by which the node checks the tickets of those who fetch models from it."""
+    proof: _builtins.bytes
+    """Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS."""
     @_builtins.property
     def training_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Its options; an option that is not given has its default."""
@@ -274,10 +280,12 @@ class Welcome(_message.Message):
         run_id: _builtins.str = ...,
         training: _builtins.str = ...,
         training_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        key: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "training", b"training", "training_options", b"training_options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "proof", b"proof", "run_id", b"run_id", "training", b"training", "training_options", b"training_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -291,19 +299,23 @@ class AttachTo(_message.Message):
 
     MANAGER_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     manager: _builtins.str
     """Name of the manager."""
     address: _builtins.str
     """host:port. A wildcard host stands for the host by which the node reached the top server."""
+    ticket: _builtins.bytes
+    """The ticket by which the manager lets the node attach."""
     def __init__(
         self,
         *,
         manager: _builtins.str = ...,
         address: _builtins.str = ...,
+        ticket: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "manager", b"manager"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "manager", b"manager", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

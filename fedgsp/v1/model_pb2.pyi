@@ -66,7 +66,7 @@ class ModelRef(_message.Message):
     size: _builtins.int
     """Bytes of the buffer that contains all tensors; 0 while the model is only promised."""
     digest: _builtins.bytes
-    """XXH3 digest of the buffer (128 bits, big endian); empty while the model is only promised."""
+    """BLAKE3 digest of the buffer (256 bits); empty while the model is only promised."""
     def __init__(
         self,
         *,
@@ -91,21 +91,25 @@ class Source(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     kind: Global___SourceKind.ValueType
     name: _builtins.str
     """Name of the node or manager, for logs."""
     address: _builtins.str
     """host:port. A wildcard host stands for the host by which the reader reached the top server. Empty for LOCAL and OWN."""
+    ticket: _builtins.bytes
+    """The ticket by which the asking node may fetch the model there. Empty for LOCAL and OWN."""
     def __init__(
         self,
         *,
         kind: Global___SourceKind.ValueType = ...,
         name: _builtins.str = ...,
         address: _builtins.str = ...,
+        ticket: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "kind", b"kind", "name", b"name", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

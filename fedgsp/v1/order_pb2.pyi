@@ -140,11 +140,14 @@ class Start(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     KEEP_FIELD_NUMBER: _builtins.int
     WITHOUT_HEAD_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     keep: _builtins.bool
     """Other orders to this node start from the same weights, so the node keeps them until they are released."""
     without_head: _builtins.bool
     """The weights come without their classifier head: the node adds the head that it keeps for the client."""
+    digest: _builtins.bytes
+    """Digest of the model. Empty while the model is only promised."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.Source]: ...
     def __init__(
@@ -154,10 +157,11 @@ class Start(_message.Message):
         sources: _abc.Iterable[_model_pb2.Source] | None = ...,
         keep: _builtins.bool = ...,
         without_head: _builtins.bool = ...,
+        digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep", b"keep", "model_id", b"model_id", "sources", b"sources", "without_head", b"without_head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "keep", b"keep", "model_id", b"model_id", "sources", b"sources", "without_head", b"without_head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -179,6 +183,7 @@ class Train(_message.Message):
     OUTGOING_FIELD_NUMBER: _builtins.int
     ASIDE_FIELD_NUMBER: _builtins.int
     MEASURE_ACCURACY_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     produces: _builtins.str
     """Id under which the node keeps the result."""
     retain: _builtins.bool
@@ -193,6 +198,8 @@ class Train(_message.Message):
     """The training is not the client's training of the round: its result is kept beside it, such as a prior model."""
     measure_accuracy: _builtins.bool
     """The node evaluates the trained model on the client's training part and reports its accuracy."""
+    ticket: _builtins.bytes
+    """With `bring`: the ticket by which the node may upload the result."""
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
@@ -218,10 +225,11 @@ class Train(_message.Message):
         outgoing: _abc.Iterable[Global___OutgoingStep] | None = ...,
         aside: _builtins.bool = ...,
         measure_accuracy: _builtins.bool = ...,
+        ticket: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reveal", b"reveal", "settings", b"settings", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aside", b"aside", "bring", b"bring", "measure_accuracy", b"measure_accuracy", "outgoing", b"outgoing", "produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aside", b"aside", "bring", b"bring", "measure_accuracy", b"measure_accuracy", "outgoing", b"outgoing", "produces", b"produces", "retain", b"retain", "reveal", b"reveal", "settings", b"settings", "start", b"start", "ticket", b"ticket", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -564,21 +572,25 @@ class SendUp(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     EARLIER_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     earlier: _builtins.bool
     """The model is of an earlier round: if the node does not hold it, it is lost, and the node does not wait for it."""
     machine: _builtins.str
     """Identifies the manager's machine. A node on the same machine may offer a window. Empty: offer none."""
+    ticket: _builtins.bytes
+    """The ticket by which the node may upload the model."""
     def __init__(
         self,
         *,
         model_id: _builtins.str = ...,
         earlier: _builtins.bool = ...,
         machine: _builtins.str = ...,
+        ticket: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier", b"earlier", "machine", b"machine", "model_id", b"model_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier", b"earlier", "machine", b"machine", "model_id", b"model_id", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -856,6 +868,7 @@ class Trained(_message.Message):
     KEEPS_FIELD_NUMBER: _builtins.int
     AFRESH_FIELD_NUMBER: _builtins.int
     TRAIN_ACCURACY_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     """Samples in the client's training part."""
     loss: _builtins.float
@@ -886,6 +899,10 @@ class Trained(_message.Message):
     def update(self) -> _model_pb2.ModelRef:
         """The revealed view of the update, held by the node. Unset if the order asked for none."""
 
+    @_builtins.property
+    def start(self) -> _model_pb2.ModelRef:
+        """The start, as it came to the node."""
+
     def __init__(
         self,
         *,
@@ -900,10 +917,11 @@ class Trained(_message.Message):
         keeps: _builtins.bool = ...,
         afresh: _builtins.bool = ...,
         train_accuracy: _builtins.float = ...,
+        start: _model_pb2.ModelRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "start", b"start", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "keeps", b"keeps", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "steps", b"steps", "train_accuracy", b"train_accuracy", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "keeps", b"keeps", "loss", b"loss", "ref", b"ref", "samples", b"samples", "seconds", b"seconds", "source", b"source", "start", b"start", "steps", b"steps", "train_accuracy", b"train_accuracy", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,6 +25,7 @@ BAD_MODEL = (
     FailureCode.WRONG_SHAPES,
     FailureCode.NOT_FINITE,
     FailureCode.BAD_STREAM,
+    FailureCode.DISPUTED,
 )
 #: Attempts of one manager; the manager that follows it uses higher numbers.
 ATTEMPTS = 1 << 16
@@ -55,6 +56,7 @@ class _Walk:
         self._group = group
         self._norms = Norms(group) if group.request.most_update_ratio else None
         self._attempt = group.request.attempt * ATTEMPTS
+        self._disputed: set[str] = set()  # models of which one reader has said that something else came
 
     async def recall(self) -> None:
         """Finds the last good model of a chain that another manager began."""
@@ -108,6 +110,8 @@ class _Walk:
                 return outcome
             if not isinstance(outcome, Trained) or outcome.ref is None:
                 return Failure(FailureCode.BAD_ORDER, f"node {ticket.node} reported no model of its training")
+            if disputed := self._dispute(outcome):
+                return disputed
             if self._norms is not None:
                 length = await self._norms.measure(start_id, hop.model_id)
                 if isinstance(length, Failure):
@@ -117,7 +121,7 @@ class _Walk:
                     return refused
             if outcome.source is not None and outcome.source.kind is SourceKind.MANAGER:
                 group.models.by_way_of_here(start_id)
-            self.chain.finish(outcome.samples)
+            self.chain.finish(outcome.samples, outcome.ref.digest)
             orders.popleft()
             outcome = await group.models.with_update(outcome)
             group.reports.done(hop.member, self.chain.done - 1, outcome, hop.length)
@@ -135,7 +139,22 @@ class _Walk:
             seen = await self._group.models.collect(last.model_id, self._group.request.tensors)
             if isinstance(seen, Failure):
                 return last, seen
+        if last is not None and failed.code is FailureCode.DISPUTED:
+            # Either of both may lie. The second reader who says so is believed.
+            if last.model_id in self._disputed:
+                return last, failed
+            self._disputed.add(last.model_id)
         return following, failed
+
+    def _dispute(self, outcome: Trained) -> Failure | None:
+        """A failure if the next member trained from another model than the last member reports to have made."""
+        last = self.chain.last
+        if last is None or outcome.start is None or not last.digest or outcome.start.digest == last.digest:
+            return None
+        return Failure(
+            FailureCode.DISPUTED,
+            f"node {last.member.node} reports another model than came to the next member of the relay",
+        )
 
     def _cut_back(self) -> bool:
         """Takes lost models out of the chain; whether there were any."""

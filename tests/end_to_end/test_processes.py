@@ -182,6 +182,6 @@ async def test_a_node_gives_up_on_a_server_that_says_nothing() -> None:
     # Connections end up in its backlog: taken, and never answered.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        lonely = NodeSettings(top_server=address, task_option={"clients": "2"}, connect_timeout=1.0)
+        lonely = NodeSettings(insecure=True, top_server=address, task_option={"clients": "2"}, connect_timeout=1.0)
         with pytest.raises(PeerError, match=f"no top server at {address} .*says nothing"):
             await node_server.run(lonely)

@@ -79,7 +79,7 @@ async def test_models_through_memory_have_the_same_bits_as_through_sockets(
         return lent[-1]
 
     async def noted(*arguments: Any) -> None:
-        receivers.add(arguments[-1])
+        receivers.add(arguments[4])
         await sent(*arguments)
 
     monkeypatch.setattr(windows, "LEAST_BYTES", 1)  # here and not in the managers, which so send through sockets

@@ -20,7 +20,7 @@ async def test_files_named_like_our_packages_and_libraries_are_not_imported_but_
     for package in ("fedgsp", "fedgsp_node", "group_manager", "top_server"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise ImportError('the wrong package')\n")
-    for library in ("numpy", "xxhash"):
+    for library in ("numpy", "blake3"):
         (tmp_path / f"{library}.py").write_text("raise ImportError('the wrong library')\n")
     (tmp_path / "mine.py").write_text("from helper import Digits\nclass Mine(Digits): pass\n")
     (tmp_path / "helper.py").write_text("from fedgsp_node.tasks.digits import Digits\n")

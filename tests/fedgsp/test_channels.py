@@ -12,6 +12,7 @@ import pytest
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe, refuse, start_server
 from fedgsp.errors import ConfigError
+from tests.support.callers import ANYBODY
 from tests.support.serving import nobody, serving
 from tests.support.wall import wall
 
@@ -62,7 +63,7 @@ async def test_port_0_is_a_port_of_its_own_and_is_told() -> None:
 async def test_a_port_in_use_is_refused() -> None:
     async with serving(echo) as served:
         with pytest.raises(ConfigError, match=f"cannot listen on {served.address}") as caught:
-            await start_server(served.address, [echo])
+            await start_server(served.address, [echo], ANYBODY)
         assert "in use" in caught.value.remedy
         assert await said(served.channel) == b"hello"
 
@@ -72,17 +73,17 @@ async def test_a_port_that_another_program_has_is_refused() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(ConfigError, match="cannot listen"):
-            await start_server(f"127.0.0.1:{other.getsockname()[1]}", [])
+            await start_server(f"127.0.0.1:{other.getsockname()[1]}", [], ANYBODY)
 
 
 @needs_ipv6
 @pytest.mark.parametrize("taken", ["127.0.0.1", "[::1]"])
 async def test_a_name_is_refused_if_one_of_its_addresses_is_in_use(taken: str) -> None:
-    server, address = await start_server(f"{taken}:0", [])
+    server, address = await start_server(f"{taken}:0", [], ANYBODY)
     try:
         port = split_address(address)[1]
         with pytest.raises(ConfigError, match=f"cannot listen on localhost:{port}"):
-            await start_server(f"localhost:{port}", [])
+            await start_server(f"localhost:{port}", [], ANYBODY)
     finally:
         await server.stop(None)
 
@@ -92,7 +93,7 @@ async def test_an_address_of_a_name_that_this_machine_has_not_is_left_out(monkey
         return [(None, None, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1", "2001:db8::1")]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
-    server, address = await start_server("node.example.org:0", [echo])
+    server, address = await start_server("node.example.org:0", [echo], ANYBODY, insecure=True)
     try:
         host, port = split_address(address)
         assert host == "node.example.org"
@@ -104,7 +105,7 @@ async def test_an_address_of_a_name_that_this_machine_has_not_is_left_out(monkey
 
 @needs_ipv6
 async def test_all_addresses_of_a_name_have_the_same_port() -> None:
-    server, address = await start_server("localhost:0", [echo])
+    server, address = await start_server("localhost:0", [echo], ANYBODY)
     try:
         async with Channels() as channels:
             for host in ("127.0.0.1", "[::1]"):
@@ -116,17 +117,17 @@ async def test_all_addresses_of_a_name_have_the_same_port() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "nobody.invalid", "a..b"])
 async def test_a_host_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
-        await start_server(f"{host}:0", [])
+        await start_server(f"{host}:0", [], ANYBODY, insecure=True)
 
 
 async def test_a_mistaken_address_is_refused_before_anything_is_opened() -> None:
     with pytest.raises(ConfigError, match="is not an address"):
-        await start_server("localhost", [])
+        await start_server("localhost", [], ANYBODY)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "localhost", "[::]"])
 async def test_a_server_on_every_interface_is_reached_by_this_machine(host: str) -> None:
-    server, address = await start_server(f"{host}:0", [echo])
+    server, address = await start_server(f"{host}:0", [echo], ANYBODY, insecure=True)
     try:
         bound, port = split_address(address)
         assert bound == host
@@ -138,7 +139,7 @@ async def test_a_server_on_every_interface_is_reached_by_this_machine(host: str)
 
 @needs_ipv6
 async def test_ipv6_hosts_stand_in_brackets() -> None:
-    server, address = await start_server("[::1]:0", [echo])
+    server, address = await start_server("[::1]:0", [echo], ANYBODY)
     try:
         assert address.startswith("[::1]:")
         async with Channels() as channels:

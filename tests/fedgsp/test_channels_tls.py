@@ -13,6 +13,7 @@ import pytest
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe, start_server
 from fedgsp.tls import Tls
+from tests.support.callers import ANYBODY
 from tests.support.certificates import SERVERS, Authority, unchecked
 from tests.support.serving import serving
 
@@ -49,7 +50,7 @@ async def failure(dialled: Tls | None, dials: Tls | None) -> str:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "*"])
 async def test_holders_of_certificates_speak_at_every_host_they_cover(tmp_path: Path, host: str) -> None:
     authority = Authority(tmp_path)
-    server, address = await start_server(f"{host}:0", [echo], unchecked(authority.issue("server")))
+    server, address = await start_server(f"{host}:0", [echo], ANYBODY, unchecked(authority.issue("server")))
     try:
         async with Channels(unchecked(authority.issue("client", hosts=ELSEWHERE))) as channels:
             assert await said(channels.to(address)) == b"hello"

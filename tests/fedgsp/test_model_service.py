@@ -8,9 +8,9 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xxhash import xxh3_128
 
 from fedgsp import model_service, model_streams
 from fedgsp.channels import Channels, start_server
@@ -20,6 +20,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import CHUNK_BYTES
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
+from tests.support.callers import ANYBODY
 from tests.support.holders import (
     BYTES,
     PLENTY,
@@ -141,9 +142,9 @@ async def test_a_model_that_is_not_there_is_asked_for_first() -> None:
         store.put(model_id, WEIGHTS)
 
     async with serving_store(store, wanted=wanted) as served:
-        for _ in range(2):
+        for _ in range(2):  # the owner of the store is asked again: a model that is there may not be good yet
             assert (await fetch(served.channel, "m", TENSORS, 40)).digest == WEIGHTS.digest
-    assert asked == ["m"]
+    assert asked == ["m", "m"]
 
 
 async def test_a_model_that_cannot_be_had_is_told_with_its_reason() -> None:
@@ -274,7 +275,7 @@ chunks_of_any_kind = st.lists(
             st.sampled_from(["m", ""]),
         ),
         st.just(digest()),
-        st.builds(digest, st.sampled_from([b"", WEIGHTS.digest[:8], xxh3_128(b"").digest()])),
+        st.builds(digest, st.sampled_from([b"", WEIGHTS.digest[:8], blake3(b"").digest()])),
         st.builds(lambda a, b: data(BYTES[a:b]), st.integers(0, 40), st.integers(0, 40)),
         st.just(data(BYTES)),
         st.just(model_pb2.Chunk()),
@@ -306,7 +307,7 @@ async def test_a_link_that_needs_long_is_not_taken_for_a_silent_peer(monkeypatch
     store = ModelStore()
     store.put("down", weights)
     models = ModelServicer(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY)
-    server, address = await start_server("127.0.0.1:0", [models.add_to], lost_after_s=1.0)
+    server, address = await start_server("127.0.0.1:0", [models.add_to], ANYBODY, lost_after_s=1.0)
     try:
         async with wall(address, rate=2.5e6) as thin, Channels(lost_after_s=1.0) as channels:
             channel = channels.to(thin.address)

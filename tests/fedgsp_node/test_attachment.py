@@ -51,6 +51,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
+from fedgsp.tickets import Door
 from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, order_pb2_grpc
 from fedgsp_node import attachment, server
 from fedgsp_node.attachment import Attachment
@@ -61,6 +62,7 @@ from fedgsp_node.worker import Worker
 from group_manager.members import Members, Session
 from group_manager.server import GroupServicer, OrderServicer
 from tests.support.blobs_task import Blobs
+from tests.support.callers import ANYBODY, ISSUER
 from tests.support.scripted import let_others_run
 from tests.support.serving import nobody, serving
 from tests.support.toy_task import Toy
@@ -108,7 +110,7 @@ async def manager() -> AsyncIterator[Manager]:
     members, store = Watching(), ModelStore()
     async with Channels() as channels:
         me = Source(SourceKind.MANAGER, "m0", "not yet known")
-        groups = GroupServicer(members, store, channels, me)
+        groups = GroupServicer(members, store, channels, me, ISSUER, Door())
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
 
         def register(server: grpc.aio.Server) -> None:
@@ -326,13 +328,13 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
 
     async with manager() as m, serving(register_top_server) as top:
         settings = NodeSettings(
-            top_server=top.address, task="tests.support.batch_norm_task:Task", clients="3", name="n0"
+            insecure=True, top_server=top.address, task="tests.support.batch_norm_task:Task", clients="3", name="n0"
         )
         living = asyncio.create_task(server.run(settings))
         assert await m.members.wait_for({"n0"}, 20) == set()
         await m.served.server.stop(None)
         again = Members()
-        restarted, _ = await start_server(m.served.address, [register_orders])
+        restarted, _ = await start_server(m.served.address, [register_orders], ANYBODY)
         try:
             assert await again.wait_for({"n0"}, 20) == set()
             over.set()

@@ -65,8 +65,11 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
         (["start"], "error: --top-server is missing; give --top-server HOST:PORT"),
         (["start", "--top-server", "here"], "error: --top-server: 'here' is not an address"),
         (["start", "--top-server", "h:1", "--peer-listen", "x"], "error: --peer-listen: 'x' is not an address"),
-        (["start", "--top-server", "h:1", "--advertise", "h:2"], "error: --advertise names an address, but this node"),
-        (["start", "--top-server", "h:1", "--clients", "3-1"], "error: --clients has the reversed range 3-1"),
+        (
+            ["start", "--top-server", "localhost:1", "--advertise", "localhost:2"],
+            "error: --advertise names an address, but this node",
+        ),
+        (["start", "--top-server", "localhost:1", "--clients", "3-1"], "error: --clients has the reversed range 3-1"),
         (
             ["start", "--top-server", "h:1", "--threads", "0"],
             "error: --threads is 0; give a whole number of at least",
@@ -111,7 +114,7 @@ def test_a_certificate_must_cover_where_peers_dial_the_node(tmp_path: Path) -> N
 
 def test_settings_may_stand_in_a_file_and_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "node.toml"
-    file.write_text('top_server = "there:7000"\nclients = "0-3"\nthreads = 2\n[task_option]\nseed = 4\n')
+    file.write_text('top_server = "localhost:7000"\nclients = "0-3"\nthreads = 2\n[task_option]\nseed = 4\n')
     started: list[NodeSettings] = []
 
     async def live(settings: NodeSettings) -> None:
@@ -122,7 +125,7 @@ def test_settings_may_stand_in_a_file_and_flags_win(tmp_path: Path, monkeypatch:
     with pytest.raises(SystemExit):
         cli.main()
     (found,) = started
-    assert found == NodeSettings(top_server="there:7000", clients="0-3", threads=3, task_option={"seed": "4"})
+    assert found == NodeSettings(top_server="localhost:7000", clients="0-3", threads=3, task_option={"seed": "4"})
     assert found.client_ids == (0, 1, 2, 3)
 
 

@@ -69,7 +69,7 @@ async def do(n: Node, what: Discriminate, exchange: int = 0, client: int = CLIEN
     return result
 
 
-async def _no_upload(model_id: str, weights: Weights, receiver: str) -> None:
+async def _no_upload(model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
     raise AssertionError(f"nobody asked for {model_id}")
 
 

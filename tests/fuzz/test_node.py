@@ -51,6 +51,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
+from fedgsp.tickets import Door
 from fedgsp.v1 import membership_pb2, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
@@ -105,8 +106,8 @@ async def test_whatever_a_top_server_says_a_node_waits_or_leaves_in_words(
         serving(speaking(JOIN, [*before, *messages], ending)) as top,
         worker(folder / "state") as (work, store, channels),
     ):
-        settings = NodeSettings(top_server=top.address, name="n0", connect_timeout=MOMENT_S)
-        living = _Node(settings, CLIENTS, channels, store, work, "")
+        settings = NodeSettings(insecure=True, top_server=top.address, name="n0", connect_timeout=MOMENT_S)
+        living = _Node(settings, CLIENTS, channels, store, work, "", Door())
         try:
             # Welcomed, it stays for as long as the stream is open.
             with contextlib.suppress(TimeoutError, UserError):
@@ -122,7 +123,7 @@ async def test_whatever_a_top_server_says_a_node_waits_or_leaves_in_words(
 async def test_a_run_whose_name_is_no_file_name_is_left(run_id: str, tmp_path: Path) -> None:
     said_first = wire.encode(TopServerMessage(Welcome(run_id))).SerializeToString()
     async with serving(speaking(JOIN, [said_first])) as top, worker(tmp_path) as (work, store, channels):
-        living = _Node(NodeSettings(top_server=top.address), CLIENTS, channels, store, work, "")
+        living = _Node(NodeSettings(insecure=True, top_server=top.address), CLIENTS, channels, store, work, "", Door())
         with pytest.raises(UserError, match="calls its run"):
             await soon(living._join())
 
@@ -134,7 +135,7 @@ async def test_a_manager_without_an_address_is_not_dialled(caplog: pytest.LogCap
         serving(speaking(JOIN, [message.SerializeToString() for message in there])) as top,
         worker() as (work, store, channels),
     ):
-        living = _Node(NodeSettings(top_server=top.address), CLIENTS, channels, store, work, "")
+        living = _Node(NodeSettings(insecure=True, top_server=top.address), CLIENTS, channels, store, work, "", Door())
         assert await soon(living._join()) == Leave(True, "done")
         assert not living._attachments
     assert "manager=m0 cannot be dialled: 'nowhere' is not an address" in caplog.text

@@ -27,6 +27,7 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc, membership_pb2, membership_pb2_grpc
+from tests.support.callers import ANYBODY
 from tests.support.fuzzing import (
     ENDINGS,
     MOMENT_S,
@@ -102,7 +103,7 @@ async def test_a_node_whose_numbers_are_out_of_bounds_is_refused(
     said_by_node: Hello, code: FailureCode, why: str
 ) -> None:
     members, _ = membership()
-    refusal = await members.admit(said_by_node)
+    refusal = await members.admit(said_by_node, ANYBODY)
     assert isinstance(refusal, Failure)
     assert (refusal.code, why in refusal.detail) == (code, True)
     assert members.nodes == 0
@@ -111,15 +112,15 @@ async def test_a_node_whose_numbers_are_out_of_bounds_is_refused(
 @pytest.mark.parametrize("samples", [(2**63, 5), (10, 2**64 - 1)])
 async def test_a_client_with_more_samples_than_can_be_is_refused(samples: tuple[int, int]) -> None:
     members, _ = membership()
-    refusal = await members.admit(dataclasses.replace(hello(), clients=(HostedClient(0, *samples),)))
+    refusal = await members.admit(dataclasses.replace(hello(), clients=(HostedClient(0, *samples),)), ANYBODY)
     assert isinstance(refusal, Failure)
     assert refusal.code is FailureCode.WRONG_TASK
 
 
 async def test_a_node_of_a_name_without_end_is_told_so_in_few_words() -> None:
     members, _ = membership()
-    await members.admit(hello("n" * 3_000_000))
-    refusal = await members.admit(hello("n" * 3_000_000, (7,)))
+    await members.admit(hello("n" * 3_000_000), ANYBODY)
+    refusal = await members.admit(hello("n" * 3_000_000, (7,)), ANYBODY)
     assert isinstance(refusal, Failure)
     assert len(refusal.detail) < 3000
 

@@ -24,7 +24,7 @@ def walked(done: int) -> Chain:
     chain = Chain(RELAY)
     chain.declare(0)
     for hop in chain.hops[:done]:
-        chain.finish(hop.member.client + 1)
+        chain.finish(hop.member.client + 1, b"")
         assert chain.last is hop
     return chain
 
@@ -97,9 +97,9 @@ def test_members_that_trained_from_a_refused_model_train_again() -> None:
     chain.declare(0)
     lengths = Lengths((), 5.0)
     assert chain.judge(lengths, 100.0) is None
-    chain.finish(1)
+    chain.finish(1, b"")
     assert chain.judge(lengths, 1.0) is None
-    chain.finish(1)
+    chain.finish(1, b"")
     made = tuple(hop.model_id for hop in chain.trail)
     decision = chain.judge(lengths, 1.1)
     assert decision is not None
@@ -133,7 +133,7 @@ def test_a_member_whose_node_loses_every_result_is_skipped_in_the_end() -> None:
     chain = Chain(RELAY)
     for loss in range(1, MOST_LOSSES + 1):
         chain.declare(loss)
-        chain.finish(1)
+        chain.finish(1, b"")
         decision = chain.lose(nothing, everything)
         assert decision is not None
         assert isinstance(decision.reports[0][1], Failure) == (loss == MOST_LOSSES)
@@ -153,7 +153,7 @@ def test_no_model_is_spare_while_one_cannot_be_judged() -> None:
     chain.declare(0)
     for _ in range(2):
         chain.judge(Lengths((), 5.0), 1.0)
-        chain.finish(1)
+        chain.finish(1, b"")
     assert chain.spare(everything) == []
 
 
@@ -186,7 +186,7 @@ class Walk(RuleBasedStateMachine):
         if decision is not None:
             self.carry_out(decision)
             return
-        self.chain.finish(1)
+        self.chain.finish(1, b"")
         assert made is self.chain.last
         self.held.add(made.model_id)
         spare = self.chain.spare(self.held.__contains__)

@@ -6,6 +6,7 @@ import asyncio
 
 from fedgsp.messages import Cancel, GroupEvent, Initialise, Release, Train, TrainingSettings
 from group_manager.group import Group
+from tests.support.callers import ISSUER
 from tests.support.faults import Faults
 from tests.support.scene import MANAGER, Scene, hosted, scene
 from tests.support.scripted import let_others_run, model
@@ -15,7 +16,7 @@ MEMBERS = hosted(n1=[0])
 
 def group_of(play: Scene, events: list[GroupEvent]) -> Group:
     request = play.request(MEMBERS, "relay")
-    return Group(request, play.members, play.store, play.channels, MANAGER, events.append)
+    return Group(request, play.members, play.store, play.channels, MANAGER, ISSUER, events.append)
 
 
 async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:

@@ -32,12 +32,14 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer, fetch, upload
 from fedgsp.programs import PROGRAMS, Program
+from fedgsp.tickets import Door
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager import server as manager_server
 from group_manager.group import Group
 from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer
+from tests.support.callers import ISSUER
 from tests.support.faults import Faults
 from tests.support.scene import MANAGER, Scene, hosted, relayed, scene
 from tests.support.scripted import TENSORS, let_others_run, model, value_of
@@ -180,7 +182,7 @@ class Manager:
 @asynccontextmanager
 async def manager(faults: Faults | None = None) -> AsyncIterator[Manager]:
     async with scene(faults) as play:
-        groups = GroupServicer(play.members, play.store, play.channels, MANAGER)
+        groups = GroupServicer(play.members, play.store, play.channels, MANAGER, ISSUER, Door())
         models = ModelServicer(play.store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
 
         def register(server: grpc.aio.Server) -> None:

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from fedgsp import logs
 from fedgsp.errors import DataError
-from fedgsp.messages import MAX_DETAIL, Failure, FailureCode
+from fedgsp.messages import MAX_DETAIL, Failure, FailureCode, Hello
 from fedgsp.visible import visible
+from tests.support.callers import ANYBODY
 from tests.support.fuzzing import fuzzed
 from tests.support.hellos import hello, membership
 from top_server.nodes.refusals import MOST_RECORDED, PERIOD_S, Refusals
@@ -143,9 +144,9 @@ def test_the_record_holds_no_control_characters(tmp_path: Path) -> None:
     ],
     ids=range(9),
 )
-async def test_a_node_with_an_impossible_name_is_refused_and_hardly_recorded(said: object) -> None:
+async def test_a_node_with_an_impossible_name_is_refused_and_hardly_recorded(said: Hello) -> None:
     members, recorder = membership()
-    failure = await members.admit(said)  # type: ignore[arg-type]
+    failure = await members.admit(said, ANYBODY)
     assert isinstance(failure, Failure)
     assert failure.code is FailureCode.WRONG_PROTOCOL
     (event,) = recorder.events

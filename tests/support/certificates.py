@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedgsp.identity import TOP_SERVER, Identity
 from fedgsp.tls import Tls, TlsFiles
 
 HERE = ("127.0.0.1", "localhost")
@@ -38,11 +39,12 @@ class Authority:
         days: int = 1,
         usage: Sequence[x509.ObjectIdentifier] = (),
         password: bytes | None = None,
+        identity: Identity | None = TOP_SERVER,
     ) -> TlsFiles:
-        """A certificate for these hosts, valid until in so many days, with its key."""
+        """A certificate of this process for these hosts, valid until in so many days, with its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         cert = _builder(name, self._name, key, days).add_extension(
-            x509.SubjectAlternativeName([_named(host) for host in hosts]), critical=False
+            x509.SubjectAlternativeName([*map(_named, hosts), *_uris(identity)]), critical=False
         )
         if usage:
             cert = cert.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
@@ -74,6 +76,10 @@ def _builder(name: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int)
 
 def _common(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _uris(identity: Identity | None) -> list[x509.GeneralName]:
+    return [] if identity is None else [x509.UniformResourceIdentifier(identity.uri)]
 
 
 def _named(host: str) -> x509.GeneralName:

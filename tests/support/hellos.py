@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fedgsp.messages import PROTOCOL, Hello, HostedClient, RelayMode
+from fedgsp.messages import PROTOCOL, AttachTo, Failure, Hello, HostedClient, Leave, RelayMode, Welcome
+from tests.support.callers import ISSUER
 from tests.support.recorder import Recorder
 from tests.support.weights import TENSORS
 from top_server.nodes.membership import Membership
@@ -18,4 +19,11 @@ def hello(node: str = "n0", clients: tuple[int, ...] = (0, 1), **changes: Any) -
 
 def membership(relay: RelayMode = RelayMode.AUTO, **rest: Any) -> tuple[Membership, Recorder]:
     recorder = Recorder()
-    return Membership("run-1", "digits", relay, recorder, **rest), recorder
+    return Membership("run-1", "digits", relay, recorder, ISSUER, **rest), recorder
+
+
+def bare(message: Welcome | Failure | AttachTo | Leave | None) -> Welcome | Failure | AttachTo | Leave | None:
+    """A message of the top server without keys and tickets, as tests write it down."""
+    if isinstance(message, Welcome):
+        return dataclasses.replace(message, key=b"", proof=b"")
+    return dataclasses.replace(message, ticket=b"") if isinstance(message, AttachTo) else message

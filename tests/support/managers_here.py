@@ -10,10 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from fedgsp import identity
+from fedgsp.access import Guard
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.messages import Source, SourceKind
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer
@@ -28,9 +31,10 @@ def managers_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Pool:
-    def __init__(self, stack: AsyncExitStack, channels: Channels, run_id: str) -> None:
+    def __init__(self, stack: AsyncExitStack, channels: Channels, issuer: Issuer, run_id: str) -> None:
         self._stack = stack
         self._channels = channels
+        self._issuer = issuer
         self._run_id = run_id
         self._managers: list[Manager] = []
         self._numbers = itertools.count()
@@ -38,8 +42,8 @@ class _Pool:
     async def ensure(self, count: int) -> list[Manager]:
         while len(self._managers) < count:
             name = f"m{next(self._numbers)}"
-            address = await self._stack.enter_async_context(_manager(name, self._run_id))
-            client = ManagerClient(name, self._channels.to(address))
+            address = await self._stack.enter_async_context(_manager(name, self._issuer, self._run_id))
+            client = ManagerClient(name, self._channels.to(address), self._issuer)
             self._managers.append(Manager(name, address, cast("Any", None), client, 0))
         return self._managers[:count]
 
@@ -56,18 +60,26 @@ class _Pool:
 
 @asynccontextmanager
 async def _pool(
-    _host: str, _ports: object, _logs: Path, channels: Channels, _recorder: object, flags: Sequence[str], _prefix: str
+    _host: str,
+    _ports: object,
+    _logs: Path,
+    channels: Channels,
+    _recorder: object,
+    issuer: Issuer,
+    flags: Sequence[str],
+    _prefix: str,
 ) -> AsyncIterator[_Pool]:
     async with AsyncExitStack() as stack:
-        yield _Pool(stack, channels, flags[flags.index("--run") + 1])
+        yield _Pool(stack, channels, issuer, flags[flags.index("--run") + 1])
 
 
 @asynccontextmanager
-async def _manager(name: str, run_id: str) -> AsyncIterator[str]:
-    members, store = Members(), ModelStore()
+async def _manager(name: str, issuer: Issuer, run_id: str) -> AsyncIterator[str]:
+    members, store, door = Members(), ModelStore(), Door(issuer.key_of(identity.manager(name)))
+    guard = Guard(dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls=False)
     async with Channels() as channels:
-        serving, address = await start_server("127.0.0.1:0", [])
-        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address))
+        serving, address = await start_server("127.0.0.1:0", [], guard)
+        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address), issuer, door)
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, serving)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), serving)

@@ -40,6 +40,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tickets import Door
 from fedgsp.v1 import group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.clients import Clients
@@ -49,9 +50,10 @@ from fedgsp_node.worker import Worker
 from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer
 from tests.support.blobs_task import Blobs
+from tests.support.callers import ISSUER
 from tests.support.fuzzing import path
 from tests.support.serving import serving
-from top_server.server import _not_here
+from top_server.server import models_of
 
 ATTACH = path("OrderService", "Attach")
 SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)
@@ -93,8 +95,10 @@ class Manager:
 async def manager() -> AsyncIterator[Manager]:
     members, store, top = Members(), ModelStore(), ModelStore()
     top.put("start", START)
-    async with Channels() as channels, serving(ModelServicer(top, _not_here).add_to) as served_top:
-        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, "m0", "not yet known"))
+    async with Channels() as channels, serving(models_of(top).add_to) as served_top:
+        groups = GroupServicer(
+            members, store, channels, Source(SourceKind.MANAGER, "m0", "not yet known"), ISSUER, Door()
+        )
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
 
         def register(server: grpc.aio.Server) -> None:

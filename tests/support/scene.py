@@ -37,6 +37,7 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, WeightsError
 from group_manager.group import Group
 from group_manager.members import Members
+from tests.support.callers import ISSUER
 from tests.support.clock import Clock
 from tests.support.faults import Faults
 from tests.support.scripted import STALL_TIMEOUT_S, ScriptedNode, model, value_of
@@ -123,7 +124,7 @@ class Scene:
 
     async def run_request(self, request: RunGroupRequest) -> GroupResult | Failure:
         """The same with the request as the top server would send it; its nodes are attached."""
-        self.group = Group(request, self.members, self.store, self.channels, MANAGER, self._tell)
+        self.group = Group(request, self.members, self.store, self.channels, MANAGER, ISSUER, self._tell)
         result_id = ""
         try:
             outcome = await PROGRAMS[request.program].load()(self.group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -110,5 +111,9 @@ class Script:
         ref = made.ref(work.produces) if work.produces else None
         answer = Discriminated(ref, correct, self.samples[client], source, size)
         if self.change is not None:
-            return self.change(client, exchange, answer, made if work.produces else None)
+            said, sent = self.change(client, exchange, answer, made if work.produces else None)
+            # It reports what it sends, however wrong that is.
+            if isinstance(said, Discriminated) and said.ref is not None and sent is not None:
+                said = dataclasses.replace(said, ref=sent.ref(said.ref.id))
+            return said, sent
         return answer, made if work.produces else None

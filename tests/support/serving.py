@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import grpc.aio
 
+from fedgsp.access import Access
 from fedgsp.channels import Channels, start_server
 from fedgsp.tls import Tls
+from tests.support.callers import ANYBODY
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,11 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(*register: Callable[[grpc.aio.Server], None], tls: Tls | None = None) -> AsyncIterator[Served]:
+async def serving(
+    *register: Callable[[grpc.aio.Server], None], tls: Tls | None = None, access: Access = ANYBODY
+) -> AsyncIterator[Served]:
     """A server with these services on a port of its own; it and its channel end with the block."""
-    server, address = await start_server("127.0.0.1:0", register, tls)
+    server, address = await start_server("127.0.0.1:0", register, access, tls)
     try:
         async with Channels(tls) as channels:
             yield Served(server, address, channels.to(address))

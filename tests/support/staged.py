@@ -28,10 +28,12 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.parts import NoOptions
 from fedgsp.settings.run import RunConfig
+from fedgsp.tickets import Door
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.server import GroupServicer
+from tests.support.callers import ANYBODY, ISSUER
 from tests.support.hellos import hello
 from tests.support.recorder import Recorder
 from tests.support.scripted import TENSORS, model, value_of
@@ -151,16 +153,16 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """A run of so many clients on one node, before its first round."""
     journal, made = Recorder(), ModelStore()
-    membership = Membership("run", "digits", RelayMode.AUTO, journal)
-    await membership.admit(hello("n0", tuple(range(clients)), tensors=TENSORS))
+    membership = Membership("run", "digits", RelayMode.AUTO, journal, ISSUER)
+    await membership.admit(hello("n0", tuple(range(clients)), tensors=TENSORS), ANYBODY)
 
     def register(server: Any) -> None:
-        servicer = GroupServicer(Members(), made, channels, Source(SourceKind.MANAGER, "m0"))
+        servicer = GroupServicer(Members(), made, channels, Source(SourceKind.MANAGER, "m0"), ISSUER, Door())
         group_pb2_grpc.add_GroupServiceServicer_to_server(servicer, server)
         ModelServicer(made).add_to(server)
 
     async with Channels() as channels, serving(register) as served:
-        manager = Manager("m0", served.address, cast("Any", None), ManagerClient("m0", served.channel), 0)
+        manager = Manager("m0", served.address, cast("Any", None), ManagerClient("m0", served.channel, ISSUER), 0)
         store = ModelStore()
         context = RunContext(
             run_id="run",

@@ -14,6 +14,7 @@ import pytest
 from fedgsp.messages import GroupResult, HostedClient, ModelRef
 from fedgsp.parts import NoOptions
 from fedgsp.weights import Weights
+from tests.support.callers import ANYBODY
 from tests.support.hellos import hello
 from tests.support.scripted import TENSORS
 from tests.support.staged import Stage, stage
@@ -54,7 +55,7 @@ class Surveys:
         """A node whose clients have so many samples: join("n1", c7=40)."""
         hosted = tuple(HostedClient(int(name[1:]), samples, 5) for name, samples in clients.items())
         joined = await self.stage.context.membership.admit(
-            dataclasses.replace(hello(node, tensors=TENSORS), clients=hosted)
+            dataclasses.replace(hello(node, tensors=TENSORS), clients=hosted), ANYBODY
         )
         assert isinstance(joined, Node), joined
         return joined

@@ -52,7 +52,7 @@ class Node:
     def do(self, work: Work | None, client: int = 0, round_number: int = ROUND) -> Coroutine[Any, Any, Any]:
         return self.worker.carry_out(Order(OrderKey(round_number, "train", 0, 0), client, work), self._upload)
 
-    async def _upload(self, model_id: str, weights: Weights, _: str) -> None:
+    async def _upload(self, model_id: str, weights: Weights, _ticket: bytes, _: str) -> None:
         self.uploads[model_id] = weights
 
 

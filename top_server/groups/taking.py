@@ -1,6 +1,6 @@
 """Models on their way from a group manager into this process."""
 
-from fedgsp.messages import Failure, FailureCode, GroupResult, Results, TensorSpec, Trained
+from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef, Results, TensorSpec, Trained
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights, total_bytes
 from top_server.groups.lost import LOST
@@ -19,15 +19,15 @@ async def take(context: RunContext, outcome: GroupOutcome, tensors: tuple[Tensor
         return outcome.result
     if outcome.result.ref is None or not outcome.result.ref.id:
         return Failure(FailureCode.NO_SUCH_MODEL, "the group ended without a model")
-    return await take_model(context, outcome.manager, outcome.result.ref.id, tensors)
+    return await take_model(context, outcome.manager, outcome.result.ref, tensors)
 
 
 async def take_model(
-    context: RunContext, manager: Manager, model_id: str, tensors: tuple[TensorSpec, ...] = ()
+    context: RunContext, manager: Manager, ref: ModelRef, tensors: tuple[TensorSpec, ...] = ()
 ) -> Weights | Failure:
     """A model that a manager holds for this process."""
     expected = tensors or context.tensors
-    return await manager.client.take(model_id, expected, total_bytes(expected))
+    return await manager.client.take(ref, expected, total_bytes(expected))
 
 
 async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel | Failure:

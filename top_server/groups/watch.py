@@ -14,6 +14,7 @@ from fedgsp.messages import (
     GroupEvent,
     MemberDone,
     MemberSkipped,
+    ModelRef,
     NetworksLeft,
     PartLost,
     Rerouted,
@@ -120,11 +121,11 @@ class GroupWatch:
     def _take(self, taking: Coroutine[Any, Any, None], client: int) -> None:
         self._taking.append(asyncio.create_task(taking, name=f"take from client {client}"))
 
-    async def _take_model(self, client: int, model_id: str) -> None:
-        self.models[client] = await take_model(self._context, self._manager, model_id)
+    async def _take_model(self, client: int, ref: ModelRef) -> None:
+        self.models[client] = await take_model(self._context, self._manager, ref)
 
-    async def _take_update(self, reveals: Reveals, client: int, model_id: str) -> None:
-        shown = await self._manager.client.take(model_id, None, reveals.max_bytes)
+    async def _take_update(self, reveals: Reveals, client: int, ref: ModelRef) -> None:
+        shown = await self._manager.client.take(ref, None, reveals.max_bytes)
         if problem := await reveals.take(client, shown):
             self._context.journal.record(rounds.UpdateMissing(client=client, reason=problem))
 
@@ -139,7 +140,7 @@ class GroupWatch:
 
     def _note_trained(self, done: MemberDone, trained: Trained) -> None:
         if self._request.results is Results.COLLECTED and trained.ref is not None:
-            self._take(self._take_model(done.client, trained.ref.id), done.client)
+            self._take(self._take_model(done.client, trained.ref), done.client)
         if not self._program.trains:
             return
         if self._program.chained:
@@ -149,7 +150,7 @@ class GroupWatch:
         if trained.keeps and self._progress.note_kept(done.client, self._request.round, trained.afresh):
             self._record_missing(done.client)
         if trained.update is not None and self._reveals is not None:
-            self._take(self._take_update(self._reveals, done.client, trained.update.id), done.client)
+            self._take(self._take_update(self._reveals, done.client, trained.update), done.client)
         elif trained.update is None and self._request.reveal is not None:
             self._context.journal.record(
                 rounds.UpdateMissing(client=done.client, reason="it did not come to the group manager")

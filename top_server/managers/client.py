@@ -6,10 +6,22 @@ from collections.abc import Callable
 import grpc.aio
 
 from fedgsp import wire
+from fedgsp.access import shown
 from fedgsp.channels import describe
-from fedgsp.messages import Failure, FailureCode, GroupEvent, GroupResult, Release, RunGroupRequest, TensorSpec
+from fedgsp.identity import TOP_SERVER, manager
+from fedgsp.messages import (
+    Failure,
+    FailureCode,
+    GroupEvent,
+    GroupResult,
+    ModelRef,
+    Release,
+    RunGroupRequest,
+    TensorSpec,
+)
 from fedgsp.model_service import fetch
 from fedgsp.spill import growing_room
+from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 
@@ -21,16 +33,18 @@ FORGET_TIMEOUT_S = 10.0
 class ManagerClient:
     """One manager, over its channel. Losses and refusals are returned as values."""
 
-    def __init__(self, name: str, channel: grpc.aio.Channel) -> None:
+    def __init__(self, name: str, channel: grpc.aio.Channel, issuer: Issuer) -> None:
         self._name = name
         self._channel = channel
+        self._issuer = issuer
+        self._leading = shown(self._ticket(Verb.LEAD, name))
         self._stub = group_pb2_grpc.GroupServiceStub(channel)
 
     async def run_group(
         self, request: RunGroupRequest, on_event: Callable[[GroupEvent], None]
     ) -> GroupResult | Failure:
         """Runs a group to its end; the manager watches its members and gives up by itself."""
-        call = self._stub.RunGroup(wire.encode(request))
+        call = self._stub.RunGroup(wire.encode(request), metadata=self._leading)
         try:
             async for proto in call:
                 if proto is None:  # so gRPC says that it cannot be read
@@ -49,18 +63,32 @@ class ManagerClient:
             call.cancel()
         return Failure(FailureCode.BAD_STREAM, f"manager {self._name} ended the group without a result")
 
-    async def take(self, model_id: str, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
-        """Fetches a group's model; the manager may forget it whether it is usable or not."""
+    async def take(self, ref: ModelRef, tensors: tuple[TensorSpec, ...] | None, max_bytes: int) -> Weights | Failure:
+        """Fetches a group's model, which must have the reported digest.
+
+        The manager may forget the model whether it is usable or not.
+        """
         try:
             taken: Weights | Failure = await fetch(
-                self._channel, model_id, tensors, max_bytes, make_room=growing_room, promised=False
+                self._channel,
+                ref.id,
+                tensors,
+                max_bytes,
+                make_room=growing_room,
+                promised=False,
+                ticket=self._ticket(Verb.FETCH, ref.id),
+                digest=ref.digest,
             )
         except WeightsError as error:
             taken = error.failure
             if taken.code is FailureCode.UNREACHABLE:
                 return taken  # another dial would only take as long again
         try:
-            await self._stub.Forget(wire.encode(Release((model_id,))), timeout=FORGET_TIMEOUT_S)
+            forget = wire.encode(Release((ref.id,)))
+            await self._stub.Forget(forget, timeout=FORGET_TIMEOUT_S, metadata=self._leading)
         except grpc.aio.AioRpcError as error:
-            logger.warning("manager=%s may still hold model=%s: %s", self._name, model_id, describe(error))
+            logger.warning("manager=%s may still hold model=%s: %s", self._name, ref.id, describe(error))
         return taken
+
+    def _ticket(self, verb: Verb, thing: str) -> bytes:
+        return self._issuer.ticket(manager(self._name), Ticket(verb, thing, TOP_SERVER))

@@ -12,6 +12,7 @@ from fedgsp.addresses import split_address
 from fedgsp.channels import Channels
 from fedgsp.children import Child, Template, ready_line, stop
 from fedgsp.errors import PeerError, RunError
+from fedgsp.tickets import Issuer
 from top_server.managers.client import ManagerClient
 from top_server.record.events.processes import ManagerLost, ManagerSpawned, ManagersStarting
 from top_server.record.journal import Recorder
@@ -47,6 +48,7 @@ class ManagerPool:
     _log_folder: Path
     _channels: Channels
     _recorder: Recorder
+    _issuer: Issuer
     _flags: Sequence[str]
     _prefix: str = ""
     _managers: list[Manager] = field(default_factory=list)
@@ -114,6 +116,7 @@ class ManagerPool:
         for port in ports:
             command = [*COMMAND, "--name", name, "--listen", f"{self._host}:{port}", *self._flags]
             process = await self._template.spawn(command, log)
+            process.tell(self._issuer.run_key.hex())
             try:
                 address = await ready_line(process, f"group manager {name}", log)
                 _, bound = split_address(address)
@@ -123,7 +126,9 @@ class ManagerPool:
             except BaseException:
                 await stop(process)
                 raise
-            manager = Manager(name, address, process, ManagerClient(name, self._channels.to(address)), bound)
+            manager = Manager(
+                name, address, process, ManagerClient(name, self._channels.to(address), self._issuer), bound
+            )
             self._managers.append(manager)
             self._recorder.record(
                 ManagerSpawned(manager=name, pid=process.pid, address=address, managers=managers, ready=next(ready))
@@ -139,13 +144,17 @@ async def manager_pool(
     log_folder: Path,
     channels: Channels,
     recorder: Recorder,
+    issuer: Issuer,
     flags: Sequence[str] = (),
     prefix: str = "",
 ) -> AsyncIterator[ManagerPool]:
-    """A pool of managers that are started with `flags` and end with the block; `prefix` begins their names."""
+    """A pool of managers that are started with `flags` and end with the block; `prefix` begins their names.
+
+    Each of them is told the key of the run, through its standard input: a command line is not secret.
+    """
     async with aclosing(Template(IMPORTS)) as made:
         await made.start()  # its imports take half a second, until the first round needs a manager
-        pool = ManagerPool(made, host, ports, log_folder, channels, recorder, flags, prefix)
+        pool = ManagerPool(made, host, ports, log_folder, channels, recorder, issuer, flags, prefix)
         try:
             yield pool
         finally:

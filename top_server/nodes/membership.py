@@ -1,10 +1,13 @@
 """The nodes of a run, and the clients that they host."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from fedgsp import identity, local_key
+from fedgsp.access import Caller
 from fedgsp.messages import (
     AttachTo,
     Failure,
@@ -18,6 +21,7 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
+from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.trainings import added
 from top_server.nodes.admission import MOST_NODES, Known, refusal
 from top_server.nodes.refusals import Refusals
@@ -56,6 +60,7 @@ class Membership:
         task: str,
         relay: RelayMode,
         recorder: Recorder,
+        issuer: Issuer,
         task_options: Mapping[str, str] | None = None,
         needed: Collection[InstalledPart] = (),
         training: str = "",
@@ -65,16 +70,19 @@ class Membership:
         self._welcome = Welcome(run_id, training, dict(training_options or {}))
         self._recorder = recorder
         self._refusals = Refusals(recorder)
+        self._issuer = issuer
+        #: The key of this user's processes, by which nodes know this top server; empty if they need no such proof.
+        self.local_key = b""
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
-        #: What newcomers are checked against; `admit` fills in how many clients there are, the standard and the end.
+        #: What newcomers are checked against; `admit` fills in what changes.
         self._known = Known(
             task=task,
             task_options=task_options or {},
             relay=relay,
             nodes=self._nodes.keys(),
             clients=0,
-            host_of=self._host_of,
+            host_of=lambda _: None,
             standard=None,
             needed=needed,
         )
@@ -87,6 +95,8 @@ class Membership:
         self._over: Leave | None = None
         #: Number of rejected models per client.
         self.offences: dict[int, int] = {}
+        #: Client -> the node that has hosted it, if a certificate has proven who that is. No other node gets it.
+        self.owners: dict[int, str] = {}
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
@@ -135,20 +145,28 @@ class Membership:
             node_samples=node.samples,
         )
 
-    async def admit(self, hello: Hello) -> Node | Failure:
+    async def admit(self, hello: Hello, caller: Caller) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
         over = self._over is not None
-        known = replace(self._known, clients=len(self._clients), standard=self._standard, over=over)
-        if failure := refusal(hello, known):
+        host_of = functools.partial(self._host_of, hello.node)
+        known = replace(self._known, clients=len(self._clients), host_of=host_of, standard=self._standard, over=over)
+        failure = refusal(hello, known)
+        if not caller.is_node(hello.node):
+            failure = Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}")
+        if failure:
             if failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
                 self._refusals.note(hello.node, failure)
             return failure
         self._standard = self._standard or hello
-        node = self._nodes[hello.node] = Node(hello)
-        self._clients.update({hosted.client: (hosted, node) for hosted in hello.clients if self._bears(hosted.client)})
-        node.outbox.put_nowait(self._welcome)
-        for manager in self._left.pop(hello.node, {}).values():
-            self.attach(hello.node, manager)  # its group may still wait for this node
+        admitted = self._nodes[hello.node] = Node(hello)
+        self._clients.update(
+            {hosted.client: (hosted, admitted) for hosted in hello.clients if self._bears(hosted.client)}
+        )
+        if caller.proven is not None:
+            self.owners |= {hosted.client: hello.node for hosted in hello.clients}
+        admitted.outbox.put_nowait(self._welcome_for(hello.node, caller))
+        for to in self._left.pop(hello.node, {}).values():
+            self.attach(hello.node, to)  # its group may still wait for this node
         self._recorder.record(
             NodeJoined(
                 node=hello.node,
@@ -159,7 +177,11 @@ class Membership:
             )
         )
         await self._notify()
-        return node
+        return admitted
+
+    def _welcome_for(self, name: str, caller: Caller) -> Welcome:
+        proof = local_key.proof(self.local_key, caller.asks) if self.local_key else b""
+        return replace(self._welcome, key=self._issuer.key_of(identity.node(name)), proof=proof)
 
     async def leave(self, node: Node, reason: str) -> None:
         """A node's stream ended."""
@@ -199,13 +221,16 @@ class Membership:
                 ClientLeftOut(client=client, reason=f"{self.offences[client]} times its model was refused")
             )
 
-    def attach(self, node_name: str, manager: AttachTo) -> None:
+    def attach(self, name: str, to: AttachTo) -> None:
         """Tells a node to dial a manager; a node that has dialled it already does nothing."""
-        node = self._nodes.get(node_name)
-        if node is not None:
+        found = self._nodes.get(name)
+        if found is not None:
             self._working = True
-            node.managers[manager.manager] = manager
-            node.outbox.put_nowait(manager)
+            found.managers[to.manager] = to
+            ticket = self._issuer.ticket(
+                identity.manager(to.manager), Ticket(Verb.ATTACH, to.manager, identity.node(name))
+            )
+            found.outbox.put_nowait(replace(to, ticket=ticket))
 
     async def dismiss(self, leave: Leave, timeout_s: float) -> None:
         """Tells all nodes that the run is over, and waits until they have gone."""
@@ -229,9 +254,13 @@ class Membership:
         async with self._changed:
             self._changed.notify_all()
 
-    def _host_of(self, client: int) -> str | None:
+    def _host_of(self, asks: str, client: int) -> str | None:
+        """The node that hosts a client, or that owns it; None if the node `asks` may have it."""
         found = self._clients.get(client)
-        return found[1].hello.node if found is not None else None
+        if found is not None:
+            return found[1].hello.node
+        owner = self.owners.get(client)
+        return None if owner == asks else owner
 
     def _bears(self, client: int) -> bool:
         return self.offences.get(client, 0) < MOST_OFFENCES

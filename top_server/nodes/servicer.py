@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from fedgsp import wire
+from fedgsp.access import caller
 from fedgsp.channels import first_message, refuse
 from fedgsp.limits.decoding import decoded
 from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
@@ -26,7 +27,7 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
         hello = (await decoded(NodeMessage, first)).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
-        admitted = await self._membership.admit(hello)
+        admitted = await self._membership.admit(hello, caller())
         if isinstance(admitted, Failure):
             yield wire.encode(TopServerMessage(admitted))
             return

@@ -186,7 +186,7 @@ class Distances(Profile[DistanceOptions]):
             taken = outcome.result
         elif outcome.result.ref is not None:
             most = 8 * (2 * clients + 1) * (clients + 1) + 192  # tensors are padded
-            taken = await outcome.manager.client.take(outcome.result.ref.id, None, most)
+            taken = await outcome.manager.client.take(outcome.result.ref, None, most)
         if isinstance(taken, Failure):
             raise unanswered(f"how far the clients' data are apart was not found: {taken}", [taken])
         order, *matrices = (taken.arrays.get(name, np.empty(0)) for name in ("clients", "distances", "errors"))

@@ -32,7 +32,7 @@ _MERGING = "merging.safetensors"
 #: How many states stay: the last one, and the one before in case the last is damaged.
 _KEPT = 2
 #: Parts of a state that are read before the run is restored, and their types.
-_KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "config": str, "files": dict}
+_KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "owners": dict, "config": str, "files": dict}
 _REMEDY = "restore it, or start the run again"
 
 
@@ -55,6 +55,11 @@ class Saved:
     def offences(self) -> dict[int, int]:
         """Client -> the number of its rejected models, which is needed before a node joins again."""
         return {int(client): int(count) for client, count in self.document["offences"].items()}
+
+    @property
+    def owners(self) -> dict[int, str]:
+        """Client -> the node that owns it."""
+        return {int(client): str(node) for client, node in self.document["owners"].items()}
 
 
 async def save(
@@ -81,6 +86,7 @@ async def save(
         "models": names,
         "config": dump(dataclasses.replace(context.config, run_dir=None)),
         "offences": context.membership.offences,
+        "owners": context.membership.owners,
         "progress": progress.save(),
         "merging": remembered,
         "profile": profile.save(),

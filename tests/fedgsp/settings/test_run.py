@@ -22,6 +22,7 @@ from top_server.choosing import NAMES
 FIELDS = described(RunConfig)
 TYPES = typing.get_type_hints(RunConfig)
 BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(),

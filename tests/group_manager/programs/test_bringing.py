@@ -48,7 +48,7 @@ async def test_what_is_brought_is_neither_asked_for_nor_released(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("what", "code"), [("nothing", FailureCode.BAD_STREAM), ("another", FailureCode.NO_SUCH_MODEL)]
+    ("what", "code"), [("nothing", FailureCode.BAD_STREAM), ("another", FailureCode.WRONG_DIGEST)]
 )
 async def test_who_does_not_bring_what_it_reports_is_skipped(
     what: str, code: FailureCode, monkeypatch: pytest.MonkeyPatch

@@ -43,9 +43,9 @@ def shown(client: int, length: int = LENGTH) -> Weights:
 async def taken(spool: UpdateSpool, answers: dict[int, Weights | Failure]) -> Recorder:
     """What the top server does with these, all at once."""
 
-    async def take(model_id: str, *_: Any) -> Weights | Failure:
+    async def take(ref: ModelRef, *_: Any) -> Weights | Failure:
         await asyncio.sleep(0)
-        return answers[int(model_id)]
+        return answers[int(ref.id)]
 
     journal = Recorder()
     context: Any = SimpleNamespace(journal=journal, membership=SimpleNamespace(note_offence=lambda _: None))

@@ -31,6 +31,7 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights
+from tests.support.callers import ISSUER
 from tests.support.serving import Served, nobody, serving
 from tests.support.weights import TENSORS, some_weights
 from top_server.managers.client import ManagerClient
@@ -96,7 +97,7 @@ async def managed(manager: Manager, store: ModelStore | None = None) -> AsyncIte
         ModelServicer(store or ModelStore()).add_to(server)
 
     async with serving(register) as served:
-        yield ManagerClient("m0", served.channel), served
+        yield ManagerClient("m0", served.channel, ISSUER), served
 
 
 async def run(manager: Manager) -> tuple[GroupResult | Failure, list[GroupEvent]]:
@@ -156,8 +157,8 @@ async def test_a_manager_that_dies_in_the_middle_is_a_failure() -> None:
 
 async def test_a_manager_that_is_not_there_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async with nobody() as served:
-        client = ManagerClient("m0", served.channel)
-        for result in (await client.run_group(REQUEST, lambda _: None), await client.take("m", TENSORS, 40)):
+        client = ManagerClient("m0", served.channel, ISSUER)
+        for result in (await client.run_group(REQUEST, lambda _: None), await client.take(ModelRef("m"), TENSORS, 40)):
             assert isinstance(result, Failure)
             assert result.code is FailureCode.UNREACHABLE
     assert "may still hold" not in caplog.text  # it was not dialled once more, which takes as long again
@@ -190,7 +191,7 @@ async def test_a_model_that_was_taken_is_forgotten_by_its_manager() -> None:
     manager, store = Manager(), ModelStore()
     store.put("m", some_weights())
     async with managed(manager, store) as (client, _):
-        taken = await client.take("m", TENSORS, 40)
+        taken = await client.take(ModelRef("m"), TENSORS, 40)
     assert isinstance(taken, Weights)
     assert taken.digest == some_weights().digest
     assert manager.forgotten == ["m"]
@@ -200,7 +201,7 @@ async def test_a_good_model_is_kept_although_its_manager_cannot_forget_it(caplog
     store = ModelStore()
     store.put("m", some_weights())
     async with managed(Manager(forgets=False), store) as (client, _):
-        assert isinstance(await client.take("m", TENSORS, 40), Weights)
+        assert isinstance(await client.take(ModelRef("m"), TENSORS, 40), Weights)
     assert "manager=m0 may still hold model=m: UNAVAILABLE" in caplog.text
 
 
@@ -217,7 +218,7 @@ async def test_a_model_that_is_refused_is_forgotten_too(expected: Any, max_bytes
     weights.arrays["w"][0, 0] = np.nan
     store.put("m", weights)
     async with managed(manager, store) as (client, _):
-        taken = await client.take("m", expected, max_bytes)
+        taken = await client.take(ModelRef("m"), expected, max_bytes)
     assert isinstance(taken, Failure)
     assert taken.code is code
     assert manager.forgotten == ["m"]

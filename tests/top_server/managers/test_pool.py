@@ -16,6 +16,7 @@ from fedgsp.channels import Channels
 from fedgsp.children import Child, Template
 from fedgsp.errors import PeerError, RunError, UserError
 from fedgsp.messages import Failure, FailureCode, RelayMode, RunGroupRequest
+from tests.support.callers import ISSUER
 from tests.support.execute import python
 from tests.support.ports import free_ports, range_of
 from tests.support.recorder import Recorder
@@ -31,7 +32,10 @@ async def pool(
     folder: Path, host: str = "127.0.0.1", ports: range | None = None
 ) -> AsyncIterator[tuple[ManagerPool, Recorder]]:
     recorder = Recorder()
-    async with Channels() as channels, manager_pool.manager_pool(host, ports, folder, channels, recorder) as managers:
+    async with (
+        Channels() as channels,
+        manager_pool.manager_pool(host, ports, folder, channels, recorder, ISSUER, ["--insecure"]) as managers,
+    ):
         yield managers, recorder
 
 

@@ -18,7 +18,8 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
-from tests.support.hellos import hello, membership
+from tests.support.callers import ANYBODY
+from tests.support.hellos import bare, hello, membership
 from tests.support.weights import TENSORS
 from top_server.nodes.membership import MOST_OFFENCES, Membership, Node
 
@@ -26,14 +27,14 @@ FINISHED = Leave(True, "the run is finished")
 
 
 async def admitted(members: Membership, said: Hello) -> Node:
-    node = await members.admit(said)
+    node = await members.admit(said, ANYBODY)
     assert isinstance(node, Node), node
     return node
 
 
 async def refused(members: Membership, said: Hello) -> Failure:
     before = members.clients, members.nodes
-    failure = await members.admit(said)
+    failure = await members.admit(said, ANYBODY)
     assert isinstance(failure, Failure)
     assert (members.clients, members.nodes) == before
     return failure
@@ -45,7 +46,7 @@ async def refused(members: Membership, said: Hello) -> Failure:
 async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
     members, recorder = membership()
     node = await admitted(members, hello(clients=(5, 2)))
-    assert node.outbox.get_nowait() == Welcome("run-1")
+    assert bare(node.outbox.get_nowait()) == Welcome("run-1")
     assert members.nodes == 1
     assert list(members.clients) == [2, 5]
     assert members.member(5) == Member(5, "n0", "127.0.0.1:7000", 15, node_clients=2, node_samples=37)
@@ -57,7 +58,7 @@ async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
 async def test_a_training_that_adds_tensors_is_told_to_nodes_and_its_tensors_belong_to_the_model() -> None:
     members, _ = membership(training="fedfusion", training_options={"operator": "multi"})
     node = await admitted(members, hello(features=TensorSpec("5", "float32", (64,))))
-    assert node.outbox.get_nowait() == Welcome("run-1", "fedfusion", {"operator": "multi"})
+    assert bare(node.outbox.get_nowait()) == Welcome("run-1", "fedfusion", {"operator": "multi"})
     assert members.tensors == (*TENSORS, TensorSpec("fusion_gamma", "float32", (64,)))
     without, _ = membership(training="fedfusion")
     await admitted(without, hello())
@@ -99,7 +100,7 @@ async def test_a_node_gets_the_address_of_a_manager_at_every_call() -> None:
     node = await admitted(members, hello())
     for _ in range(2):
         members.attach("n0", manager)
-    assert [node.outbox.get_nowait() for _ in range(node.outbox.qsize())] == [Welcome("run-1"), manager, manager]
+    assert [bare(node.outbox.get_nowait()) for _ in range(node.outbox.qsize())] == [Welcome("run-1"), manager, manager]
 
 
 async def test_a_node_that_returns_gets_the_addresses_of_running_managers() -> None:
@@ -111,7 +112,7 @@ async def test_a_node_that_returns_gets_the_addresses_of_running_managers() -> N
     for _ in range(2):
         await members.leave(node, "its stream was lost")
         node = await admitted(members, hello())
-        assert [node.outbox.get_nowait() for _ in range(node.outbox.qsize())] == [Welcome("run-1"), *managers]
+        assert [bare(node.outbox.get_nowait()) for _ in range(node.outbox.qsize())] == [Welcome("run-1"), *managers]
     stranger = await admitted(members, hello("n1", (2,)))
     assert stranger.outbox.qsize() == 1
 
@@ -197,7 +198,7 @@ async def test_a_client_always_belongs_to_one_node_that_is_there(steps: list[tup
     there: dict[str, Node] = {}
     for name, clients, comes in steps:
         if comes:
-            answer = await members.admit(hello(name, tuple(clients)))
+            answer = await members.admit(hello(name, tuple(clients)), ANYBODY)
             free = not clients & members.clients.keys()
             if isinstance(answer, Node):
                 there[name] = answer
@@ -245,7 +246,7 @@ async def test_dismissed_nodes_are_told_and_waited_for() -> None:
     members, recorder = membership()
     node = await admitted(members, hello())
     dismissing = asyncio.create_task(members.dismiss(FINISHED, 30))
-    assert [await node.outbox.get() for _ in range(3)] == [Welcome("run-1"), FINISHED, None]
+    assert [bare(await node.outbox.get()) for _ in range(3)] == [Welcome("run-1"), FINISHED, None]
     assert not dismissing.done()
     await members.leave(node, "its stream was lost")
     await dismissing

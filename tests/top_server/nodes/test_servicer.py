@@ -20,7 +20,7 @@ from fedgsp.messages import (
     Welcome,
 )
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
-from tests.support.hellos import hello, membership
+from tests.support.hellos import bare, hello, membership
 from tests.support.serving import serving
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
@@ -39,7 +39,7 @@ class Stay:
 
     async def hear(self) -> Any:
         proto = await self.call.read()
-        return None if proto is grpc.aio.EOF else wire.decode(TopServerMessage, proto).kind
+        return None if proto is grpc.aio.EOF else bare(wire.decode(TopServerMessage, proto).kind)
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedgsp.messages import AttachTo, Hello, RelayMode
+from tests.support.callers import ANYBODY, ISSUER
 from tests.support.hellos import hello, membership
 from tests.support.recorder import Recorder
 from top_server.nodes.membership import Membership, Node
@@ -15,9 +16,9 @@ ONE, OTHER = b"\x01" * 32, b"\x02" * 32
 async def joined(*said: Hello, task: str = "digits") -> list[tuple[str, str | None, str | None]]:
     """Node, digest and node that it differs from, as told of each that came."""
     recorder = Recorder()
-    members = Membership("run-1", task, RelayMode.AUTO, recorder)
+    members = Membership("run-1", task, RelayMode.AUTO, recorder, ISSUER)
     for one in said:
-        assert isinstance(await members.admit(one), Node)
+        assert isinstance(await members.admit(one, ANYBODY), Node)
     return [(event["node"], event["task_digest"], event["differs_from"]) for event in recorder.of_kind("node_joined")]
 
 
@@ -51,9 +52,9 @@ async def test_a_task_without_a_source_file_cannot_be_compared(
 
 async def test_the_first_node_is_also_reported_if_it_returns_with_another_version_of_the_task() -> None:
     members, recorder = membership()
-    node = await members.admit(hello(task_digest=ONE))
+    node = await members.admit(hello(task_digest=ONE), ANYBODY)
     assert isinstance(node, Node)
     members.attach("n0", AttachTo("m0", "127.0.0.1:7001"))  # there was work, so what it brought is the run's
     await members.leave(node, "its stream was lost")
-    await members.admit(hello(task_digest=OTHER))
+    await members.admit(hello(task_digest=OTHER), ANYBODY)
     assert [event["differs_from"] for event in recorder.of_kind("node_joined")] == [None, "n0"]

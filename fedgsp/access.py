@@ -1,0 +1,207 @@
+"""Who may call what: one table for all RPCs, and the interceptor that keeps to it on every server.
+
+With TLS, the caller's identity is in its certificate. Most calls also need a ticket for what they ask for (see
+`fedgsp.tickets`). Without TLS, the ticket alone says who the caller is.
+"""
+
+import inspect
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc.aio
+
+from fedgsp.identity import Identity, Role, identity_in
+from fedgsp.tickets import Door, Ticket, Verb
+
+logger = logging.getLogger(__name__)
+
+#: The key of the ticket in the metadata of a call.
+TICKET = "fedgsp-ticket-bin"
+#: What a refused stranger is told; the log of this process has the reason.
+_REFUSED = "this process does not do that for the caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may make a call: processes of these roles, with a ticket of this verb where the server asks for one."""
+
+    verb: Verb
+    roles: frozenset[Role]
+
+
+_NODES = frozenset({Role.NODE})
+_SERVERS = frozenset({Role.TOP_SERVER, Role.MANAGER})
+#: Path of an RPC -> its rule. A call that is not in this table is refused. A certificate of the top server counts for
+#: every role, because the managers and local nodes that it starts run with it.
+RULES = {
+    "/fedgsp.v1.MembershipService/Join": Rule(Verb.JOIN, _NODES),
+    "/fedgsp.v1.OrderService/Attach": Rule(Verb.ATTACH, _NODES),
+    "/fedgsp.v1.GroupService/RunGroup": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
+    "/fedgsp.v1.GroupService/Forget": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
+    "/fedgsp.v1.ModelService/Fetch": Rule(Verb.FETCH, _NODES | _SERVERS),
+    "/fedgsp.v1.ModelService/Upload": Rule(Verb.UPLOAD, _NODES),
+    "/fedgsp.v1.GroupingService/Assign": Rule(Verb.ASK, frozenset({Role.TOP_SERVER})),
+}
+
+
+class Caller(Protocol):
+    """The process that makes the current call."""
+
+    def may(self, thing: str) -> bool:
+        """Whether its ticket is for this thing."""
+
+    def is_node(self, name: str) -> bool:
+        """Whether it is the node of this name, as far as that can be known."""
+
+    @property
+    def proven(self) -> Identity | None:
+        """Who it is by its certificate; None without TLS."""
+
+    @property
+    def asks(self) -> str:
+        """The thing that its ticket is for; empty without a ticket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A caller that the table lets in."""
+
+    proven: Identity | None
+    ticket: Ticket | None
+
+    @property
+    def asks(self) -> str:
+        """The thing that its ticket is for; empty without a ticket."""
+        return self.ticket.thing if self.ticket is not None else ""
+
+    def may(self, thing: str) -> bool:
+        """Whether its ticket is for this thing."""
+        return self.asks == thing != ""
+
+    def is_node(self, name: str) -> bool:
+        """Whether it is the node of this name, as far as that can be known."""
+        node = Identity(Role.NODE, name)
+        return (self.proven is None or self.proven.speaks_for(node)) and (
+            self.ticket is None or self.ticket.reader == node
+        )
+
+
+_caller: ContextVar[Caller] = ContextVar("caller")
+
+
+def caller() -> Caller:
+    """The process that makes the call that is being served."""
+    return _caller.get()
+
+
+def shown(ticket: bytes) -> tuple[tuple[str, bytes], ...]:
+    """The metadata of a call that shows a ticket."""
+    return ((TICKET, ticket),) if ticket else ()
+
+
+class Access(Protocol):
+    """Decides about the callers of one server."""
+
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
+        """The caller; the reason, for the log, if the call is refused."""
+
+
+class Guard:
+    """The table, with the doors of one process.
+
+    `doors` has the verbs that this process serves. The door of a verb checks its tickets; None: no ticket is needed.
+    """
+
+    def __init__(self, doors: Mapping[Verb, Door | None], tls: bool) -> None:
+        self._doors = doors
+        self._tls = tls
+
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
+        """The caller; the reason, for the log, if the call is refused."""
+        rule = RULES.get(method)
+        if rule is None or rule.verb not in self._doors:
+            return "no caller may do that here"
+        proven = None
+        if self._tls:
+            uris = context.auth_context().get("peer_uri", [])
+            proven = identity_in(uri.decode(errors="replace") for uri in uris)
+            if proven is None:
+                return "its certificate names no process of a federation (URI:fedgsp://...)"
+            if proven.role not in (*rule.roles, Role.TOP_SERVER):
+                return f"{proven} may not do that"
+        door = self._doors[rule.verb]
+        if door is None:
+            return Admitted(proven, None)
+        ticket = door.read(_ticket_in(context))
+        if ticket is None or ticket.verb is not rule.verb:
+            return f"{proven or 'it'} shows no ticket that is good here"
+        if proven is not None and not proven.speaks_for(ticket.reader):
+            return f"{proven} shows a ticket of {ticket.reader}"
+        return Admitted(proven, ticket)
+
+
+class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses calls before their messages are read, unless `access` admits the caller."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._refused: Counter[tuple[str, str]] = Counter()
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """The handler of a call, behind the check."""
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is None:
+            return None
+        kind = next(kind for kind in _KINDS if getattr(handler, kind) is not None)
+        behaviour = getattr(handler, kind)
+        # A handler of streams either yields its messages, or writes them itself.
+        behind = self._streaming if inspect.isasyncgenfunction(behaviour) else self._answering
+        return handler._replace(**{kind: behind(method, behaviour)})
+
+    def _answering(self, method: str, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            await self._check(method, context)
+            return await behaviour(request, context)
+
+        return answer
+
+    def _streaming(
+        self, method: str, behaviour: Callable[..., AsyncIterator[Any]]
+    ) -> Callable[..., AsyncIterator[Any]]:
+        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            await self._check(method, context)
+            async with aclosing(behaviour(request, context)) as found:  # type: ignore[type-var]
+                async for message in found:
+                    yield message
+
+        return stream
+
+    async def _check(self, method: str, context: grpc.aio.ServicerContext) -> None:
+        admitted = self._access.admit(method, context)
+        if not isinstance(admitted, str):
+            _caller.set(admitted)
+            return
+        self._tell(method, admitted, context.peer())
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+
+    def _tell(self, method: str, why: str, peer: str) -> None:
+        """Logs the first refusal of a kind, the tenth, the hundredth, ...: strangers must not fill the log."""
+        self._refused[method, why] += 1
+        number = self._refused[method, why]
+        if str(number).strip("0") == "1":
+            logger.warning("refused %s from %s (%d times so far): %s", method, peer, number, why)
+
+
+#: The kinds of handlers, as gRPC names them.
+_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+
+
+def _ticket_in(context: grpc.aio.ServicerContext) -> bytes:
+    return next((value for key, value in context.invocation_metadata() or () if key == TICKET), b"")

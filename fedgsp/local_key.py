@@ -1,0 +1,83 @@
+"""How processes of one user on one machine know each other without TLS: by a key in a file that only they can read.
+
+A server that listens on loopback writes a fresh key for its port. Clients on the same machine look there. So another
+user of the machine can neither call the server, nor pass for it: the server proves in its answer that it has the key.
+"""
+
+import contextlib
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedgsp.addresses import is_near, split_address
+from fedgsp.errors import ConfigError, PeerError, not_written
+from fedgsp.tickets import KEY_BYTES, new_key
+
+REMEDY = (
+    "start both as the same user of this machine, use TLS (docs/tls.md), or give --insecure to both if every user of"
+    " this machine may take part"
+)
+
+
+def folder() -> Path:
+    """The folder of this user's keys; made if it is missing. Raises ConfigError if another user can reach into it."""
+    # Not XDG_RUNTIME_DIR: a service and a login of one user do not both have it, and would not find each other.
+    found = Path(tempfile.gettempdir(), f"fedgsp-{os.getuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            found.mkdir(mode=0o700)
+        about = found.lstat()
+    except OSError as error:
+        raise not_written(found, error) from error
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
+        raise ConfigError(
+            f"{found} is not a folder that only this user can enter",
+            "remove it, or set TMPDIR to a folder of this user",
+        )
+    return found
+
+
+@contextlib.contextmanager
+def offered(address: str) -> Iterator[bytes]:
+    """A fresh key for a server of this process at host:port, in its file until the block ends."""
+    key, path = new_key(), folder() / str(split_address(address)[1])
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key)
+        fresh.rename(path)  # a reader sees the old key or the new one, never a part
+    except OSError as error:
+        raise not_written(path, error) from error
+    try:
+        yield key
+    finally:
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == key:  # another server may have the port by now
+                path.unlink()
+
+
+def found(address: str) -> bytes | None:
+    """The key of the server at host:port; None if there is none, or if the server is on another machine."""
+    host, port = split_address(address)
+    if not is_near(host):
+        return None
+    try:
+        key = (folder() / str(port)).read_bytes()
+    except OSError:
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def proof(key: bytes, asked: str) -> bytes:
+    """What a server answers to the question `asked`, to show that it knows the key."""
+    return hmac.digest(key, b"answer to " + asked.encode(), "sha256")
+
+
+def check_proof(key: bytes, asked: str, shown: bytes, address: str) -> None:
+    """Raises PeerError unless the process at `address` has shown that it knows the key."""
+    if not hmac.compare_digest(proof(key, asked), shown):
+        raise PeerError(f"the process at {address} is not a server of this user", REMEDY)

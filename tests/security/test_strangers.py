@@ -1,0 +1,89 @@
+"""A stranger on the same machine, without the key of the run's user, calls everything that a running system serves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from fedgsp import local_key, wire
+from fedgsp.access import TICKET
+from fedgsp.errors import ConfigError, PeerError
+from fedgsp.messages import AttachTo, TopServerMessage, Welcome
+from fedgsp_node import server as node_server
+from tests.support.cluster import nodes, settings
+from tests.support.serving import serving
+from tests.support.strangers import assert_unharmed
+
+
+async def test_a_stranger_gets_nothing_learns_nothing_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = nodes([0, 2, 4, 6], [1, 3, 5, 7])
+    await assert_unharmed(settings(tmp_path / "run"), hosts, monkeypatch)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run a process as another user")
+def test_another_user_cannot_read_the_key(tmp_path: Path) -> None:
+    with local_key.offered("127.0.0.1:7777") as key:
+        path = local_key.folder() / "7777"
+        assert path.read_bytes() == key
+        stranger = subprocess.run(["cat", path], user=65534, capture_output=True, check=False)
+        assert (stranger.returncode, stranger.stdout) == (1, b"")
+        assert b"Permission denied" in stranger.stderr
+    assert not path.exists()
+
+
+def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = local_key.folder()
+    assert place.stat().st_mode & 0o777 == 0o700
+    place.chmod(0o755)
+    with pytest.raises(ConfigError, match="is not a folder that only this user can enter"):
+        local_key.folder()
+    place.rmdir()
+    place.symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="is not a folder that only this user can enter"):
+        local_key.folder()
+
+
+async def test_a_node_works_for_no_top_server_that_does_not_know_the_key(tmp_path: Path) -> None:
+    """Another user has taken the port, and says what a top server says."""
+    heard: list[bytes] = []
+
+    async def join(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        heard.append(next((value for key, value in context.invocation_metadata() or () if key == TICKET), b""))
+        await anext(request)
+        for message in (Welcome("run", proof=bytes(32)), AttachTo("m0", "127.0.0.1:1")):
+            yield wire.encode(TopServerMessage(message)).SerializeToString()
+        await asyncio.Event().wait()
+
+    handler = grpc.stream_stream_rpc_method_handler(join)
+
+    def register(server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("fedgsp.v1.MembershipService", {"Join": handler}),)
+        )
+
+    async with serving(register) as served:
+        with local_key.offered(served.address) as key:
+            (settings,) = nodes([0])
+            with pytest.raises(PeerError, match="is not a server of this user"):
+                await node_server.run(dataclasses.replace(settings, top_server=served.address))
+    assert heard
+    assert key not in heard[0]
+
+
+async def test_a_node_of_another_user_is_told_what_to_do(tmp_path: Path) -> None:
+    (settings,) = nodes([0])
+    async with serving() as served:
+        with pytest.raises(PeerError, match="start both as the same user of this machine"):
+            await node_server.run(dataclasses.replace(settings, top_server=served.address, connect_timeout=0.1))

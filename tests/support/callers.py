@@ -1,0 +1,35 @@
+"""Callers that may do everything, for tests of what lies behind the door; and the keys of a run."""
+
+from __future__ import annotations
+
+import grpc.aio
+
+from fedgsp.identity import Identity, manager, node
+from fedgsp.tickets import Issuer, Ticket, Verb
+
+#: The key of the runs of tests.
+ISSUER = Issuer(bytes(32))
+
+
+class Anybody:
+    """A caller that may do everything, and any process that admits it."""
+
+    proven: Identity | None = None
+    asks = ""
+
+    def may(self, thing: str) -> bool:
+        return True
+
+    def is_node(self, name: str) -> bool:
+        return True
+
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Anybody:
+        return self
+
+
+ANYBODY = Anybody()
+
+
+def attach_ticket(name: str, to: str = "m0") -> bytes:
+    """The ticket by which a node attaches to a manager."""
+    return ISSUER.ticket(manager(to), Ticket(Verb.ATTACH, to, node(name)))
