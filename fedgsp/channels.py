@@ -15,9 +15,12 @@ from fedgsp.addresses import ip_of, is_near, loopback, split_address, target
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.identity import Identity
+from fedgsp.limits import descriptors
+from fedgsp.limits.gate import Gate
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.tls_probe import trusted
+from fedgsp.visible import visible
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,10 @@ _SERVER_OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 300),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A caller that never speaks keeps a connection only for a while.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 12_000),  # of one connection: a node may wait for the models of many hops
 ]
 
 
@@ -70,7 +77,9 @@ async def start_server(
             "connections at %s have no TLS (--insecure): everybody who reaches it can read and change models", listen
         )
     settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else SMALL_WINDOW)]
-    server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), _RefuseUnreadable()])
+    settings.append(("grpc.max_allowed_incoming_connections", descriptors.for_connections()))
+    # `Gate` comes last: it has to see the bytes before anything decodes them.
+    server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), _RefuseUnreadable(), Gate()])
     for add in register:
         add(server)
     bound = 0
@@ -250,7 +259,7 @@ class Channels:
 
 def describe(error: grpc.aio.AioRpcError | Any) -> str:
     """A gRPC error in one line: its code, and the first line of its details, explained if TLS failed."""
-    details = next(iter((error.details() or "").splitlines()), "")
+    details = visible(next(iter((error.details() or "").splitlines()), "")[:MAX_REASON])
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         details = handshake_failure(details) or details
     return f"{error.code().name}{': ' + details if details else ''}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from fedgsp import wire
+from fedgsp.limits import items
 from fedgsp.messages import ModelHeader
 from fedgsp.v1 import model_pb2
 
@@ -52,12 +53,18 @@ def digest(value: bytes) -> bytes:
     return model_pb2.Chunk(digest=value).SerializeToString()
 
 
+def is_data(message: bytes) -> bool:
+    """Whether a message is nothing but bytes of the buffer."""
+    return _start_of_data(message) > 0
+
+
 def read(message: bytes) -> Part:
     """The content of a chunk. Data are a view of the message, empty for an empty chunk. ValueError for other bytes."""
     start = _start_of_data(message)
     if start:
         return memoryview(message)[start:]
     try:
+        items.check(message, model_pb2.Chunk.DESCRIPTOR)
         chunk = model_pb2.Chunk.FromString(message)
     except DecodeError as error:
         raise ValueError("a message is no chunk") from error

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from fedgsp import run_module
 from fedgsp.errors import PeerError
+from fedgsp.limits import descriptors
 from fedgsp.memory import keep_freed
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ def run(main: Coroutine[Any, Any, None]) -> int:
     Returns the exit code. Raises what the coroutine raises.
     """
     keep_freed()
+    descriptors.raise_limit()
     return asyncio.run(_run(main))
 
 

@@ -1,4 +1,4 @@
-"""Log lines of a process, and the line that explains its exit code."""
+"""Log lines of a process, and the line that explains its exit code. Text from others cannot forge any of them."""
 
 import json
 import logging
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fedgsp.errors import UserError
+from fedgsp.visible import visible
 
 
 def configure(verbose: bool = False, json_lines: bool = False) -> None:
@@ -31,7 +32,7 @@ def configure(verbose: bool = False, json_lines: bool = False) -> None:
 
 def report(error: UserError) -> int:
     """Write to stderr, in one line, why the process ends; returns the exit code."""
-    sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+    sys.stderr.write(f"error: {visible(' '.join(str(error).split()))}\n")
     return error.exit_code
 
 
@@ -51,6 +52,17 @@ class _Formatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 (logging's name)
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         return time.replace("+00:00", "Z")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_text = None  # another handler may have left the text of the exception as it is
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
+        # Indented: the text of an exception may have several lines, one of which could look like a line of this log.
+        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class _JsonFormatter(_Formatter):

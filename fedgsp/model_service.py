@@ -14,6 +14,7 @@ from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import chunks_of, received
+from fedgsp.names import is_text
 from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, require
@@ -64,7 +65,7 @@ class ModelServicer:
         """Stream a model as soon as it is there."""
         stream = aiter(requests)
         request = await anext(stream, model_pb2.FetchRequest())
-        if not request.model_id:
+        if not is_text(request.model_id):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first request names no model")
         if not caller().may(request.model_id):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is for another model")

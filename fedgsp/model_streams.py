@@ -13,9 +13,11 @@ from blake3 import blake3
 
 from fedgsp import chunks, windows
 from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
+from fedgsp.limits.gate import LARGE_BYTES
+from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
-from fedgsp.spill import Room, let_go
+from fedgsp.spill import Room, let_go, reserve
 from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, require, total_bytes
 from fedgsp.windows import Window
 
@@ -25,7 +27,7 @@ CHUNK_BYTES = 512 * 1024
 #: Longest pause between two chunks of a stream, in seconds.
 CHUNK_TIMEOUT_S = 30.0
 #: Largest number of tensors in a header; more would not fit into its message.
-MAX_TENSORS = 20_000
+MAX_TENSORS = MOST_TENSORS
 
 T = TypeVar("T")
 #: Waits for the receiver's message that it has read a slot of the window; False if the receiver refuses the window.
@@ -140,9 +142,12 @@ async def received(
         if end > size:
             raise WeightsError(FailureCode.TOO_LONG, f"{what}: more than the announced {size} bytes came")
         try:
+            reserve(weights.buffer, decoder.filled + 2 * len(part))  # a byte that came fills at most two
             came = decoder.put(part)
         except ValueError as error:
             raise WeightsError(FailureCode.BAD_STREAM, f"{what}: {error}") from None
+        except OSError as error:  # the sender is not to blame
+            raise WeightsError(FailureCode.STALLED, f"{what}: no disk for its bytes: {error.strerror}") from None
         hasher.update(came.data)  # while the bytes are in the processor's cache
         finiteness.filled_to(decoder.filled)
         let_go(came)
@@ -214,6 +219,8 @@ async def _next(stream: AsyncIterator[bytes], what: str, timeout_s: float | None
     try:
         async with asyncio.timeout(timeout_s):
             message = await anext(stream, None)
+        if message is not None and len(message) > LARGE_BYTES and not chunks.is_data(message):
+            return await asyncio.to_thread(chunks.read, message)  # a header of thousands of tensors
         return None if message is None else chunks.read(message)
     except TimeoutError:
         raise WeightsError(FailureCode.STALLED, f"no chunk of {what} for {timeout_s:.0f} s") from None

@@ -4,10 +4,12 @@ A process that averages or forwards models reads each byte once or twice, in ord
 stay in its memory. `walk` yields the same pieces of arrays that are in memory, which stay there.
 """
 
+import errno
 import logging
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,24 +27,51 @@ Room = Callable[[int], NDArray[np.uint8]]
 
 
 class _FilePages(mmap.mmap):
-    """Pages of a file. Their values stay when the pages leave the memory of the process."""
+    """Pages of a file. Their values stay when the pages leave the memory of the process.
+
+    The file has its whole length from the beginning, but takes disk only for the bytes that were reserved: what a peer
+    announces may never come.
+    """
+
+    descriptor: int  # of the file
+    reserved: int  # bytes
 
 
 #: Smaller models stay in memory.
 SPILLED_BYTES = 64 << 20
 #: Size of the pieces of an array, in bytes.
 _PIECE = 4 << 20
+#: Disk that a large model takes before its first byte came.
+FIRST_BYTES = 16 << 20
 
 
 def spilling_room(size: int) -> NDArray[np.uint8]:
     """Uninitialised bytes, shape (size,): in a file for a large model, else in memory, or if no file can be made."""
-    made = _in_file(size)
+    made = _in_file(size, size)
     return room(size) if made is None else made
+
+
+def growing_room(size: int) -> NDArray[np.uint8]:
+    """The same for a model that a peer announces: `reserve` takes the disk for its bytes before they are written."""
+    made = _in_file(size, FIRST_BYTES)
+    return room(size) if made is None else made
+
+
+def reserve(array: NDArray[np.uint8], end: int) -> None:
+    """Take disk for the first `end` bytes of an array, if it is in a file; each time at least twice as much as before.
+
+    Otherwise a full disk would end the process at a write. Raises OSError if the disk is full.
+    """
+    pages = _mapping(array)
+    if pages is not None and pages.reserved < min(end, len(pages)):
+        wanted = min(len(pages), max(end, 2 * pages.reserved))
+        os.posix_fallocate(pages.descriptor, pages.reserved, wanted - pages.reserved)
+        pages.reserved = wanted
 
 
 def at_rest(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The array, or a copy in a file if the array is large and in memory."""
-    copy = _in_file(len(array)) if _mapping(array) is None else None
+    copy = _in_file(len(array), len(array)) if _mapping(array) is None else None
     if copy is None:
         return array
     for target, piece in zip(walk(copy), walk(array), strict=True):
@@ -73,17 +102,29 @@ def _directory() -> Path:
     return Path(os.environ.get("TMPDIR") or "/var/tmp")
 
 
-def _in_file(size: int) -> NDArray[np.uint8] | None:
-    """Uninitialised bytes in a file; None if `size` is small or no file can be made."""
+def _in_file(size: int, first: int) -> NDArray[np.uint8] | None:
+    """Uninitialised bytes in a file, the first of them reserved; None if `size` is small or no file can be made."""
     if size < SPILLED_BYTES:
         return None
     try:
         with tempfile.TemporaryFile(dir=_directory(), prefix="fedgsp-") as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # otherwise a full disk would end the process at a write
-            return np.frombuffer(_FilePages(file.fileno(), size), np.uint8)
+            disk = os.fstatvfs(file.fileno())
+            if disk.f_bavail * disk.f_frsize < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(file.fileno(), size)
+            pages = _FilePages(file.fileno(), size)
+            pages.descriptor, pages.reserved = os.dup(file.fileno()), 0
     except OSError as error:
         logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
         return None
+    weakref.finalize(pages, os.close, pages.descriptor).atexit = False
+    made = np.frombuffer(pages, np.uint8)
+    try:
+        reserve(made, min(size, first))
+    except OSError as error:
+        logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
+        return None
+    return made
 
 
 def _mapping(array: NDArray[Any]) -> _FilePages | None:

@@ -19,7 +19,7 @@ from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
-from fedgsp.identity import TOP_SERVER, Role, node
+from fedgsp.identity import NAME_RULE, TOP_SERVER, Role, is_name, node
 from fedgsp.identity import manager as manager_of
 from fedgsp.messages import (
     PROTOCOL,
@@ -71,6 +71,7 @@ LONGEST_DIAL_S = 30.0
 
 async def run(settings: NodeSettings) -> None:
     """Runs until the run is over; raises UserError if the node cannot take part, or if the run does not finish."""
+    name_of(settings)  # a wrong name is told before anything is loaded
     tls = credentials(settings)
     if tls is None and leaves_machine(settings.top_server):
         logger.warning(
@@ -128,6 +129,16 @@ def credentials(settings: NodeSettings) -> Tls | None:
     return found
 
 
+def name_of(settings: NodeSettings, certified: str = "") -> str:
+    """The name of this node, or that of its certificate; raises ConfigError if --name cannot be one."""
+    if settings.name is None:
+        host = _HOST_NAME.sub("-", socket.gethostname())[:40].lstrip("._-")
+        return certified or f"{host or 'node'}-{os.getpid()}"
+    if not is_name(settings.name):
+        raise ConfigError(f"--name {settings.name!r} cannot be the name of a node", f"write {NAME_RULE}")
+    return settings.name
+
+
 @contextlib.asynccontextmanager
 async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | None, door: Door) -> AsyncIterator[str]:
     """Serves the models of this node to other nodes, if it listens; yields the address for them, empty if none."""
@@ -171,7 +182,7 @@ class _Node:
         self._store = store
         self._worker = worker
         self._top_host, _ = split_address(settings.top_server)
-        self._name = settings.name or name or f"{_HOST_NAME.sub('-', socket.gethostname())[:40]}-{os.getpid()}"
+        self._name = name_of(settings, name)
         self._hello = Hello(
             PROTOCOL,
             self._name,

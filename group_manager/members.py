@@ -30,11 +30,15 @@ from fedgsp.messages import (
     Trained,
     Work,
 )
+from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.updates import update_of
+from group_manager.deadline import UNKNOWN, Deadlines, Need
 from group_manager.pace import Pace, Whose
 
 #: Bytes that an order can have moved; sums of such numbers fit a message.
 MOST_BYTES = 1 << 56
+#: Progress reports that come sooner after the last one are not read.
+LEAST_BETWEEN_PROGRESS_S = 0.5
 #: Kind of work -> kind of its result; other kinds of work have none.
 _ANSWERS: dict[type, type] = {
     Train: Trained,
@@ -58,8 +62,11 @@ class Ticket:
     outcome: asyncio.Future[Outcome]
     touched: float  # loop time of the last report about it, in seconds
     order: Order
+    begun: float = 0.0  # loop time at which it could begin, in seconds
     silence: float = 0.0  # longest time between two reports so far, in seconds
     mark: int = -1  # of the last progress report
+    need: Need = UNKNOWN
+    reports: int = 0  # of progress, so far
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +76,16 @@ class Session:
     node: str
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
     pending: dict[OrderKey, Ticket] = field(default_factory=dict)
+    progress_at: float = -math.inf  # loop time of the last progress report that was read
+    done_at: float = -math.inf  # loop time at which the last order was done
+
+    def progress_is_due(self) -> bool:
+        """Whether a progress report that came now should be read; a node sends one per second."""
+        now = asyncio.get_running_loop().time()
+        if now - self.progress_at < LEAST_BETWEEN_PROGRESS_S:
+            return False
+        self.progress_at = now
+        return True
 
 
 class Members:
@@ -81,6 +98,7 @@ class Members:
         self._sessions: dict[str, Session] = {}
         self._changed = asyncio.Condition()
         self._pace = Pace()
+        self._deadlines = Deadlines()
 
     def attached(self, node: str) -> bool:
         """Whether a node is attached now."""
@@ -95,6 +113,7 @@ class Members:
         old, session = self._sessions.get(node), Session(node)
         self._sessions[node] = session
         self._pace.forget_stalls(node)
+        self._deadlines.forget(node)
         if old is not None:
             _end(old)
         await self._notify()
@@ -130,12 +149,12 @@ class Members:
             pass
         return missing
 
-    def submit(self, node: str, order: Order) -> Ticket:
-        """Sends an order. Its ticket fails at once if the node is not attached."""
+    def submit(self, node: str, order: Order, need: Need = UNKNOWN) -> Ticket:
+        """Sends an order with so many steps. Its ticket fails at once if the node is not attached."""
         assert order.key is not None
         loop = asyncio.get_running_loop()
-        session = self._sessions.get(node)
-        ticket = Ticket(order.key, node, session, loop.create_future(), loop.time(), order)
+        session, now = self._sessions.get(node), loop.time()
+        ticket = Ticket(order.key, node, session, loop.create_future(), now, order, begun=now, need=need)
         if session is None:
             ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {node} is not attached"))
         else:
@@ -155,8 +174,10 @@ class Members:
         if isinstance(kind, Progress):
             for progress in kind.orders:
                 ticket = session.pending.get(progress.key) if progress.key else None
-                if ticket is not None and progress.mark > ticket.mark:
+                # A mark grows with the work, and no order has endless work.
+                if ticket is not None and progress.mark > ticket.mark and ticket.reports < ticket.need.reports:
                     ticket.mark = progress.mark
+                    ticket.reports += 1
                     _touch(ticket, now)
             return
         ticket = session.pending.pop(kind.key, None) if kind.key else None
@@ -164,6 +185,9 @@ class Members:
             _touch(ticket, now)
             if isinstance(kind, Done):
                 self._pace.note(_whose(ticket), ticket.silence)
+                # The node has one thread: it began with this order when the one before was done.
+                self._deadlines.note(_whose(ticket), now - max(ticket.begun, session.done_at), ticket.need)
+                session.done_at = now
             ticket.outcome.set_result(_outcome(ticket, kind))
 
     async def outcome(self, ticket: Ticket, stall_timeout_s: float, in_turn: bool = True) -> Outcome:
@@ -172,17 +196,25 @@ class Members:
         The order stalls if no report about it comes for `stall_timeout_s` seconds, or for a shorter time if `Pace`
         knows how fast such orders are. `in_turn`: the order waited for other orders until now, so that its stall clock
         starts with this call. Otherwise the clock started with the order.
+
+        An order that makes progress is overdue after the time that `Deadlines` gives it, from the same start.
         """
         loop = asyncio.get_running_loop()
         if in_turn:
-            ticket.touched, ticket.silence = loop.time(), 0.0
+            ticket.touched = ticket.begun = loop.time()
+            ticket.silence = 0.0
         while not ticket.outcome.done():
             given_s = self._pace.deadline_s(_whose(ticket), stall_timeout_s)
-            left = ticket.touched + given_s - loop.time()
-            if left <= 0:
+            whole_s = self._deadlines.deadline_s(_whose(ticket), ticket.need, stall_timeout_s)
+            now = loop.time()
+            if now >= ticket.touched + given_s:
                 self._pace.note_stall(_whose(ticket), given_s, stall_timeout_s)
                 return _stalled(ticket, given_s, stall_timeout_s)
-            await asyncio.wait([ticket.outcome], timeout=left)
+            if now >= ticket.begun + whole_s:
+                self._deadlines.note_overdue(_whose(ticket))
+                return _overdue(ticket, whole_s)
+            ends = min(ticket.touched + given_s, ticket.begun + whole_s)
+            await asyncio.wait([ticket.outcome], timeout=ends - now)
         return ticket.outcome.result()
 
     async def _notify(self) -> None:
@@ -202,6 +234,14 @@ def _stalled(ticket: Ticket, given_s: float, most_s: float) -> Failure:
     # The flag helps only if it set the limit.
     why = "raise --stall-timeout if it may take longer" if given_s == most_s else "far longer than such orders take"
     return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {given_s:.0f} s: {why}")
+
+
+def _overdue(ticket: Ticket, whole_s: float) -> Failure:
+    return Failure(
+        FailureCode.STALLED,
+        f"node {ticket.node} reported progress, but did not finish in {whole_s:.0f} s,"
+        " far longer than such orders take: raise --stall-timeout if it may take longer",
+    )
 
 
 def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:
@@ -241,8 +281,9 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
         case Trained(update=update) if update is not None:
             asked = isinstance(work, Train) and work.reveal is not None and update.id == update_of(produces)
             flaws.append((not asked, f"it revealed {update.id!r}, which was not asked for"))
-        case Evaluated(correct=correct, squared_distance=distance):
+        case Evaluated(correct=correct, squared_distance=distance, metrics=metrics):
             flaws += [
+                (not all(map(is_text, metrics)), f"the name of a metric has to be {TEXT_RULE}"),
                 (correct > samples, f"{correct} right answers on {samples} samples"),
                 (math.isnan(distance) or distance < 0, f"a squared distance of {distance}"),
             ]

@@ -22,7 +22,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import spilling_room
+from fedgsp.spill import growing_room
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require
 from group_manager.ledger import Copy, Ledger, Origin
 from group_manager.members import Outcome
@@ -162,7 +162,7 @@ class Models:
                         model_id,
                         None,
                         self._request.max_model_bytes,
-                        make_room=spilling_room,
+                        make_room=growing_room,
                         promised=False,
                         ticket=self._tickets.own(model_id),
                         digest=self._ledger.look(model_id).digest,

@@ -33,6 +33,7 @@ from fedgsp.messages import (
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights
 from fedgsp.windows import machine
+from group_manager.deadline import need
 from group_manager.ledger import Ledger
 from group_manager.members import Members, Outcome, Ticket
 from group_manager.tickets import Tickets
@@ -125,7 +126,7 @@ class Orders:
         return self.key(task, self._numbers[task])
 
     def _submit(self, node: str, order: Order) -> Ticket:
-        ticket = self._members.submit(node, self._tickets.stamped(order, node))
+        ticket = self._members.submit(node, self._tickets.stamped(order, node), need(self._request, node, order))
         self._open.append(ticket)
         return ticket
 

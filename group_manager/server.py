@@ -12,7 +12,8 @@ from fedgsp import memory, windows, wire
 from fedgsp.access import Guard, caller
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
-from fedgsp.identity import manager
+from fedgsp.identity import is_name, manager
+from fedgsp.limits.decoding import decoded
 from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import (
     Attached,
@@ -29,7 +30,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.spill import spilling_room
+from fedgsp.spill import growing_room
 from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
 from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
@@ -57,8 +58,8 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     ) -> AsyncIterator[order_pb2.Order]:
         """Serves one node's session until either side ends it."""
         first = await first_message(requests)
-        hello = wire.decode(NodeReport, first).kind if first is not None else None
-        if not isinstance(hello, Attached) or not hello.node:
+        hello = (await decoded(NodeReport, first)).kind if first is not None else None
+        if not isinstance(hello, Attached) or not is_name(hello.node):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
         if (hello.manager, hello.run_id) != (self._name, self._run_id):
             logger.warning(
@@ -84,11 +85,15 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     async def _read(self, requests: AsyncIterator[order_pb2.NodeReport], session: Session) -> None:
         try:
             async for proto in requests:
-                kind = wire.decode(NodeReport, proto).kind
+                if proto.HasField("progress") and not session.progress_is_due():
+                    continue
+                kind = (await decoded(NodeReport, proto)).kind
                 if kind is not None and not isinstance(kind, Attached):
                     self._members.report(session, kind)
         except grpc.aio.AioRpcError as error:
             logger.info("node=%s: %s", session.node, error.code().name)
+        except grpc.aio.AbortError as error:
+            logger.warning("node=%s was disconnected: %s", session.node, error)
         finally:
             await self._members.detach(session)
 
@@ -213,7 +218,7 @@ async def run(
     async with Channels(tls, lost_after_s, insecure) as channels:
         server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
         groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address), issuer, door)
-        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, spilling_room)
+        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)
         models.add_to(server)

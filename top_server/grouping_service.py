@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc.aio
 import numpy as np
@@ -17,6 +17,7 @@ from fedgsp.identity import TOP_SERVER, Identity, Role
 from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
+from fedgsp.visible import visible
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 
 #: Bytes of matrix rows in one message.
@@ -25,9 +26,9 @@ ROWS_BYTES = 1024 * 1024
 MOST_CHARACTERS = 1000
 #: How long a service may take to answer.
 ASSIGN_TIMEOUT_S = 600.0
-#: How long a question may take to arrive.
-READ_TIMEOUT_S = 600.0
-#: The most bytes of matrices that one question may have: 20,000 x 20,000 in float64.
+#: How long a question may take to arrive: this time, and a second for each of so many bytes of its matrices.
+READ_TIMEOUT_S, BYTES_PER_S = 60.0, 1_000_000
+#: The most bytes of matrices that one question may have, and all questions together: 20,000 x 20,000 in float64.
 MAX_MATRIX_BYTES = 4 * 1024**3
 _DTYPES = ("int64", "float64", "float32")
 
@@ -72,7 +73,7 @@ def _ticket(address: str) -> bytes:
 
 def _line(text: str) -> str:
     """A text from another process as one line that a log can show."""
-    return "".join(character if character.isprintable() else " " for character in text[:MOST_CHARACTERS])
+    return visible(text[:MOST_CHARACTERS])
 
 
 async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[grouping_pb2.AssignRequest]:
@@ -109,16 +110,19 @@ async def _parts(grouping: str, request: GroupingRequest) -> AsyncIterator[group
 class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
     """Answers with the groupings of this package."""
 
+    def __init__(self) -> None:
+        self._reading = _Reading()
+
     async def Assign(  # noqa: N802
         self, requests: AsyncIterator[grouping_pb2.AssignRequest], context: grpc.aio.ServicerContext
     ) -> grouping_pb2.AssignResponse:
         """One plan for one question."""
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                name, request = await _read(requests)
-            if name not in GROUPINGS:
-                raise ValueError(f"unknown grouping {name!r}; this service knows {', '.join(GROUPINGS)}")
-            plan = await asyncio.to_thread(GROUPINGS[name], request)
+            with self._reading.question() as keep:
+                name, request = await _read(requests, keep)
+                if name not in GROUPINGS:
+                    raise ValueError(f"unknown grouping {name!r}; this service knows {', '.join(GROUPINGS)}")
+                plan = await asyncio.to_thread(GROUPINGS[name], request)
         except TimeoutError:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the whole question did not come in time")
         except (ValueError, OverflowError, UserError) as error:
@@ -127,7 +131,33 @@ class GroupingServicer(grouping_pb2_grpc.GroupingServiceServicer):
         return grouping_pb2.AssignResponse(groups=groups, note=plan.note, warning=plan.warning)
 
 
-async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[str, GroupingRequest]:
+class _Reading:
+    """Counts the bytes of matrices that all questions hold until it is answered."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    @contextlib.contextmanager
+    def question(self) -> Iterator[Callable[[int], None]]:
+        """Yields a function that counts further bytes of one question; ValueError if there are too many in all."""
+        own = 0
+
+        def keep(size: int) -> None:
+            nonlocal own
+            if self._bytes + size > MAX_MATRIX_BYTES:
+                raise ValueError("this service has too many questions at once; ask again later")
+            own += size
+            self._bytes += size
+
+        try:
+            yield keep
+        finally:
+            self._bytes -= own
+
+
+async def _read(
+    requests: AsyncIterator[grouping_pb2.AssignRequest], keep: Callable[[int], None]
+) -> tuple[str, GroupingRequest]:
     stream = aiter(requests)
     first = await anext(stream, None)
     if first is None or first.WhichOneof("part") != "question":
@@ -135,12 +165,14 @@ async def _read(requests: AsyncIterator[grouping_pb2.AssignRequest]) -> tuple[st
     question = first.question
     sizes = _sizes(question)
     buffers = {name: bytearray() for name in sizes}
-    async for part in stream:
-        if not part.rows.data or part.rows.name not in buffers:
-            raise ValueError("after the question come rows of the matrices that it names")
-        buffers[part.rows.name] += part.rows.data
-        if len(buffers[part.rows.name]) > sizes[part.rows.name]:
-            raise ValueError(f"more rows of matrix {part.rows.name!r} than announced")
+    async with asyncio.timeout(READ_TIMEOUT_S + sum(sizes.values()) / BYTES_PER_S):
+        async for part in stream:
+            if not part.rows.data or part.rows.name not in buffers:
+                raise ValueError("after the question come rows of the matrices that it names")
+            if len(buffers[part.rows.name]) + len(part.rows.data) > sizes[part.rows.name]:
+                raise ValueError(f"more rows of matrix {part.rows.name!r} than announced")
+            keep(len(part.rows.data))
+            buffers[part.rows.name] += part.rows.data
     short = next((name for name, size in sizes.items() if len(buffers[name]) < size), None)
     if short is not None:
         raise ValueError(f"matrix {short!r} was cut short")

@@ -160,6 +160,9 @@ class Member:
     start: Part | None = None
     #: Weight of the member's result in the group's mean, relative to the other members.
     weight: float = 0.0
+    #: Number of clients of the node, and of their training and test samples: what the node may have to do in a round.
+    node_clients: int = 0
+    node_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

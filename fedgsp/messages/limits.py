@@ -5,9 +5,8 @@ from __future__ import annotations
 PROTOCOL = 14
 #: Largest client id. Ids have to fit into int64 arrays.
 MOST_CLIENT = 2**63 - 1
-#: Most clients of a node. A Hello has about 12 bytes per client, and gRPC accepts messages of 4 MiB. While the top
-#: server decodes a Hello, all other nodes wait.
-MOST_CLIENTS_OF_NODE = 100_000
+#: Most clients of a node. While the top server admits a node, for some tens of milliseconds at most, all others wait.
+MOST_CLIENTS_OF_NODE = 20_000
 #: Most samples of one client, or of one of its classes. Sums over all clients then stay far below 64 bits.
 MOST_SAMPLES = 1 << 48
 #: Length of a SHA-256 digest.

@@ -407,6 +407,8 @@ class Member(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    NODE_CLIENTS_FIELD_NUMBER: _builtins.int
+    NODE_SAMPLES_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     node: _builtins.str
     """Name of the node."""
@@ -416,6 +418,9 @@ class Member(_message.Message):
     """Training samples of the client."""
     weight: _builtins.float
     """Weight of the member's result in the group's mean, relative to the other members."""
+    node_clients: _builtins.int
+    """Number of clients of the node, and of their training and test samples: what the node may have to do in a round."""
+    node_samples: _builtins.int
     @_builtins.property
     def start(self) -> Global___Part:
         """The member's own start model, in place of the group's."""
@@ -429,10 +434,12 @@ class Member(_message.Message):
         samples: _builtins.int = ...,
         start: Global___Part | None = ...,
         weight: _builtins.float = ...,
+        node_clients: _builtins.int = ...,
+        node_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "node", b"node", "peer_address", b"peer_address", "samples", b"samples", "start", b"start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "node", b"node", "node_clients", b"node_clients", "node_samples", b"node_samples", "peer_address", b"peer_address", "samples", b"samples", "start", b"start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import importlib.util
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ from fedgsp.task import Split
 from fedgsp_node.require import require
 
 _IDX_UINT8 = 0x08
+#: A compressed file may become this many times as long, and by so many bytes longer: images and tables do not shrink
+#: further, and a file of some kilobytes must not fill the memory.
+MOST_RATIO, MOST_MORE_BYTES = 100, 64 << 20
 
 
 @contextlib.contextmanager
@@ -40,12 +44,14 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """The array of a gzipped IDX file of bytes: shape (n, height, width) for `dimensions` = 3. Raises DataError."""
     form = f"a gzipped IDX file of bytes with {dimensions} dimensions"
     with reading(path, form), gzip.open(path) as file:
-        content = file.read()
-        if content[:4] != bytes([0, 0, _IDX_UINT8, dimensions]):
-            raise ValueError(f"it starts with {content[:4].hex() or 'nothing'}")
-        start = 4 + 4 * dimensions
-        shape = np.frombuffer(content[4:start], ">u4").astype(int)
-        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+        start = file.read(4 + 4 * dimensions)
+        if start[:4] != bytes([0, 0, _IDX_UINT8, dimensions]):
+            raise ValueError(f"it starts with {start[:4].hex() or 'nothing'}")
+        shape = tuple(int(length) for length in np.frombuffer(start[4:], ">u4"))
+        size = math.prod(shape)
+        check_unpacked(path, size)
+        content = file.read(size + 1)  # one byte more would show that the file is longer than it says
+        return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -54,11 +60,39 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
     with reading(path, form), zipfile.ZipFile(path) as archive:
         for key in keys:
             require(f"{key}.npy" in archive.namelist(), f"{path} has no array {key!r}", f"give {form}", DataError)
+        # `zipfile` reads no more of a member than its entry says.
+        check_unpacked(path, sum(archive.getinfo(f"{key}.npy").file_size for key in keys))
         arrays = {}
         for key in keys:
+            check_header(archive, f"{key}.npy")
             with archive.open(f"{key}.npy") as member:
                 arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
         return arrays
+
+
+def check_unpacked(path: Path, size: int) -> None:
+    """Raises DataError if a file is far too short for the `size` bytes that it would unpack to."""
+    packed = path.stat().st_size
+    require(
+        size <= MOST_RATIO * packed + MOST_MORE_BYTES,
+        f"{path} has {packed:,} bytes and would unpack to {size:,}",
+        "if the data are really so uniform, store them without compression, as numpy.savez does",
+        DataError,
+    )
+
+
+def check_header(archive: zipfile.ZipFile, name: str) -> None:
+    """Raises ValueError if an array says that it has another number of bytes than its member of an archive holds.
+
+    Otherwise memory would be taken for whatever the array says.
+    """
+    with archive.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
+        held = archive.getinfo(name).file_size - member.tell()
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != held:
+        raise ValueError(f"{name} says that it has shape {shape} and dtype {dtype}, but holds {held} bytes")
 
 
 def read_part(path: Path, part: str, shapes: Sequence[tuple[int, ...]], classes: int, form: str) -> Split:

@@ -20,7 +20,7 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.model_service import fetch
-from fedgsp.spill import spilling_room
+from fedgsp.spill import growing_room
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
@@ -74,7 +74,7 @@ class ManagerClient:
                 ref.id,
                 tensors,
                 max_bytes,
-                make_room=spilling_room,
+                make_room=growing_room,
                 promised=False,
                 ticket=self._ticket(Verb.FETCH, ref.id),
                 digest=ref.digest,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fedgsp import on_nodes
 from fedgsp.addresses import is_wildcard, split_address
 from fedgsp.errors import ConfigError
+from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.messages import (
     MOST_CLIENT,
     MOST_CLIENTS_OF_NODE,
@@ -17,6 +18,16 @@ from fedgsp.messages import (
     Hello,
     InstalledPart,
     RelayMode,
+)
+from fedgsp.names import (
+    MOST_ADDRESS,
+    MOST_OPTION,
+    OPTION_RULE,
+    TASK_RULE,
+    TEXT_RULE,
+    is_option,
+    is_task,
+    is_text,
 )
 from fedgsp.options import same
 from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
@@ -65,8 +76,28 @@ class Refusal:
 
 def refusal(hello: Hello, known: Known) -> Refusal | None:
     """The first reason why a node may not join; None if it may."""
-    checks = (_node, _clients, _options, _model)
+    checks = (_names, _node, _clients, _options, _model)
     return next((found for check in checks for found in check(hello, known)), None)
+
+
+def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
+    """Names stand in records, logs and errors; nothing of the hello is quoted before they are checked."""
+    found = (
+        (is_name(hello.node), f"the name of the node has to be {NAME_RULE}: start it with another --name"),
+        (is_task(hello.task), f"the name of its task has to be {TASK_RULE}"),
+        (all(map(is_option, hello.task_options)), f"the name of a task option has to be {OPTION_RULE}"),
+        (
+            all(len(value) <= MOST_OPTION for value in hello.task_options.values()),
+            f"a task option has more than {MOST_OPTION} characters",
+        ),
+        (
+            all(is_option(part.kind) and is_text(part.name) and is_text(part.package) for part in hello.parts),
+            f"the name of an installed part has to be {TEXT_RULE}",
+        ),
+        (all(is_text(spec.name) for spec in hello.tensors), f"the name of a tensor has to be {TEXT_RULE}"),
+        (len(hello.peer_address) <= MOST_ADDRESS, f"its address has more than {MOST_ADDRESS} characters"),
+    )
+    yield from (Refusal(Failure(FailureCode.WRONG_PROTOCOL, why)) for holds, why in found if not holds)
 
 
 def _node(hello: Hello, known: Known) -> Iterator[Refusal]:

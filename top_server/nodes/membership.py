@@ -21,11 +21,11 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
-from fedgsp.options import shortened
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.trainings import added
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
-from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft, NodeRefused
+from top_server.nodes.refusals import Refusals
+from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
 from top_server.record.journal import Recorder
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,11 @@ class Node:
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | None] = field(default_factory=asyncio.Queue)
     #: The managers that it was told to dial, by name.
     managers: dict[str, AttachTo] = field(default_factory=dict)
+    #: Training and test samples of all its clients.
+    samples: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.samples = sum(hosted.train_samples + hosted.test_samples for hosted in self.hello.clients)
 
 
 class Membership:
@@ -64,6 +69,7 @@ class Membership:
         """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none."""
         self._welcome = Welcome(run_id, training, dict(training_options or {}))
         self._recorder = recorder
+        self._refusals = Refusals(recorder)
         self._issuer = issuer
         #: The key of this user's processes, by which nodes know this top server; empty if they need no such proof.
         self.local_key = b""
@@ -130,7 +136,14 @@ class Membership:
         if client not in self._clients:
             return None
         hosted, node = self._clients[client]
-        return Member(client, node.hello.node, node.hello.peer_address, hosted.train_samples)
+        return Member(
+            client,
+            node.hello.node,
+            node.hello.peer_address,
+            hosted.train_samples,
+            node_clients=len(node.hello.clients),
+            node_samples=node.samples,
+        )
 
     async def admit(self, hello: Hello, caller: Caller) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
@@ -142,7 +155,7 @@ class Membership:
             refused = Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
         if refused:
             if refused.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self._recorder.record(NodeRefused(node=hello.node, reason=str(refused)))
+                self._refusals.note(hello.node, refused)
             return refused.failure
         self._standard = self._standard or hello
         admitted = self._nodes[hello.node] = Node(hello)
@@ -222,6 +235,7 @@ class Membership:
     async def dismiss(self, leave: Leave, timeout_s: float) -> None:
         """Tells all nodes that the run is over, and waits until they have gone."""
         self._over = leave
+        self._refusals.close()
         for node in self._nodes.values():
             node.outbox.put_nowait(leave)
             node.outbox.put_nowait(None)
@@ -261,9 +275,9 @@ class Membership:
             return None
         logger.warning(
             "node %r has another version of the task (SHA-256 %s) than node %r, the first to join, had (%s): %s",
-            shortened(hello.node),
+            hello.node,
             _beginning(hello.task_digest),
-            shortened(first.node),
+            first.node,
             _beginning(first.task_digest),
             "give both the same file" if ":" in hello.task else "install the same version of fedgsp on both",
         )

@@ -7,6 +7,7 @@ import grpc.aio
 from fedgsp import wire
 from fedgsp.access import caller
 from fedgsp.channels import first_message, refuse
+from fedgsp.limits.decoding import decoded
 from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from top_server.nodes.membership import Membership
@@ -23,7 +24,7 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
     ) -> AsyncIterator[membership_pb2.TopServerMessage]:
         """Serves the stream of one node from its `Hello` to its end."""
         first = await first_message(requests)
-        hello = wire.decode(NodeMessage, first).kind if first is not None else None
+        hello = (await decoded(NodeMessage, first)).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
         admitted = await self._membership.admit(hello, caller())

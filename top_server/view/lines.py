@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedgsp.visible import visible
 from fedgsp.words import counted
 
 #: Lines about a local run, at most; in plain output every line stays visible.
@@ -74,7 +75,7 @@ _FORMATS = {"seconds": ".1f", "timeout": "g"}
 def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
         return format(value, _FORMATS.get(name, ".4f"))
-    return str(value)
+    return visible(str(value))
 
 
 #: Field -> noun: the template field `clients_counted` becomes "1 client" or "2 clients".
@@ -88,6 +89,7 @@ _COUNTED = {
     "networks": "network",
     "managers": "group manager",
     "hops": "training",
+    "refusals": "refusal",
 }
 _LINES: dict[str, str] = {
     "listening": "listening on {address}",
@@ -96,6 +98,7 @@ _LINES: dict[str, str] = {
     "node_joined": "node {node} joined with {clients_counted}",
     "node_left": "node {node} left: {reason}",
     "node_refused": "node {node} was refused: {reason}",
+    "nodes_refused": "{refusals_counted} of nodes followed within a minute",
     "managers_starting": "starting {managers_counted}",
     "manager_spawned": "starting {managers_counted}: {ready} ready",
     "manager_lost": "group manager {manager} was lost: {reason}",

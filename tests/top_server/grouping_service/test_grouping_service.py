@@ -71,7 +71,7 @@ class Answers(grouping_pb2_grpc.GroupingServiceServicer):
 async def test_what_a_service_says_of_its_choice_is_one_line_of_bounded_length() -> None:
     asked = request()
     plan = await asked_of(Answers(asked.clients, note="a\nb\x1b[31m" + "c" * 5000), asked)
-    assert plan.note == plan.warning == "a b [31m" + "c" * 992
+    assert plan.note == plan.warning == r"a\nb\x1b[31m" + "c" * 992
 
 
 async def asked_of(servicer: Answers, asked: GroupingRequest) -> Any:

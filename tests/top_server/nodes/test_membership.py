@@ -49,7 +49,7 @@ async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
     assert bare(node.outbox.get_nowait()) == Welcome("run-1")
     assert members.nodes == 1
     assert list(members.clients) == [2, 5]
-    assert members.member(5) == Member(5, "n0", "127.0.0.1:7000", 15)
+    assert members.member(5) == Member(5, "n0", "127.0.0.1:7000", 15, node_clients=2, node_samples=37)
     assert (members.tensors, members.num_classes, members.training_flop) == (TENSORS, 10, 1000)
     (joined,) = recorder.of_kind("node_joined")
     assert joined.items() >= {"node": "n0", "clients": 2, "address": "127.0.0.1:7000"}.items()
@@ -214,7 +214,12 @@ async def test_a_client_always_belongs_to_one_node_that_is_there(steps: list[tup
         for node_name, node in there.items():
             for client in node.hello.clients:
                 assert members.member(client.client) == Member(
-                    client.client, node_name, "127.0.0.1:7000", client.train_samples
+                    client.client,
+                    node_name,
+                    "127.0.0.1:7000",
+                    client.train_samples,
+                    node_clients=len(node.hello.clients),
+                    node_samples=node.samples,
                 )
 
 

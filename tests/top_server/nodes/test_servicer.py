@@ -15,7 +15,6 @@ from fedgsp.messages import (
     FailureCode,
     Hello,
     Leave,
-    Member,
     NodeMessage,
     TopServerMessage,
     Welcome,
@@ -101,7 +100,8 @@ async def test_of_two_nodes_with_one_client_the_first_stays() -> None:
         await second.say(hello("n1", (1, 2)))
         refusal = await second.hear()
         assert refusal.code is FailureCode.CLIENT_TAKEN
-        assert members.member(1) == Member(1, "n0", "127.0.0.1:7000", 11)
+        assert (kept := members.member(1)) is not None
+        assert (kept.node, kept.peer_address, kept.samples) == ("n0", "127.0.0.1:7000", 11)
         first.call.cancel()
         await recorder.until("node_left")
         again = Stay(channel)

@@ -58,8 +58,3 @@ async def test_the_first_node_is_also_reported_if_it_returns_with_another_versio
     await members.leave(node, "its stream was lost")
     await members.admit(hello(task_digest=OTHER), ANYBODY)
     assert [event["differs_from"] for event in recorder.of_kind("node_joined")] == [None, "n0"]
-
-
-async def test_the_log_quotes_no_name_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    await joined(hello("n" * 3_000_000, (0,), task_digest=ONE), hello("m" * 3_000_000, (1,), task_digest=OTHER))
-    assert len(caplog.messages[0]) < 1000

@@ -169,7 +169,7 @@ async def test_newcomers_train_on_as_many_samples_as_the_first_or_on_half_of_few
         await profile.gather(2)
         await surveys.join("small", c8=6)
         await profile.gather(3)
-        await surveys.join("large again", c9=40)
+        await surveys.join("large-again", c9=40)
         evidence = await profile.gather(4)
         assert samples(surveys) == [5, 5, 3, 5, 3]
         # with the small one the last one is told apart by itself

@@ -29,10 +29,16 @@ class NodeJoined(Event):
 
 
 class NodeRefused(Event):
-    """A node is refused. Refusals of nodes that come when the run is over are not recorded."""
+    """A node is refused. Refusals of nodes that come when the run is over are not recorded; see `nodes_refused`."""
 
     node: str
     reason: str
+
+
+class NodesRefused(Event):
+    """Further nodes were refused. Only the first ten refusals of a minute are recorded one by one."""
+
+    refusals: int = told("number of refusals that were not recorded one by one")
 
 
 class NodeLeft(Event):

@@ -1,0 +1,46 @@
+"""How many calls of each RPC a server carries out at once, and how long it waits for what a caller sends."""
+
+from dataclasses import dataclass
+
+from google.protobuf.descriptor import Descriptor
+
+from fedgsp.v1 import group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+
+#: Longest wait for the first message of any call, in seconds. Callers know it when they call.
+FIRST_MESSAGE_S = 15.0
+#: Calls that have not sent a message yet: in all, and from one address. A node sends its first message at once.
+MOST_SILENT, MOST_SILENT_OF_PEER = 4_096, 2_048
+#: Nodes of a run, or of one group, with a few that are being replaced.
+_NODES = 24_000
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The limits of one RPC at one server.
+
+    A peer is an address: several nodes may share one. `message` is the kind that callers send; None for an RPC whose
+    handler reads bytes and counts for itself. With `silence_s`, a caller that pauses for longer loses its call.
+    """
+
+    at_once: int
+    of_peer: int
+    message: Descriptor | None
+    silence_s: float | None = None
+
+
+#: RPC -> its limits. Every RPC of `protos/` is here.
+ALLOWANCES: dict[str, Allowance] = {
+    # A node says hello and then only listens.
+    "/fedgsp.v1.MembershipService/Join": Allowance(_NODES, _NODES, membership_pb2.NodeMessage.DESCRIPTOR),
+    # A node without work has nothing to report.
+    "/fedgsp.v1.OrderService/Attach": Allowance(_NODES, _NODES, order_pb2.NodeReport.DESCRIPTOR),
+    # A fetch of a promised model waits, one for each hop of a chain. Its receipts come while chunks go; see
+    # `model_streams`, which has the deadlines of both.
+    "/fedgsp.v1.ModelService/Fetch": Allowance(_NODES, 10_000, model_pb2.FetchRequest.DESCRIPTOR),
+    # A manager asks for few models at once. `model_streams` counts the items of headers, and waits for chunks.
+    "/fedgsp.v1.ModelService/Upload": Allowance(4_096, 1_024, None),
+    "/fedgsp.v1.GroupService/RunGroup": Allowance(256, 256, group_pb2.RunGroupRequest.DESCRIPTOR),
+    "/fedgsp.v1.GroupService/Forget": Allowance(256, 256, order_pb2.Release.DESCRIPTOR),
+    # Each question may take gigabytes.
+    "/fedgsp.v1.GroupingService/Assign": Allowance(8, 4, grouping_pb2.AssignRequest.DESCRIPTOR, silence_s=30.0),
+}

@@ -1,0 +1,72 @@
+"""How many items the lists of each message may have. A list that is not here may have as many as a text has bytes."""
+
+from google.protobuf.descriptor import Descriptor
+
+from fedgsp.limits import counting
+from fedgsp.messages import MOST_CLIENTS_OF_NODE
+from fedgsp.v1 import group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+
+#: Most tensors of a model. A header with more of them would not fit into its message.
+MOST_TENSORS = 20_000
+#: Most axes of all tensors of a model together.
+MOST_AXES = 8 * MOST_TENSORS
+#: Most clients of one group, or of a question to a grouping service.
+MOST_MEMBERS = 1_000_000
+#: Most groups in the question to a grouping service.
+MOST_GROUPS = 100_000
+#: Most classes of a task, and networks that one client discriminates with. A count takes at most seven bytes.
+MOST_CLASSES = 500_000
+#: A node has at most so many orders of one manager at once: one per client, and one that sends its model.
+MOST_ORDERS = 2 * MOST_CLIENTS_OF_NODE
+#: Bytes of weights, or of a matrix, are as many as fit into a message.
+_ANY = 1 << 23
+
+
+def _tensors(path: str) -> dict[str, int]:
+    return {path: MOST_TENSORS, f"{path}.shape": MOST_AXES}
+
+
+#: Message -> path of a field -> most items, or most bytes of a text.
+MOST: dict[Descriptor, dict[str, int]] = {
+    membership_pb2.NodeMessage.DESCRIPTOR: {
+        "hello.clients": MOST_CLIENTS_OF_NODE,
+        **_tensors("hello.tensors"),
+        "hello.features.shape": 32,
+        "hello.task_options": 1_000,
+        "hello.parts": 1_000,
+    },
+    order_pb2.NodeReport.DESCRIPTOR: {
+        "progress.orders": MOST_ORDERS,
+        "done.evaluated.metrics": 1_000,
+        "done.described.class_counts": MOST_CLASSES,
+        "done.discriminated.correct": MOST_CLASSES,
+        "done.recalled.model_ids": MOST_CLIENTS_OF_NODE,
+    },
+    model_pb2.FetchRequest.DESCRIPTOR: {},
+    model_pb2.Chunk.DESCRIPTOR: {**_tensors("header.tensors"), "data": _ANY},
+    group_pb2.RunGroupRequest.DESCRIPTOR: {
+        "members": MOST_MEMBERS,
+        "parts": MOST_MEMBERS,
+        "planned": MOST_MEMBERS,
+        "finished": MOST_MEMBERS,
+        **_tensors("tensors"),
+        "discrimination.newcomers": MOST_MEMBERS,
+        "update_lengths": MOST_MEMBERS,
+    },
+    order_pb2.Release.DESCRIPTOR: {"model_ids": MOST_MEMBERS},
+    grouping_pb2.AssignRequest.DESCRIPTOR: {
+        "question.clients": MOST_MEMBERS,
+        "question.sizes": MOST_MEMBERS,
+        "question.newcomers": MOST_MEMBERS,
+        "question.settled": MOST_GROUPS,
+        "question.settled.clients": MOST_MEMBERS,
+        "question.matrices": 100,
+        "question.options": 1_000,
+        "rows.data": _ANY,
+    },
+}
+
+
+def check(message: bytes, kind: Descriptor) -> None:
+    """Raise TooMuchError if a serialised message of a kind has more items, or longer texts, than the table allows."""
+    counting.check(message, kind, MOST[kind])

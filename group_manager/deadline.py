@@ -1,0 +1,109 @@
+"""How long an order may take although its node reports progress: slow is allowed, endless is not.
+
+`Pace` notices a node that is silent. A node that reports progress is never silent, so that an order also has a
+deadline, from the steps that it can need and the time that steps took so far.
+"""
+
+from dataclasses import dataclass
+
+from fedgsp.messages import Discriminate, Evaluate, Order, RunGroupRequest, Train
+from group_manager.pace import Whose
+
+#: No order takes longer, in seconds. A node waits no longer for a promised model, either.
+MOST_S = 24 * 3600.0
+#: Lowest deadline, in stall timeouts: a machine may be busy for a while, and other managers may keep the node busy.
+LEAST_STALLS = 5
+#: The deadline is this many times what such steps took before: those of the client itself, or those of others.
+OWN_FACTOR, OTHERS_FACTOR = 20.0, 100.0
+#: A node may train and evaluate its clients at the same time, for several managers.
+PASSES = 2
+#: Progress reports that may come for one step: some trainings take many small steps on each batch.
+REPORTS_PER_STEP = 64
+#: Samples in a step of an order without a batch size, and bytes in one message of a model.
+_BATCH, _CHUNK_BYTES = 32, 512 * 1024
+#: Models that a node receives and sends for one client, at most: its start, its result, and what it reveals.
+_MODELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The steps of an order: batches of samples, and chunks of models."""
+
+    #: Steps that the order itself has at least.
+    least: int
+    #: Steps after which the order is done in any case: a node carries out the orders of all its clients in one thread.
+    most: int
+
+    @property
+    def reports(self) -> int:
+        """Most reports of progress that can come until the order is done."""
+        return REPORTS_PER_STEP * self.most
+
+
+#: The need of an order about which nothing is known.
+UNKNOWN = Need(1, 1 << 62)
+
+
+def need(request: RunGroupRequest, node: str, order: Order) -> Need:
+    """The steps of an order to a node, in the group of a request."""
+    here = [member for member in request.members if member.node == node] or list(request.members)
+    if not here:
+        return UNKNOWN
+    clients = max(len(here), *(member.node_clients for member in here))
+    samples = max(sum(member.samples for member in here), *(member.node_samples for member in here))
+    own = next((member.samples for member in here if member.client == order.client), 0)
+    match order.work:
+        case Train(settings=settings) | Evaluate(settings=settings) if settings is not None:
+            rounds, batch = max(1, settings.local_epochs), max(1, settings.batch_size)
+        case Discriminate(others=others, settings=settings) if settings is not None:
+            # Every client trains its networks for some steps, and judges them on its samples.
+            rounds, batch = max(1, settings.steps) * max(1, len(others)), max(1, settings.batch_size)
+            samples, own = max(samples, clients * batch), min(own, batch)
+        case _:
+            rounds, batch = 1, _BATCH
+    chunks = _MODELS * (2 + request.max_model_bytes // _CHUNK_BYTES)
+    least = 1 + rounds * _parts(own, batch) if isinstance(order.work, Train) else 1 + _parts(own, batch)
+    return Need(least, clients * chunks + PASSES * rounds * (clients + _parts(samples, batch)))
+
+
+def _parts(samples: int, batch: int) -> int:
+    return -(-samples // batch)
+
+
+class Deadlines:
+    """The longest time that one step took in orders that ended well, by kind of order, and by client."""
+
+    def __init__(self) -> None:
+        self._of_kind: dict[str, float] = {}  # seconds per step
+        self._of_client: dict[Whose, float] = {}
+        self._endless: set[tuple[str, str]] = set()  # (kind of order, node)
+
+    def note(self, whose: Whose, seconds: float, need: Need) -> None:
+        """An order ended well; it took so long, the wait for other orders of its node not counted."""
+        kind, node, _ = whose
+        step_s = seconds / need.least
+        self._of_kind[kind] = max(self._of_kind.get(kind, 0.0), step_s)
+        self._of_client[whose] = max(self._of_client.get(whose, 0.0), step_s)
+        self._endless.discard((kind, node))
+
+    def note_overdue(self, whose: Whose) -> None:
+        """An order did not end in time although its node reported progress. The next one gets the shortest time."""
+        self._endless.add(whose[:2])
+
+    def forget(self, node: str) -> None:
+        """A node attached; perhaps it was restarted."""
+        self._endless = {(kind, other) for kind, other in self._endless if other != node}
+
+    def deadline_s(self, whose: Whose, need: Need, stall_timeout_s: float) -> float:
+        """Seconds after which this order is overdue, from the moment when it could begin."""
+        kind, node, _ = whose
+        least_s = LEAST_STALLS * stall_timeout_s
+        # Without any measurement: no step takes longer than the stall timeout.
+        most_s = min(MOST_S, need.most * stall_timeout_s)
+        if (kind, node) in self._endless:
+            most_s = 0.0
+        elif whose in self._of_client:
+            most_s = min(most_s, OWN_FACTOR * self._of_client[whose] * need.most)
+        elif kind in self._of_kind:
+            most_s = min(most_s, OTHERS_FACTOR * self._of_kind[kind] * need.most)
+        return max(least_s, most_s)
