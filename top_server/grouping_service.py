@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedgsp import local_key
 from fedgsp.access import Guard, shown
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, refuse, start_server
+from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
 from fedgsp.errors import PeerError, UserError
-from fedgsp.identity import TOP_SERVER, Identity, Role
+from fedgsp.identity import TOP_SERVER
 from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.v1 import grouping_pb2, grouping_pb2_grpc
@@ -33,9 +33,8 @@ MAX_MATRIX_BYTES = 4 * 1024**3
 _DTYPES = ("int64", "float64", "float32")
 
 
-async def assign(channels: Channels, address: str, grouping: str, request: GroupingRequest) -> Plan:
+async def assign(channel: grpc.aio.Channel, address: str, grouping: str, request: GroupingRequest) -> Plan:
     """The plan of the grouping service at `address`; raises PeerError if there is no answer, or not a valid plan."""
-    channel = await channels.to(address, Identity(Role.GROUPING_SERVICE))
     try:
         answer = await grouping_pb2_grpc.GroupingServiceStub(channel).Assign(
             _parts(grouping, request), timeout=ASSIGN_TIMEOUT_S, metadata=shown(_ticket(address))

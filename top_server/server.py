@@ -21,7 +21,7 @@ from fedgsp.access import Guard
 from fedgsp.addresses import loopback, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.errors import ConfigError, RunError, UserError, not_written
-from fedgsp.identity import TOP_SERVER, Role
+from fedgsp.identity import TOP_SERVER, Identity, Role
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
@@ -36,7 +36,7 @@ from fedgsp.words import share
 from top_server import rounds
 from top_server.baseline import local_run
 from top_server.choosing import absent, check_extractor, check_head, choose, extending, parts_of
-from top_server.grouping import GROUPINGS
+from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping_service import assign
 from top_server.groups.initial import make_initial
 from top_server.groups.survey import survey
@@ -349,9 +349,14 @@ async def _wait_for_nodes(config: RunConfig, membership: Membership, journal: Jo
         )
 
 
+async def _ask(channels: Channels, address: str, grouping: str, request: GroupingRequest) -> Plan:
+    channel = await channels.to(address, Identity(Role.GROUPING_SERVICE))
+    return await assign(channel, address, grouping, request)
+
+
 def _assign(scheme: Scheme, channels: Channels) -> Assign:
     if scheme.service:
-        return functools.partial(assign, channels, scheme.service, scheme.grouping)
+        return functools.partial(_ask, channels, scheme.service, scheme.grouping)
     grouping = GROUPINGS[scheme.grouping]
     return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
 

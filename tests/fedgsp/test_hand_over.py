@@ -140,6 +140,7 @@ async def test_another_process_fetches_through_a_window() -> None:
             "import asyncio, sys\n"
             "from fedgsp import chunks, model_streams, windows\n"
             "from fedgsp.channels import Channels\n"
+            "from fedgsp.identity import TOP_SERVER\n"
             "from fedgsp.model_service import fetch\n"
             "async def main():\n"
             "    opened, windows.opened = [], lambda name, open=windows.opened: (opened.append(name), open(name))[1]\n"
