@@ -7,7 +7,7 @@ With TLS, the caller's identity is in its certificate. Most calls also need a ti
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -114,12 +114,14 @@ class Access(Protocol):
 class Guard:
     """The table, with the doors of one process.
 
-    `doors` has the verbs that this process serves. The door of a verb checks its tickets; None: no ticket is needed.
+    `doors` has the verbs that this process serves. The door of a verb checks its tickets. For a verb of
+    `without_ticket` no ticket is needed, but a good one is read.
     """
 
-    def __init__(self, doors: Mapping[Verb, Door | None], tls: bool) -> None:
+    def __init__(self, doors: Mapping[Verb, Door], tls: bool, without_ticket: Collection[Verb] = ()) -> None:
         self._doors = doors
         self._tls = tls
+        self._without_ticket = without_ticket
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
         """The caller; the reason, for the log, if the call is refused."""
@@ -134,11 +136,10 @@ class Guard:
                 return "its certificate names no process of a federation (URI:fedgsp://...)"
             if proven.role not in (*rule.roles, Role.TOP_SERVER):
                 return f"{proven} may not do that"
-        door = self._doors[rule.verb]
-        if door is None:
-            return Admitted(proven, None)
-        ticket = door.read(_ticket_in(context))
+        ticket = self._doors[rule.verb].read(_ticket_in(context))
         if ticket is None or ticket.verb is not rule.verb:
+            if rule.verb in self._without_ticket:
+                return Admitted(proven, None)
             return f"{proven or 'it'} shows no ticket that is good here"
         if proven is not None and not proven.speaks_for(ticket.reader):
             return f"{proven} shows a ticket of {ticket.reader}"

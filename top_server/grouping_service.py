@@ -212,16 +212,16 @@ def _sizes(question: grouping_pb2.AssignQuestion) -> dict[str, int]:
 
 async def serve(listen: str, tls: Tls | None = None, insecure: bool = False) -> None:
     """Serves the groupings of this package until stopped; writes its address to standard output."""
-    asking, local = Door(), tls is None and not insecure
+    asking = Door()
     server, address = await start_server(
         listen,
         [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)],
-        Guard({Verb.ASK: asking if local else None}, tls is not None),
+        Guard({Verb.ASK: asking}, tls is not None, [Verb.ASK] if tls or insecure else []),
         tls,
         insecure=insecure,
     )
     try:
-        with local_key.offered(address) if local else contextlib.nullcontext(b"") as key:
+        with local_key.offered(address) if tls is None else contextlib.nullcontext(b"") as key:
             asking.change(key)
             sys.stdout.write(f"listening on {address}\n")
             sys.stdout.flush()

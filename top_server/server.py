@@ -312,10 +312,8 @@ async def _doors(
 ) -> AsyncIterator[str]:
     """Runs the server where nodes join and models are fetched; yields its address."""
     joining = Door()
-    local = tls is None and not config.insecure
-    guard = Guard(
-        {Verb.JOIN: joining if local else None, Verb.FETCH: Door(issuer.key_of(TOP_SERVER))}, tls is not None
-    )
+    doors = {Verb.JOIN: joining, Verb.FETCH: Door(issuer.key_of(TOP_SERVER))}
+    guard = Guard(doors, tls is not None, [Verb.JOIN] if tls or config.insecure else [])
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
@@ -330,7 +328,7 @@ async def _doors(
             raise ConfigError(error.what, "nodes look for the run there: end the process that has that port") from None
         raise
     try:
-        with local_key.offered(address) if local else contextlib.nullcontext(b"") as key:
+        with local_key.offered(address) if tls is None else contextlib.nullcontext(b"") as key:
             joining.change(key)
             membership.local_key = key
             yield address

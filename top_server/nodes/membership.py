@@ -180,7 +180,7 @@ class Membership:
         return admitted
 
     def _welcome_for(self, name: str, caller: Caller) -> Welcome:
-        proof = local_key.proof(self.local_key, caller.asks) if self.local_key else b""
+        proof = local_key.proof(self.local_key, caller.asks) if self.local_key and caller.asks else b""
         return replace(self._welcome, key=self._issuer.key_of(identity.node(name)), proof=proof)
 
     async def leave(self, node: Node, reason: str) -> None:
