@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from fedgsp.messages import Member, RunGroupRequest, Source
+from fedgsp.messages import Failure, Member, RunGroupRequest, Source
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -89,6 +89,7 @@ class Record:
     origin: Origin = Origin.UNKNOWN
     node: str = ""  # the holder, if `origin` is AT_NODE
     digest: bytes = b""  # if it is known from the request
+    wrong: Failure | None = None  # what came was not what its maker reported: the maker is not asked again
     maker: Ticket | None = None  # the order that makes it, or that found it again
     copy: Copy = Copy.NONE
     fetch: Task[None] | None = None

@@ -68,10 +68,13 @@ class Models:
 
         A model that is coming is served only when it has been compared with its maker's report.
         """
-        task = self._ledger.look(model_id).fetch
+        record = self._ledger.look(model_id)
+        task = record.fetch
         if task is None:
             if model_id in self._store:
                 return
+            if record.wrong is not None:
+                return self._store.fail(model_id, record.wrong)
             task = asyncio.create_task(self._fetch(model_id), name=f"carry {model_id}")
             self._ledger.copy(model_id, Copy.COMING, task)
         await asyncio.shield(task)
@@ -173,6 +176,8 @@ class Models:
         except UserError as error:  # the top server is not who it should be
             self._store.fail(model_id, Failure(FailureCode.UNREACHABLE, str(error)))
         except WeightsError as error:
+            if error.failure.code is FailureCode.WRONG_DIGEST:
+                self._ledger.look(model_id).wrong = error.failure
             self._store.release([model_id])  # if it came, it is not what it should be
             self._store.fail(model_id, error.failure)
         except ValueError as error:  # parts that do not fit each other: all who wait must learn of it

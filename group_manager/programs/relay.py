@@ -139,8 +139,10 @@ class _Walk:
             seen = await self._group.models.collect(last.model_id, self._group.request.tensors)
             if isinstance(seen, Failure):
                 return last, seen
-        if last is not None and failed.code is FailureCode.DISPUTED:
-            # Either of both may lie. The second reader who says so is believed.
+            # The model is good here. Its holder may have sent the reader another one, or the reader may lie: so nobody
+            # is blamed for it, and the second reader who says so is believed.
+            if failed.code is not FailureCode.DISPUTED:
+                failed = Failure(FailureCode.DISPUTED, f"the model is good here, but the reader says: {failed}")
             if last.model_id in self._disputed:
                 return last, failed
             self._disputed.add(last.model_id)

@@ -82,10 +82,18 @@ class Faults:
         """The node's peers cannot dial it, ever."""
         return self._add(Fault(("dial", node), "unreachable"))
 
+    def serve_another(self, node: str, once: bool = False) -> Faults:
+        """The node's peers get another model than it reports, once or always; the manager gets the right one."""
+        return self._add(Fault(("serve", node), "another" if once else "always another", node))
+
+    def collect_another(self, node: str) -> Faults:
+        """The node sends another model up than it reports."""
+        return self._add(Fault(("collect", node), "another", node))
+
     def take(self, *moment: object) -> Fault | None:
         """The next fault of this moment, used up."""
         for fault in self._all:
-            if fault.moment == moment and (not fault.used or fault.what == "unreachable"):
+            if fault.moment == moment and (not fault.used or fault.what in ("unreachable", "always another")):
                 fault.used = True
                 return fault
         return None

@@ -149,6 +149,9 @@ class Scene:
             case SourceKind.NODE:
                 if self.nodes[source.name].gone or self.faults.take("dial", source.name):
                     raise WeightsError(FailureCode.UNREACHABLE, f"node {source.name} cannot be dialled")
+                if self.faults.take("serve", source.name):
+                    await self.nodes[source.name].store.get(model_id)
+                    return model(1e6)
         return await self.nodes[source.name].store.get(model_id)
 
     def _tell(self, event: GroupEvent) -> None:

@@ -25,6 +25,7 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Initialise,
+    ModelRef,
     Order,
     OrderKey,
     OrderProgress,
@@ -226,6 +227,7 @@ class ScriptedNode:
                     update=update,
                     steps=steps,
                     train_accuracy=self.accuracies.get(client, 0.0) if asked else 0.0,
+                    start=ModelRef(start.model_id, digest=weights.digest),
                 )
                 if bring:
                     await self._bring(client, produces, made)
@@ -280,6 +282,8 @@ class ScriptedNode:
             await let_others_run()  # now the manager waits for this order, and its stall clock runs
             scene.clock.advance(3600)
             await asyncio.Event().wait()
+        elif fault is not None and fault.what == "another":
+            weights = model(1e6)
         elif fault is not None:
             await self._suffer(fault)
             raise asyncio.CancelledError
