@@ -13,7 +13,7 @@ import pytest
 from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe, start_server
 from fedgsp.errors import PeerError
-from fedgsp.identity import TOP_SERVER
+from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.tls import Tls
 from tests.support.callers import ANYBODY
 from tests.support.certificates import SERVERS, Authority, unchecked
@@ -101,3 +101,29 @@ async def test_a_client_without_a_certificate_is_not_served(tmp_path: Path) -> N
                 await said(channel)
         assert "it closed the connection at once" in describe(caught.value)
         assert await asyncio.wait_for(said(served.channel), 10) == b"hello"
+
+
+async def test_a_server_that_returns_with_a_new_certificate_is_checked_and_spoken_with_again(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, address = await start_server("127.0.0.1:0", [echo], ANYBODY, unchecked(authority.issue("old")))
+    async with Channels(unchecked(authority.issue("client"))) as channels:
+        assert await said(await channels.to(address, TOP_SERVER)) == b"hello"
+        await first.stop(None)
+        second, _ = await start_server(address, [echo], ANYBODY, unchecked(authority.issue("new")))
+        try:
+            with pytest.raises(grpc.aio.AioRpcError):  # the channel still trusts the old certificate alone
+                await said(await channels.to(address, TOP_SERVER))
+            assert await said(await channels.to(address, TOP_SERVER)) == b"hello"
+        finally:
+            await second.stop(None)
+
+
+async def test_a_server_that_is_another_process_than_expected_is_not_spoken_with(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = unchecked(authority.issue("node", identity=node("hospital-a")))
+    async with serving(echo, tls=tls, who=node("hospital-a")) as served, Channels(tls) as channels:
+        assert await said(await channels.to(served.address, node("hospital-a"))) == b"hello"
+    async with serving(echo, tls=tls, who=node("hospital-a")) as served, Channels(tls) as channels:
+        for other in (TOP_SERVER, node("hospital-b"), manager("hospital-a")):
+            with pytest.raises(PeerError, match=f"is that of node hospital-a, not of {other}"):
+                await channels.to(served.address, other)
