@@ -8,14 +8,15 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc.aio
 
-from fedgsp.identity import Identity, Role, identity_in
+from fedgsp.identity import Identity, Role, enrolment_in, identity_in
+from fedgsp.revocation import REASON, Revocations
 from fedgsp.tickets import Door, Ticket, Verb
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ RULES = {
     "/fedgsp.v1.OrderService/Attach": Rule(Verb.ATTACH, _NODES),
     "/fedgsp.v1.GroupService/RunGroup": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
     "/fedgsp.v1.GroupService/Forget": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
+    "/fedgsp.v1.GroupService/Revoke": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
+    "/fedgsp.v1.EnrolmentService/Enrol": Rule(Verb.ENROL, frozenset({Role.INVITED})),
+    "/fedgsp.v1.EnrolmentService/Renew": Rule(Verb.RENEW, _NODES),
     "/fedgsp.v1.ModelService/Fetch": Rule(Verb.FETCH, _NODES | _SERVERS),
     "/fedgsp.v1.ModelService/Upload": Rule(Verb.UPLOAD, _NODES),
     "/fedgsp.v1.GroupingService/Assign": Rule(Verb.ASK, frozenset({Role.TOP_SERVER})),
@@ -63,6 +67,10 @@ class Caller(Protocol):
         """Who it is by its certificate; None without TLS."""
 
     @property
+    def enrolment(self) -> str:
+        """The enrolment to which its certificate belongs; empty for certificates that no top server issued."""
+
+    @property
     def asks(self) -> str:
         """The thing that its ticket is for; empty without a ticket."""
 
@@ -73,6 +81,7 @@ class Admitted:
 
     proven: Identity | None
     ticket: Ticket | None
+    enrolment: str = ""
 
     @property
     def asks(self) -> str:
@@ -110,40 +119,56 @@ class Access(Protocol):
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
         """The caller; the reason, for the log, if the call is refused."""
 
+    def while_good(self, caller: Caller, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
+        """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
+
 
 class Guard:
     """The table, with the doors of one process.
 
     `doors` has the verbs that this process serves. The door of a verb checks its tickets. For a verb of
-    `without_ticket` no ticket is needed, but a good one is read.
+    `without_ticket` no ticket is needed, but a good one is read. Callers whose enrolment is `revoked` are refused.
     """
 
-    def __init__(self, doors: Mapping[Verb, Door], tls: bool, without_ticket: Collection[Verb] = ()) -> None:
+    def __init__(
+        self,
+        doors: Mapping[Verb, Door],
+        tls: bool,
+        revoked: Revocations | None = None,
+        without_ticket: Collection[Verb] = (),
+    ) -> None:
         self._doors = doors
         self._tls = tls
+        self._revoked = revoked or Revocations()
         self._without_ticket = without_ticket
+
+    def while_good(self, caller: Caller, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
+        """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
+        return self._revoked.ends(caller.enrolment, context)
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
         """The caller; the reason, for the log, if the call is refused."""
         rule = RULES.get(method)
         if rule is None or rule.verb not in self._doors:
             return "no caller may do that here"
-        proven = None
+        proven, enrolment = None, ""
         if self._tls:
-            uris = context.auth_context().get("peer_uri", [])
-            proven = identity_in(uri.decode(errors="replace") for uri in uris)
+            uris = [uri.decode(errors="replace") for uri in context.auth_context().get("peer_uri", [])]
+            proven, enrolment = identity_in(uris), enrolment_in(uris)
             if proven is None:
                 return "its certificate names no process of a federation (URI:fedgsp://...)"
             if proven.role not in (*rule.roles, Role.TOP_SERVER):
                 return f"{proven} may not do that"
+            if enrolment in self._revoked:
+                return f"{proven}: {REASON}"
         ticket = self._doors[rule.verb].read(_ticket_in(context))
         if ticket is None or ticket.verb is not rule.verb:
             if rule.verb in self._without_ticket:
-                return Admitted(proven, None)
+                return Admitted(proven, None, enrolment)
             return f"{proven or 'it'} shows no ticket that is good here"
         if proven is not None and not proven.speaks_for(ticket.reader):
             return f"{proven} shows a ticket of {ticket.reader}"
-        return Admitted(proven, ticket)
+        return Admitted(proven, ticket, enrolment)
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -168,8 +193,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _answering(self, method: str, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            await self._check(method, context)
-            return await behaviour(request, context)
+            async with self._admitted(method, context):
+                return await behaviour(request, context)
 
         return answer
 
@@ -177,20 +202,26 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self, method: str, behaviour: Callable[..., AsyncIterator[Any]]
     ) -> Callable[..., AsyncIterator[Any]]:
         async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            await self._check(method, context)
-            async with aclosing(behaviour(request, context)) as found:  # type: ignore[type-var]
+            answers = aclosing(behaviour(request, context))  # type: ignore[type-var]
+            async with self._admitted(method, context), answers as found:
                 async for message in found:
                     yield message
 
         return stream
 
-    async def _check(self, method: str, context: grpc.aio.ServicerContext) -> None:
+    @asynccontextmanager
+    async def _admitted(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+        """The body is the call, if the caller is admitted, for as long as its certificate is good."""
         admitted = self._access.admit(method, context)
-        if not isinstance(admitted, str):
+        if isinstance(admitted, str):
+            self._tell(method, admitted, context.peer())
+            # Nobody else has a certificate that was revoked.
+            told = REASON if admitted.endswith(REASON) else _REFUSED
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, told)
+        else:
             _caller.set(admitted)
-            return
-        self._tell(method, admitted, context.peer())
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+            async with self._access.while_good(admitted, context):
+                yield
 
     def _tell(self, method: str, why: str, peer: str) -> None:
         """Logs the first refusal of a kind, the tenth, the hundredth, ...: strangers must not fill the log."""

@@ -42,6 +42,20 @@ def check_address(flag: str, address: str) -> None:
         raise ConfigError(f"{flag}: {error.what}", error.remedy) from None
 
 
+def check_host(flag: str, host: str) -> None:
+    """Raise ConfigError that names the flag unless `host` is one host's name or IP address."""
+    bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    try:
+        split_address(f"{bracketed}:1")
+        if not is_wildcard(bracketed):
+            return
+    except ConfigError:
+        pass
+    raise ConfigError(
+        f"{flag} {host!r} is not a host", "give a name or an IP address, such as top.example.org or 10.0.0.1"
+    )
+
+
 def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """The IP address that a host is, with or without brackets; None for a name."""
     try:

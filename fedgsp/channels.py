@@ -19,6 +19,7 @@ from fedgsp.limits import descriptors
 from fedgsp.limits.gate import Gate
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
+from fedgsp.tls_followed import Followed
 from fedgsp.tls_probe import trusted
 from fedgsp.visible import visible
 
@@ -33,6 +34,8 @@ SHUTDOWN_GRACE_S = 2.0
 HELLO_TIMEOUT_S = 10.0
 #: A refused caller is heard for so many seconds, or until it pauses for so many.
 HEAR_OUT_S, PAUSE_S = 10.0, 0.2
+#: So long, in seconds, a channel may have no connection because nobody has called yet. Idle connections last longer.
+FRESH_S = 30.0
 #: Largest length of a refusal, which may quote the caller: gRPC drops answers with a status of more than 8 KiB.
 MAX_REASON = 500
 
@@ -66,7 +69,8 @@ async def start_server(
 ) -> tuple[grpc.aio.Server, str]:
     """Start a server; returns it and the address that it bound. `access` decides who may call it.
 
-    With `tls`, only clients with a certificate of the same CA are accepted. A client that is silent for `lost_after_s`
+    With `tls`, only clients with a certificate of the same CA are accepted; the server shows the certificate that the
+    files of `tls` have at the time. A client that is silent for `lost_after_s`
     seconds is disconnected. Raises ConfigError if the port is in use, or the host is not on this machine, or without
     TLS and `insecure` if other machines could connect.
     """
@@ -118,15 +122,28 @@ def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
     """The port that the server bound; 0 if it could not."""
     try:
         bound: int = (
-            server.add_secure_port(
-                where, grpc.ssl_server_credentials([(tls.key, tls.cert)], tls.ca, require_client_auth=True)
-            )
-            if tls
-            else server.add_insecure_port(where)
+            server.add_secure_port(where, _server_credentials(tls)) if tls else server.add_insecure_port(where)
         )
     except RuntimeError:
         return 0
     return bound
+
+
+def _server_credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Credentials that follow the files of `tls`."""
+    followed, shown = Followed(tls), tls
+
+    def changed() -> Any:
+        """What gRPC asks before each handshake; None stands for what it has already."""
+        nonlocal shown
+        before, shown = shown, followed.now()
+        return None if shown is before else _configuration(shown)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(tls), changed, require_client_authentication=True)
+
+
+def _configuration(tls: Tls) -> Any:
+    return grpc.ssl_server_certificate_configuration([(tls.key, tls.cert)], tls.ca)
 
 
 def _is_here(host: str) -> bool:
@@ -206,9 +223,11 @@ class Channels:
     """
 
     def __init__(self, tls: Tls | None = None, lost_after_s: float = LOST_AFTER_S, insecure: bool = False) -> None:
-        self._tls = tls
+        self._tls = Followed(tls) if tls else None
         self._insecure = insecure
         self._open: dict[str, grpc.aio.Channel] = {}
+        #: Address -> loop time at which its channel was made.
+        self._made: dict[str, float] = {}
         self._dialling: dict[str, asyncio.Lock] = {}
         self._options = [
             *_CHANNEL_OPTIONS,
@@ -220,18 +239,25 @@ class Channels:
     async def to(self, address: str, server: Identity) -> grpc.aio.Channel:
         """The channel to the process `server` at an address. It connects by itself, and again after a loss.
 
-        With TLS, the certificate of the server is checked before; after a failed connection it is checked again,
-        because the server may have a new one. Raises ConfigError if the connection would leave this machine without
+        With TLS, the certificate of the server is checked before. Without a connection it is checked again, because
+        either side may have a new one by then. Raises ConfigError if the connection would leave this machine without
         TLS, and PeerError if the certificate is not that of `server`, or if no server is there.
         """
         async with self._dialling.setdefault(address, asyncio.Lock()):
-            channel = self._open.get(address)
-            failed = channel is not None and channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
-            if failed and self._tls is not None:
+            if self._tls is not None and self._has_ended(address):
                 await self.drop(address)
             if address not in self._open:
                 self._open[address] = await self._dial(address, server)
+                self._made[address] = asyncio.get_running_loop().time()
             return self._open[address]
+
+    def _has_ended(self, address: str) -> bool:
+        """Whether a channel has lost its connection. A channel that is new has none yet: its user is about to call."""
+        if address not in self._open:
+            return False
+        state, age_s = self._open[address].get_state(), asyncio.get_running_loop().time() - self._made[address]
+        idle = state is grpc.ChannelConnectivity.IDLE and age_s > FRESH_S
+        return idle or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     async def _dial(self, address: str, server: Identity) -> grpc.aio.Channel:
         host, _, port = address.rpartition(":")
@@ -241,7 +267,7 @@ class Channels:
         if self._tls is None:
             check_cleartext("a peer at", reached, self._insecure)
             return grpc.aio.insecure_channel(where, options=options)
-        return grpc.aio.secure_channel(where, await trusted(reached, self._tls, server), options=options)
+        return grpc.aio.secure_channel(where, await trusted(reached, self._tls.now(), server), options=options)
 
     async def drop(self, address: str) -> None:
         """Close the channel to an address, if there is one."""

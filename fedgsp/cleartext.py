@@ -3,7 +3,10 @@
 from fedgsp.addresses import is_near, split_address
 from fedgsp.errors import ConfigError
 
-REMEDY = "give --tls-ca, --tls-cert and --tls-key, or --insecure if nobody else can reach that network"
+REMEDY = (
+    "give --tls-ca, --tls-cert and --tls-key, or --insecure if nobody else can reach that network;"
+    " `top-server invite` makes certificates (docs/tls.md)"
+)
 
 
 def check_cleartext(what: str, address: str, insecure: bool) -> None:

@@ -13,6 +13,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 NAME_RULE = "1 to 63 letters, digits, dots, dashes and underscores, the first one a letter or a digit"
 #: A certificate holds this URI in its subjectAltName: fedgsp://node/hospital-a, fedgsp://top-server.
 SCHEME = "fedgsp://"
+#: A certificate that a top server issued also has one of these, by which all certificates of one invitation are known.
+ENROLMENT = "urn:uuid:"
 _URI = re.compile(SCHEME + r"([a-z-]+)(?:/(.+))?", re.ASCII)
 
 
@@ -22,6 +24,8 @@ class Role(StrEnum):
     TOP_SERVER = "top-server"
     MANAGER = "manager"
     NODE = "node"
+    #: A node that has an invitation and no certificate of its own yet.
+    INVITED = "invited"
     GROUPING_SERVICE = "grouping-service"
     #: Reserved: a process that trains for a node.
     WORKER = "worker"
@@ -31,7 +35,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A role, with the name of the node; other roles need no name."""
+    """A role, with the name of the node, or of the invited node; other roles need no name."""
 
     role: Role
     name: str = ""
@@ -52,7 +56,7 @@ class Identity:
             raise ValueError(f"{uri[:100]!r} names no process of a federation")
         role, name = Role(parts[1]), parts[2] or ""
         # A node has a name; the name of another role is optional.
-        if not (is_name(name) if name or role is Role.NODE else True):
+        if not (is_name(name) if name or role in _NAMED else True):
             raise ValueError(f"{uri[:100]!r} names no process: a name has {NAME_RULE}")
         return cls(role, name)
 
@@ -64,6 +68,7 @@ class Identity:
         return self == other or self.role is Role.TOP_SERVER
 
 
+_NAMED = (Role.NODE, Role.INVITED)
 #: The top server of a run.
 TOP_SERVER = Identity(Role.TOP_SERVER)
 
@@ -71,6 +76,11 @@ TOP_SERVER = Identity(Role.TOP_SERVER)
 def node(name: str) -> Identity:
     """The node of this name."""
     return Identity(Role.NODE, name)
+
+
+def invited(name: str) -> Identity:
+    """The node that is invited under this name."""
+    return Identity(Role.INVITED, name)
 
 
 def manager(name: str) -> Identity:
@@ -90,3 +100,9 @@ def identity_in(uris: Iterable[str]) -> Identity | None:
         return Identity.of(*named)
     except (TypeError, ValueError):
         return None
+
+
+def enrolment_in(uris: Iterable[str]) -> str:
+    """The enrolment to which a certificate with these URIs belongs; empty if none, or more than one, is named."""
+    named = [uri for uri in uris if uri.startswith(ENROLMENT)]
+    return named[0] if len(named) == 1 else ""

@@ -31,6 +31,8 @@ class Verb(StrEnum):
     LEAD = "lead"  # to tell a group manager what to do
     FETCH = "fetch"  # to fetch a model
     UPLOAD = "upload"  # to send a model
+    ENROL = "enrol"  # to get a certificate for an invitation
+    RENEW = "renew"  # to get a fresh certificate
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Mutual TLS: reads and checks the files of the three --tls flags before any connection is opened."""
 
 import os
+import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,8 @@ _HANDSHAKES = {
     "Hostname Verification Check failed": _NOT_OF_HOST,
     "mismatch, certificate is not valid for": _NOT_OF_HOST,
 }
+#: A private key in a PEM file that also has its certificate.
+_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----\s*", re.DOTALL)
 _CLOSED = ("Socket closed", "Connection reset", "Broken pipe")
 
 
@@ -87,6 +90,12 @@ class Tls:
             ) from None
 
 
+def in_folder(folder: Path, name: str) -> TlsFiles:
+    """The files in a folder that FedGSP keeps: certificate and key are one file, which can be replaced at once."""
+    both = folder / f"{name}.pem"
+    return TlsFiles(folder / "ca.pem", both, both)
+
+
 def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsFiles | None:
     """The files of the three flags; None if no flag is given, ConfigError if only some are given."""
     if ca is not None and cert is not None and key is not None:
@@ -131,7 +140,7 @@ def load(files: TlsFiles | None) -> Tls | None:
         raise ConfigError(
             f"--tls-cert {files.cert} cannot be used: {error.reason}", "issue another certificate"
         ) from None
-    return Tls(files, ca, cert, key, identity)
+    return Tls(files, ca, _KEY.sub(b"", cert), key, identity)
 
 
 def meaning_of(details: str) -> str | None:

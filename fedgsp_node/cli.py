@@ -11,6 +11,7 @@ from fedgsp.options import options
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tasks import TASKS
+from fedgsp_node.enrolment.command import enrol
 from fedgsp_node.policy_file import dump, policy_of
 
 NAME = "fedgsp-node"
@@ -65,6 +66,9 @@ def show_policy(
 ) -> None:
     """Print the policy that `start` has with these flags, as a TOML file with an explanation of each key."""
     typer.echo(dump(policy_of(file, options("--allow", allow or []))), nl=False)
+
+
+app.command()(enrol)
 
 
 def main() -> None:

@@ -30,11 +30,13 @@ from fedgsp.messages import (
     Hello,
     Leave,
     NodeMessage,
+    Revoked,
     TopServerMessage,
     Welcome,
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.revocation import REASON, Revocations
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls, load
@@ -83,7 +85,7 @@ async def run(settings: NodeSettings) -> None:
     torch.set_num_threads(settings.threads)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
-    store, slot, door = ModelStore(), Slot(policy.most_seconds), Door()
+    store, slot, door, revoked = ModelStore(), Slot(policy.most_seconds), Door(), Revocations()
     try:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
@@ -100,7 +102,8 @@ async def run(settings: NodeSettings) -> None:
         )
         async with (
             Channels(tls, settings.lost_after, settings.insecure) as channels,
-            _peer_server(settings, store, tls, door) as peer_address,
+            _peer_server(settings, store, tls, door, revoked) as peer_address,
+            _certificate_renewed(settings, name),
         ):
             dialling = Dialling(policy, settings.top_server)
             if settings.peer_listen and not policy.hosts and not is_near(host):
@@ -108,13 +111,17 @@ async def run(settings: NodeSettings) -> None:
             guard = Guard(clients.hosted, store, policy, dialling)
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
             worker = Worker(clients, store, fetcher, slot, guard)
-            await _Node(settings, clients, channels, store, worker, peer_address, door, name).live()
+            await _Node(settings, clients, channels, store, worker, peer_address, door, name, revoked).live()
     finally:
         slot.close()
 
 
 def credentials(settings: NodeSettings) -> Tls | None:
     """The TLS credentials of this node; raises ConfigError if its certificate lacks the address that peers dial."""
+    if settings.identity is not None:
+        from fedgsp_node.enrolment import folder  # here: other nodes need no cryptography
+
+        folder.check(settings.identity)
     found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
     if found:
         found.check_is(Role.NODE, Role.TOP_SERVER)
@@ -139,8 +146,19 @@ def name_of(settings: NodeSettings, certified: str = "") -> str:
     return settings.name
 
 
+def _certificate_renewed(settings: NodeSettings, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+    """Keeps the certificate of --identity fresh while the body runs, if there is one."""
+    if settings.identity is None:
+        return contextlib.nullcontext()
+    from fedgsp_node.enrolment.renewal import renewed
+
+    return renewed(settings.identity, name, settings.top_server)
+
+
 @contextlib.asynccontextmanager
-async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | None, door: Door) -> AsyncIterator[str]:
+async def _peer_server(
+    settings: NodeSettings, store: ModelStore, tls: Tls | None, door: Door, revoked: Revocations
+) -> AsyncIterator[str]:
     """Serves the models of this node to other nodes, if it listens; yields the address for them, empty if none."""
     if not settings.peer_listen:
         yield ""
@@ -149,7 +167,7 @@ async def _peer_server(settings: NodeSettings, store: ModelStore, tls: Tls | Non
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    guard = access.Guard({Verb.FETCH: door}, tls is not None)
+    guard = access.Guard({Verb.FETCH: door}, tls is not None, revoked)
     server, bound = await start_server(
         settings.peer_listen, [ModelServicer(store).add_to], guard, tls, settings.lost_after, settings.insecure
     )
@@ -173,8 +191,10 @@ class _Node:
         peer_address: str,
         door: Door,
         name: str = "",
+        revoked: Revocations | None = None,
     ) -> None:
-        """`name` is that of its certificate, if it has one."""
+        """`name` is that of its certificate, if it has one. `revoked` is told whose calls are refused."""
+        self._revoked = revoked or Revocations()
         self._guard = worker.guard
         self._settings = settings
         self._door = door
@@ -299,11 +319,15 @@ class _Node:
                         if self._run_id and code in _PASSING:
                             return False, refusal.detail
                         raise PeerError(f"the top server refused this node: {refusal.detail}")
+                    case Revoked(enrolments):
+                        self._revoked.replace(enrolments)
                     case Leave() as leave:
                         return leave
         except TimeoutError:
             return joined, "it takes connections but says nothing"
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED and error.details() == REASON:
+                raise PeerError(f"the top server refused this node: {REASON}") from None
             return joined, describe(error)
         finally:
             ended.set()

@@ -30,10 +30,11 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.revocation import Revocations
 from fedgsp.spill import growing_room
 from fedgsp.tickets import Door, Issuer, Verb
 from fedgsp.tls import Tls
-from fedgsp.v1 import group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
+from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager.group import Group
 from group_manager.members import Members, Session
@@ -102,7 +103,14 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
     """For the top server: runs groups, and keeps each result until the top server forgets it."""
 
     def __init__(
-        self, members: Members, store: ModelStore, channels: Channels, me: Source, issuer: Issuer, door: Door
+        self,
+        members: Members,
+        store: ModelStore,
+        channels: Channels,
+        me: Source,
+        issuer: Issuer,
+        door: Door,
+        revoked: Revocations | None = None,
     ) -> None:
         self._members = members
         self._store = store
@@ -110,6 +118,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         self._me = me
         self._issuer = issuer
         self._door = door
+        self._revoked = revoked or Revocations()
         self._groups: list[Group] = []
         #: Bytes of the largest model that this manager takes from a node.
         self.max_model_bytes = 0
@@ -171,6 +180,13 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         _give_back_memory()  # many managers may be idle at the same time
         return group_pb2.ForgetResponse()
 
+    async def Revoke(  # noqa: N802
+        self, request: enrolment_pb2.Revoked, context: grpc.aio.ServicerContext
+    ) -> enrolment_pb2.RevokeResponse:
+        """Ends the calls of nodes that were revoked, their sessions too, and takes no further ones."""
+        self._revoked.replace(request.enrolments)
+        return enrolment_pb2.RevokeResponse()
+
     async def _present(self, asked: RunGroupRequest, events: asyncio.Queue[GroupEvent]) -> RunGroupRequest:
         """The request without members on nodes that do not attach in time."""
         missing = await self._members.wait_for({member.node for member in asked.members}, ATTACH_TIMEOUT_S)
@@ -213,11 +229,12 @@ async def run(
 ) -> None:
     """Writes the bound address to standard output and serves until it is cancelled."""
     members, store, issuer = Members(), ModelStore(), Issuer(run_key)
-    door = Door(issuer.key_of(manager(name)))
-    guard = Guard(dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls is not None)
+    door, revoked = Door(issuer.key_of(manager(name))), Revocations()
+    guard = Guard(dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls is not None, revoked)
     async with Channels(tls, lost_after_s, insecure) as channels:
         server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
-        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address), issuer, door)
+        me = Source(SourceKind.MANAGER, name, address)
+        groups = GroupServicer(members, store, channels, me, issuer, door, revoked)
         models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room)
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)

@@ -22,6 +22,7 @@ from fedgsp.settings.flags import combine, given, settled, with_flags
 from fedgsp.settings.run import GroupingServiceSettings, RunConfig, may_change
 from top_server.baseline import local_run
 from top_server.choosing import NAMES, TABLES, choose
+from top_server.federation import commands as commands_of_federation
 from top_server.record.directory import RunDirectory, close_to_others, is_worth_keeping, prepare, remove
 from top_server.record.journal import Journal
 
@@ -212,6 +213,10 @@ def grouping_service(
     from top_server.grouping_service import serve
 
     raise typer.Exit(lifecycle.run(serve(settings.listen, credentials, settings.insecure)))
+
+
+for command in (commands_of_federation.invite, commands_of_federation.assign, commands_of_federation.revoke):
+    app.command()(command)
 
 
 def main() -> None:

@@ -216,7 +216,7 @@ async def serve(listen: str, tls: Tls | None = None, insecure: bool = False) -> 
     server, address = await start_server(
         listen,
         [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)],
-        Guard({Verb.ASK: asking}, tls is not None, [Verb.ASK] if tls or insecure else []),
+        Guard({Verb.ASK: asking}, tls is not None, without_ticket=[Verb.ASK] if tls or insecure else []),
         tls,
         insecure=insecure,
     )

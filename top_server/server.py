@@ -36,6 +36,7 @@ from fedgsp.words import share
 from top_server import rounds
 from top_server.baseline import local_run
 from top_server.choosing import absent, check_extractor, check_head, choose, extending, parts_of
+from top_server.federation.opening import Federated, certify
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping_service import assign
 from top_server.groups.initial import make_initial
@@ -79,6 +80,7 @@ DISMISS_TIMEOUT_S = 10.0
 
 def credentials(config: RunConfig) -> Tls | None:
     """The certificate of this process; raises ConfigError if it does not cover the addresses that others dial."""
+    certify(config)
     tls = load(config.tls_files)
     if tls:
         tls.check_is(Role.TOP_SERVER)
@@ -116,7 +118,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         if resumed:
             membership.offences.update(resumed.offences)
             membership.owners.update(resumed.saved.owners if resumed.saved else {})
-        address = await stack.enter_async_context(_doors(config, membership, store, issuer, tls, resumed))
+        federated = Federated(config, membership, journal)
+        address = await stack.enter_async_context(_doors(config, membership, store, issuer, tls, resumed, federated))
         journal.record(Listening(address=address))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
             journal.record(StateDamaged(reason=what))
@@ -132,6 +135,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 f"r{resumed.times}" if resumed else "",  # a node may still dial an old manager of the same number
             )
         )
+        await stack.enter_async_context(federated.followed(managers))
         nodes_may_end = await stack.enter_async_context(
             local_nodes.running(local_nodes.commands(config, address), directory.logs, journal)
         )
@@ -309,15 +313,18 @@ async def _doors(
     issuer: Issuer,
     tls: Tls | None,
     resumed: Resumed | None,
+    federated: Federated,
 ) -> AsyncIterator[str]:
     """Runs the server where nodes join and models are fetched; yields its address."""
     joining = Door()
-    doors = {Verb.JOIN: joining, Verb.FETCH: Door(issuer.key_of(TOP_SERVER))}
-    guard = Guard(doors, tls is not None, [Verb.JOIN] if tls or config.insecure else [])
+    doors = {Verb.JOIN: joining, Verb.FETCH: Door(issuer.key_of(TOP_SERVER)), **federated.doors}
+    free = [Verb.JOIN, *federated.doors] if tls or config.insecure else []
+    guard = Guard(doors, tls is not None, federated.revoked, free)
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
         models_of(store).add_to(server)
+        federated.add_to(server)
 
     # Nodes look for a resumed run at its old address.
     listen = resumed.address if resumed else config.listen

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,9 @@ class _Open:
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Admitted:
         return Admitted(None, None)
+
+    def while_good(self, caller: object, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
 
 async def network(index: int, parameters: int, tls: Tls | None) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from google.protobuf.descriptor import Descriptor
 
-from fedgsp.v1 import group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.v1 import enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
 
 #: Longest wait for the first message of any call, in seconds. Callers know it when they call.
 FIRST_MESSAGE_S = 15.0
@@ -41,6 +41,10 @@ ALLOWANCES: dict[str, Allowance] = {
     "/fedgsp.v1.ModelService/Upload": Allowance(4_096, 1_024, None),
     "/fedgsp.v1.GroupService/RunGroup": Allowance(256, 256, group_pb2.RunGroupRequest.DESCRIPTOR),
     "/fedgsp.v1.GroupService/Forget": Allowance(256, 256, order_pb2.Release.DESCRIPTOR),
+    "/fedgsp.v1.GroupService/Revoke": Allowance(256, 256, enrolment_pb2.Revoked.DESCRIPTOR),
+    # Each call signs a certificate and writes the registry. A node makes one call in days.
+    "/fedgsp.v1.EnrolmentService/Enrol": Allowance(64, 16, enrolment_pb2.CertificateRequest.DESCRIPTOR),
+    "/fedgsp.v1.EnrolmentService/Renew": Allowance(64, 16, enrolment_pb2.CertificateRequest.DESCRIPTOR),
     # Each question may take gigabytes.
     "/fedgsp.v1.GroupingService/Assign": Allowance(8, 4, grouping_pb2.AssignRequest.DESCRIPTOR, silence_s=30.0),
 }

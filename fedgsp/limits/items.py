@@ -4,7 +4,7 @@ from google.protobuf.descriptor import Descriptor
 
 from fedgsp.limits import counting
 from fedgsp.messages import MOST_CLIENTS_OF_NODE
-from fedgsp.v1 import group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.v1 import enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
 
 #: Most tensors of a model. A header with more of them would not fit into its message.
 MOST_TENSORS = 20_000
@@ -54,6 +54,8 @@ MOST: dict[Descriptor, dict[str, int]] = {
         "update_lengths": MOST_MEMBERS,
     },
     order_pb2.Release.DESCRIPTOR: {"model_ids": MOST_MEMBERS},
+    enrolment_pb2.Revoked.DESCRIPTOR: {"enrolments": MOST_MEMBERS},
+    enrolment_pb2.CertificateRequest.DESCRIPTOR: {"request": 4_000},
     grouping_pb2.AssignRequest.DESCRIPTOR: {
         "question.clients": MOST_MEMBERS,
         "question.sizes": MOST_MEMBERS,

@@ -7,6 +7,7 @@ to protobuf messages and back. A oneof is one field that holds any of its kinds.
 
 from __future__ import annotations
 
+from fedgsp.messages.enrolment import Revoked
 from fedgsp.messages.failure import Failure, FailureCode
 from fedgsp.messages.failure_text import MAX_DETAIL
 from fedgsp.messages.group import (
@@ -121,6 +122,7 @@ __all__ = [
     "Result",
     "Results",
     "Reveal",
+    "Revoked",
     "RunGroupRequest",
     "SendUp",
     "Source",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedgsp.messages.enrolment import Revoked
 from fedgsp.messages.failure import Failure
 from fedgsp.messages.model import TensorSpec
 
@@ -71,7 +72,7 @@ class HostedClient:
 class TopServerMessage:
     """A message from the top server to a node. The first one is a Welcome or a refusal."""
 
-    kind: Welcome | Failure | AttachTo | Leave | None
+    kind: Welcome | Failure | AttachTo | Leave | Revoked | None
 
 
 @dataclass(frozen=True, slots=True)

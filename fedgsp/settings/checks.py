@@ -31,7 +31,8 @@ def check(settings: Any, names: Names) -> None:
         if not value and (remedy := one.metadata.get("required")):
             raise ConfigError(f"{flag(name)} is missing", remedy)
         if one.type is tuple:
-            _check_list(flag(name), value, one.choices or names.get(name, ()))
+            if not one.metadata.get("other_names"):
+                _check_list(flag(name), value, one.choices or names.get(name, ()))
             continue
         service = one.metadata.get("service", "")
         if service and value.startswith(service):

@@ -43,7 +43,7 @@ class TlsSettings:
         """Raise ConfigError for settings that do not go together; each of them is already checked on its own."""
         if self.tls_files is not None:
             if self.insecure:
-                raise ConfigError("--insecure is for connections without TLS", "drop it, or the three --tls flags")
+                raise ConfigError("--insecure is for connections without TLS", f"drop it, or {self._source_of_tls}")
             return
         for name, one in described(type(self)).items():
             value, service = getattr(self, name) or "", one.metadata.get("service")
@@ -53,7 +53,20 @@ class TlsSettings:
     @property
     def tls_files(self) -> TlsFiles | None:
         """The files of mutual TLS, or None for plain connections; ConfigError if only some are given."""
-        return tls_files(self.tls_ca, self.tls_cert, self.tls_key)
+        given = tls_files(self.tls_ca, self.tls_cert, self.tls_key)
+        folder, flag = self.folder_of_tls
+        if given and folder:
+            raise ConfigError(f"{flag} and --tls flags are given", f"drop {flag}, or the three --tls flags")
+        return given or folder
+
+    @property
+    def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
+        """The files of mutual TLS in a folder that FedGSP keeps, if there is one, and the flag that names it."""
+        return None, ""
+
+    @property
+    def _source_of_tls(self) -> str:
+        return self.folder_of_tls[1] or "the three --tls flags"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,4 +91,6 @@ class PeerSettings(TlsSettings):
     @property
     def for_children(self) -> dict[str, Any]:
         """The values of these settings by name, for the processes that this process starts."""
-        return {name: getattr(self, name) for name in described(PeerSettings)}
+        values = {name: getattr(self, name) for name in described(PeerSettings)}
+        files = self.tls_files
+        return {**values, "tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key} if files else values

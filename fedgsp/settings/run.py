@@ -9,6 +9,7 @@ from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.options import parse_clients
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
 from fedgsp.settings.fields import described, setting
+from fedgsp.settings.identities import FederationSettings, IdentitySettings
 from fedgsp.settings.policy import NO_POLICY
 
 #: How the address of a grouping service begins: grpc://host:port.
@@ -20,7 +21,7 @@ POLICY = "Policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(PeerSettings):
+class RunConfig(FederationSettings):
     """Every setting of a run. None leaves a choice to the scheme, or says that there is no limit.
 
     The names of schemes, groupings and other parts are in the tables of the top server, not here.
@@ -127,13 +128,6 @@ class RunConfig(PeerSettings):
     )
     task_option: dict[str, str] = setting({}, "an option of the task; repeatable", options_of="task", panel=TASK)
 
-    listen: str = setting(
-        "127.0.0.1:7000",
-        "where nodes join; port 0 takes any free port",
-        metavar="HOST:PORT",
-        address=True,
-        panel=PROCESSES,
-    )
     min_nodes: int = setting(1, "number of nodes that the first round waits for", least=1, panel=PROCESSES)
     min_clients: int | None = setting(
         None, "number of clients that the first round waits for", least=1, panel=PROCESSES
@@ -223,7 +217,7 @@ class RunConfig(PeerSettings):
 
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        PeerSettings.check_together(self)
+        FederationSettings.check_together(self)
         _ = self.manager_port_range
         if not self.local_nodes:
             if self.clients is not None:
@@ -257,7 +251,7 @@ class ManagerSettings(PeerSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(PeerSettings):
+class NodeSettings(IdentitySettings):
     """Every setting of a node."""
 
     top_server: str = setting(

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fedgsp.v1 import enrolment_pb2 as fedgsp_dot_v1_dot_enrolment__pb2
 from fedgsp.v1 import failure_pb2 as fedgsp_dot_v1_dot_failure__pb2
 from fedgsp.v1 import model_pb2 as fedgsp_dot_v1_dot_model__pb2
 from fedgsp.v1 import options_pb2 as fedgsp_dot_v1_dot_options__pb2
 from fedgsp.v1 import order_pb2 as fedgsp_dot_v1_dot_order__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/group.proto\x12\tfedgsp.v1\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x15\x66\x65\x64gsp/v1/model.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\x1a\x15\x66\x65\x64gsp/v1/order.proto\"\xfa\x07\n\x0fRunGroupRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0f\n\x07program\x18\x04 \x01(\t\x12\"\n\x07members\x18\x05 \x03(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05start\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rstart_address\x18\x07 \x01(\t\x12#\n\x05relay\x18\x08 \x01(\x0e\x32\x14.fedgsp.v1.RelayMode\x12\x0f\n\x07shuffle\x18\t \x01(\x08\x12-\n\x08training\x18\n \x01(\x0b\x32\x1b.fedgsp.v1.TrainingSettings\x12\x17\n\x0fstall_timeout_s\x18\x0b \x01(\x01\x12\x17\n\x0fmax_model_bytes\x18\x0c \x01(\x04\x12\x1e\n\x05parts\x18\r \x03(\x0b\x32\x0f.fedgsp.v1.Part\x12\x14\n\x0cwithout_head\x18\x0e \x01(\x08\x12!\n\x06reveal\x18\x0f \x01(\x0b\x32\x11.fedgsp.v1.Reveal\x12#\n\x07results\x18\x10 \x01(\x0e\x32\x12.fedgsp.v1.Results\x12\x13\n\x0b\x61ggregation\x18\x11 \x01(\t\x12\x31\n\x0e\x64iscrimination\x18\x12 \x01(\x0b\x32\x19.fedgsp.v1.Discrimination\x12\x0f\n\x07planned\x18\x13 \x03(\x04\x12\x0f\n\x07\x61ttempt\x18\x14 \x01(\r\x12(\n\x08\x66inished\x18\x15 \x03(\x0b\x32\x16.fedgsp.v1.FinishedHop\x12&\n\x07tensors\x18\x16 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x19\n\x11most_update_ratio\x18\x17 \x01(\x01\x12\x0e\n\x06serial\x18\x18 \x01(\x04\x12\x16\n\x0eupdate_lengths\x18\x19 \x03(\x01\x12O\n\x13\x61ggregation_options\x18\x1a \x03(\x0b\x32\x32.fedgsp.v1.RunGroupRequest.AggregationOptionsEntry\x12G\n\x0fprogram_options\x18\x1b \x03(\x0b\x32..fedgsp.v1.RunGroupRequest.ProgramOptionsEntry\x12)\n\x08outgoing\x18\x1c \x03(\x0b\x32\x17.fedgsp.v1.OutgoingStep\x1a\x39\n\x17\x41ggregationOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13ProgramOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x0b\x46inishedHop\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05model\x18\x02 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rupdate_length\x18\x03 \x01(\x01\"\xa3\x01\n\x0e\x44iscrimination\x12\x32\n\x08settings\x18\x01 \x01(\x0b\x32 .fedgsp.v1.DiscriminatorSettings\x12\x11\n\texchanges\x18\x02 \x01(\r\x12\x13\n\x0bjudge_every\x18\x03 \x01(\r\x12\x10\n\x08patience\x18\x04 \x01(\r\x12\x11\n\tnewcomers\x18\x05 \x03(\x04\x12\x10\n\x08\x65stimate\x18\x06 \x01(\t\"V\n\x04Part\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\x0e\n\x06\x63lient\x18\x04 \x01(\x04\"\x10\n\x0e\x46orgetResponse\"\xa9\x01\n\x06Member\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x1e\n\x05start\x18\x05 \x01(\x0b\x32\x0f.fedgsp.v1.Part\x12\x0e\n\x06weight\x18\x06 \x01(\x01\x12\x14\n\x0cnode_clients\x18\x07 \x01(\x04\x12\x14\n\x0cnode_samples\x18\x08 \x01(\x04\"\xbd\x02\n\nGroupEvent\x12%\n\x04\x64one\x18\x01 \x01(\x0b\x32\x15.fedgsp.v1.MemberDoneH\x00\x12+\n\x07skipped\x18\x02 \x01(\x0b\x32\x18.fedgsp.v1.MemberSkippedH\x00\x12\'\n\x08rerouted\x18\x03 \x01(\x0b\x32\x13.fedgsp.v1.ReroutedH\x00\x12(\n\x06result\x18\x04 \x01(\x0b\x32\x16.fedgsp.v1.GroupResultH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12(\n\tpart_lost\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.PartLostH\x00\x12\x30\n\rnetworks_left\x18\x07 \x01(\x0b\x32\x17.fedgsp.v1.NetworksLeftH\x00\x42\x06\n\x04kind\"?\n\x08PartLost\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"A\n\x0cNetworksLeft\x12\x11\n\texchanges\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x10\n\x08networks\x18\x03 \x01(\x04\"\xff\x01\n\nMemberDone\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12%\n\x07trained\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.TrainedH\x00\x12)\n\tevaluated\x18\x04 \x01(\x0b\x32\x14.fedgsp.v1.EvaluatedH\x00\x12)\n\tdescribed\x18\x05 \x01(\x0b\x32\x14.fedgsp.v1.DescribedH\x00\x12\x31\n\rdiscriminated\x18\x06 \x01(\x0b\x32\x18.fedgsp.v1.DiscriminatedH\x00\x12\x15\n\rupdate_length\x18\x07 \x01(\x01\x42\x08\n\x06result\"D\n\rMemberSkipped\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"*\n\x08Rerouted\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"m\n\x0bGroupResult\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0f\n\x07samples\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_direct\x18\x03 \x01(\x04\x12\x15\n\rbytes_relayed\x18\x04 \x01(\x04*k\n\tRelayMode\x12\x1a\n\x16RELAY_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRELAY_MODE_AUTO\x10\x01\x12\x15\n\x11RELAY_MODE_DIRECT\x10\x02\x12\x16\n\x12RELAY_MODE_MANAGER\x10\x03*a\n\x07Results\x12\x17\n\x13RESULTS_UNSPECIFIED\x10\x00\x12\x14\n\x10RESULTS_RETAINED\x10\x01\x12\x15\n\x11RESULTS_COLLECTED\x10\x02\x12\x10\n\x0cRESULTS_KEPT\x10\x03\x32\x88\x01\n\x0cGroupService\x12?\n\x08RunGroup\x12\x1a.fedgsp.v1.RunGroupRequest\x1a\x15.fedgsp.v1.GroupEvent0\x01\x12\x37\n\x06\x46orget\x12\x12.fedgsp.v1.Release\x1a\x19.fedgsp.v1.ForgetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x64gsp/v1/group.proto\x12\tfedgsp.v1\x1a\x19\x66\x65\x64gsp/v1/enrolment.proto\x1a\x17\x66\x65\x64gsp/v1/failure.proto\x1a\x15\x66\x65\x64gsp/v1/model.proto\x1a\x17\x66\x65\x64gsp/v1/options.proto\x1a\x15\x66\x65\x64gsp/v1/order.proto\"\xfa\x07\n\x0fRunGroupRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0f\n\x07program\x18\x04 \x01(\t\x12\"\n\x07members\x18\x05 \x03(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05start\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rstart_address\x18\x07 \x01(\t\x12#\n\x05relay\x18\x08 \x01(\x0e\x32\x14.fedgsp.v1.RelayMode\x12\x0f\n\x07shuffle\x18\t \x01(\x08\x12-\n\x08training\x18\n \x01(\x0b\x32\x1b.fedgsp.v1.TrainingSettings\x12\x17\n\x0fstall_timeout_s\x18\x0b \x01(\x01\x12\x17\n\x0fmax_model_bytes\x18\x0c \x01(\x04\x12\x1e\n\x05parts\x18\r \x03(\x0b\x32\x0f.fedgsp.v1.Part\x12\x14\n\x0cwithout_head\x18\x0e \x01(\x08\x12!\n\x06reveal\x18\x0f \x01(\x0b\x32\x11.fedgsp.v1.Reveal\x12#\n\x07results\x18\x10 \x01(\x0e\x32\x12.fedgsp.v1.Results\x12\x13\n\x0b\x61ggregation\x18\x11 \x01(\t\x12\x31\n\x0e\x64iscrimination\x18\x12 \x01(\x0b\x32\x19.fedgsp.v1.Discrimination\x12\x0f\n\x07planned\x18\x13 \x03(\x04\x12\x0f\n\x07\x61ttempt\x18\x14 \x01(\r\x12(\n\x08\x66inished\x18\x15 \x03(\x0b\x32\x16.fedgsp.v1.FinishedHop\x12&\n\x07tensors\x18\x16 \x03(\x0b\x32\x15.fedgsp.v1.TensorSpec\x12\x19\n\x11most_update_ratio\x18\x17 \x01(\x01\x12\x0e\n\x06serial\x18\x18 \x01(\x04\x12\x16\n\x0eupdate_lengths\x18\x19 \x03(\x01\x12O\n\x13\x61ggregation_options\x18\x1a \x03(\x0b\x32\x32.fedgsp.v1.RunGroupRequest.AggregationOptionsEntry\x12G\n\x0fprogram_options\x18\x1b \x03(\x0b\x32..fedgsp.v1.RunGroupRequest.ProgramOptionsEntry\x12)\n\x08outgoing\x18\x1c \x03(\x0b\x32\x17.fedgsp.v1.OutgoingStep\x1a\x39\n\x17\x41ggregationOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13ProgramOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x0b\x46inishedHop\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.fedgsp.v1.Member\x12\"\n\x05model\x18\x02 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x15\n\rupdate_length\x18\x03 \x01(\x01\"\xa3\x01\n\x0e\x44iscrimination\x12\x32\n\x08settings\x18\x01 \x01(\x0b\x32 .fedgsp.v1.DiscriminatorSettings\x12\x11\n\texchanges\x18\x02 \x01(\r\x12\x13\n\x0bjudge_every\x18\x03 \x01(\r\x12\x10\n\x08patience\x18\x04 \x01(\r\x12\x11\n\tnewcomers\x18\x05 \x03(\x04\x12\x10\n\x08\x65stimate\x18\x06 \x01(\t\"V\n\x04Part\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\x0e\n\x06\x63lient\x18\x04 \x01(\x04\"\x10\n\x0e\x46orgetResponse\"\xa9\x01\n\x06Member\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x1e\n\x05start\x18\x05 \x01(\x0b\x32\x0f.fedgsp.v1.Part\x12\x0e\n\x06weight\x18\x06 \x01(\x01\x12\x14\n\x0cnode_clients\x18\x07 \x01(\x04\x12\x14\n\x0cnode_samples\x18\x08 \x01(\x04\"\xbd\x02\n\nGroupEvent\x12%\n\x04\x64one\x18\x01 \x01(\x0b\x32\x15.fedgsp.v1.MemberDoneH\x00\x12+\n\x07skipped\x18\x02 \x01(\x0b\x32\x18.fedgsp.v1.MemberSkippedH\x00\x12\'\n\x08rerouted\x18\x03 \x01(\x0b\x32\x13.fedgsp.v1.ReroutedH\x00\x12(\n\x06result\x18\x04 \x01(\x0b\x32\x16.fedgsp.v1.GroupResultH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.fedgsp.v1.FailureH\x00\x12(\n\tpart_lost\x18\x06 \x01(\x0b\x32\x13.fedgsp.v1.PartLostH\x00\x12\x30\n\rnetworks_left\x18\x07 \x01(\x0b\x32\x17.fedgsp.v1.NetworksLeftH\x00\x42\x06\n\x04kind\"?\n\x08PartLost\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"A\n\x0cNetworksLeft\x12\x11\n\texchanges\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\x04\x12\x10\n\x08networks\x18\x03 \x01(\x04\"\xff\x01\n\nMemberDone\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\r\x12%\n\x07trained\x18\x03 \x01(\x0b\x32\x12.fedgsp.v1.TrainedH\x00\x12)\n\tevaluated\x18\x04 \x01(\x0b\x32\x14.fedgsp.v1.EvaluatedH\x00\x12)\n\tdescribed\x18\x05 \x01(\x0b\x32\x14.fedgsp.v1.DescribedH\x00\x12\x31\n\rdiscriminated\x18\x06 \x01(\x0b\x32\x18.fedgsp.v1.DiscriminatedH\x00\x12\x15\n\rupdate_length\x18\x07 \x01(\x01\x42\x08\n\x06result\"D\n\rMemberSkipped\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12#\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x12.fedgsp.v1.Failure\"*\n\x08Rerouted\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"m\n\x0bGroupResult\x12 \n\x03ref\x18\x01 \x01(\x0b\x32\x13.fedgsp.v1.ModelRef\x12\x0f\n\x07samples\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_direct\x18\x03 \x01(\x04\x12\x15\n\rbytes_relayed\x18\x04 \x01(\x04*k\n\tRelayMode\x12\x1a\n\x16RELAY_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fRELAY_MODE_AUTO\x10\x01\x12\x15\n\x11RELAY_MODE_DIRECT\x10\x02\x12\x16\n\x12RELAY_MODE_MANAGER\x10\x03*a\n\x07Results\x12\x17\n\x13RESULTS_UNSPECIFIED\x10\x00\x12\x14\n\x10RESULTS_RETAINED\x10\x01\x12\x15\n\x11RESULTS_COLLECTED\x10\x02\x12\x10\n\x0cRESULTS_KEPT\x10\x03\x32\xc1\x01\n\x0cGroupService\x12?\n\x08RunGroup\x12\x1a.fedgsp.v1.RunGroupRequest\x1a\x15.fedgsp.v1.GroupEvent0\x01\x12\x37\n\x06\x46orget\x12\x12.fedgsp.v1.Release\x1a\x19.fedgsp.v1.ForgetResponse\x12\x37\n\x06Revoke\x12\x12.fedgsp.v1.Revoked\x1a\x19.fedgsp.v1.RevokeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,40 +40,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._loaded_options = None
   _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_RELAYMODE']._serialized_start=2641
-  _globals['_RELAYMODE']._serialized_end=2748
-  _globals['_RESULTS']._serialized_start=2750
-  _globals['_RESULTS']._serialized_end=2847
-  _globals['_RUNGROUPREQUEST']._serialized_start=133
-  _globals['_RUNGROUPREQUEST']._serialized_end=1151
-  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_start=1039
-  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_end=1096
-  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_start=1098
-  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_end=1151
-  _globals['_FINISHEDHOP']._serialized_start=1153
-  _globals['_FINISHEDHOP']._serialized_end=1260
-  _globals['_DISCRIMINATION']._serialized_start=1263
-  _globals['_DISCRIMINATION']._serialized_end=1426
-  _globals['_PART']._serialized_start=1428
-  _globals['_PART']._serialized_end=1514
-  _globals['_FORGETRESPONSE']._serialized_start=1516
-  _globals['_FORGETRESPONSE']._serialized_end=1532
-  _globals['_MEMBER']._serialized_start=1535
-  _globals['_MEMBER']._serialized_end=1704
-  _globals['_GROUPEVENT']._serialized_start=1707
-  _globals['_GROUPEVENT']._serialized_end=2024
-  _globals['_PARTLOST']._serialized_start=2026
-  _globals['_PARTLOST']._serialized_end=2089
-  _globals['_NETWORKSLEFT']._serialized_start=2091
-  _globals['_NETWORKSLEFT']._serialized_end=2156
-  _globals['_MEMBERDONE']._serialized_start=2159
-  _globals['_MEMBERDONE']._serialized_end=2414
-  _globals['_MEMBERSKIPPED']._serialized_start=2416
-  _globals['_MEMBERSKIPPED']._serialized_end=2484
-  _globals['_REROUTED']._serialized_start=2486
-  _globals['_REROUTED']._serialized_end=2528
-  _globals['_GROUPRESULT']._serialized_start=2530
-  _globals['_GROUPRESULT']._serialized_end=2639
-  _globals['_GROUPSERVICE']._serialized_start=2850
-  _globals['_GROUPSERVICE']._serialized_end=2986
+  _globals['_RELAYMODE']._serialized_start=2668
+  _globals['_RELAYMODE']._serialized_end=2775
+  _globals['_RESULTS']._serialized_start=2777
+  _globals['_RESULTS']._serialized_end=2874
+  _globals['_RUNGROUPREQUEST']._serialized_start=160
+  _globals['_RUNGROUPREQUEST']._serialized_end=1178
+  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_start=1066
+  _globals['_RUNGROUPREQUEST_AGGREGATIONOPTIONSENTRY']._serialized_end=1123
+  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_start=1125
+  _globals['_RUNGROUPREQUEST_PROGRAMOPTIONSENTRY']._serialized_end=1178
+  _globals['_FINISHEDHOP']._serialized_start=1180
+  _globals['_FINISHEDHOP']._serialized_end=1287
+  _globals['_DISCRIMINATION']._serialized_start=1290
+  _globals['_DISCRIMINATION']._serialized_end=1453
+  _globals['_PART']._serialized_start=1455
+  _globals['_PART']._serialized_end=1541
+  _globals['_FORGETRESPONSE']._serialized_start=1543
+  _globals['_FORGETRESPONSE']._serialized_end=1559
+  _globals['_MEMBER']._serialized_start=1562
+  _globals['_MEMBER']._serialized_end=1731
+  _globals['_GROUPEVENT']._serialized_start=1734
+  _globals['_GROUPEVENT']._serialized_end=2051
+  _globals['_PARTLOST']._serialized_start=2053
+  _globals['_PARTLOST']._serialized_end=2116
+  _globals['_NETWORKSLEFT']._serialized_start=2118
+  _globals['_NETWORKSLEFT']._serialized_end=2183
+  _globals['_MEMBERDONE']._serialized_start=2186
+  _globals['_MEMBERDONE']._serialized_end=2441
+  _globals['_MEMBERSKIPPED']._serialized_start=2443
+  _globals['_MEMBERSKIPPED']._serialized_end=2511
+  _globals['_REROUTED']._serialized_start=2513
+  _globals['_REROUTED']._serialized_end=2555
+  _globals['_GROUPRESULT']._serialized_start=2557
+  _globals['_GROUPRESULT']._serialized_end=2666
+  _globals['_GROUPSERVICE']._serialized_start=2877
+  _globals['_GROUPSERVICE']._serialized_end=3070
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from fedgsp.v1 import enrolment_pb2 as fedgsp_dot_v1_dot_enrolment__pb2
 from fedgsp.v1 import group_pb2 as fedgsp_dot_v1_dot_group__pb2
 from fedgsp.v1 import order_pb2 as fedgsp_dot_v1_dot_order__pb2
 
@@ -46,6 +47,11 @@ class GroupServiceStub:
                 request_serializer=fedgsp_dot_v1_dot_order__pb2.Release.SerializeToString,
                 response_deserializer=fedgsp_dot_v1_dot_group__pb2.ForgetResponse.FromString,
                 _registered_method=True)
+        self.Revoke = channel.unary_unary(
+                '/fedgsp.v1.GroupService/Revoke',
+                request_serializer=fedgsp_dot_v1_dot_enrolment__pb2.Revoked.SerializeToString,
+                response_deserializer=fedgsp_dot_v1_dot_enrolment__pb2.RevokeResponse.FromString,
+                _registered_method=True)
 
 
 class GroupServiceServicer:
@@ -66,6 +72,13 @@ class GroupServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Revoke(self, request, context):
+        """Ends all calls of these nodes, and takes no further ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +91,11 @@ def add_GroupServiceServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=fedgsp_dot_v1_dot_order__pb2.Release.FromString,
                     response_serializer=fedgsp_dot_v1_dot_group__pb2.ForgetResponse.SerializeToString,
+            ),
+            'Revoke': grpc.unary_unary_rpc_method_handler(
+                    servicer.Revoke,
+                    request_deserializer=fedgsp_dot_v1_dot_enrolment__pb2.Revoked.FromString,
+                    response_serializer=fedgsp_dot_v1_dot_enrolment__pb2.RevokeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +153,33 @@ class GroupService:
             '/fedgsp.v1.GroupService/Forget',
             fedgsp_dot_v1_dot_order__pb2.Release.SerializeToString,
             fedgsp_dot_v1_dot_group__pb2.ForgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Revoke(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedgsp.v1.GroupService/Revoke',
+            fedgsp_dot_v1_dot_enrolment__pb2.Revoked.SerializeToString,
+            fedgsp_dot_v1_dot_enrolment__pb2.RevokeResponse.FromString,
             options,
             channel_credentials,
             insecure,

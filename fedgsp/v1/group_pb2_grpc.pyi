@@ -4,6 +4,7 @@ isort:skip_file
 Between the top server and a group manager: one group's part of a round, and what happens in it."""
 
 from collections import abc as _abc
+from fedgsp.v1 import enrolment_pb2 as _enrolment_pb2
 from fedgsp.v1 import group_pb2 as _group_pb2
 from fedgsp.v1 import order_pb2 as _order_pb2
 from grpc import aio as _aio
@@ -38,6 +39,8 @@ class GroupServiceStub:
     """Runs one group. The last event is a GroupResult or a Failure."""
     Forget: _grpc.UnaryUnaryMultiCallable[_order_pb2.Release, _group_pb2.ForgetResponse]
     """Forgets results that the top server has fetched."""
+    Revoke: _grpc.UnaryUnaryMultiCallable[_enrolment_pb2.Revoked, _enrolment_pb2.RevokeResponse]
+    """Ends all calls of these nodes, and takes no further ones."""
 
 @_typing.type_check_only
 class GroupServiceAsyncStub(GroupServiceStub):
@@ -48,6 +51,8 @@ class GroupServiceAsyncStub(GroupServiceStub):
     """Runs one group. The last event is a GroupResult or a Failure."""
     Forget: _aio.UnaryUnaryMultiCallable[_order_pb2.Release, _group_pb2.ForgetResponse]  # type: ignore[assignment]
     """Forgets results that the top server has fetched."""
+    Revoke: _aio.UnaryUnaryMultiCallable[_enrolment_pb2.Revoked, _enrolment_pb2.RevokeResponse]  # type: ignore[assignment]
+    """Ends all calls of these nodes, and takes no further ones."""
 
 class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by a group manager for the top server that started it."""
@@ -67,5 +72,13 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_group_pb2.ForgetResponse, _abc.Awaitable[_group_pb2.ForgetResponse]]:
         """Forgets results that the top server has fetched."""
+
+    @_abc_1.abstractmethod
+    def Revoke(
+        self,
+        request: _enrolment_pb2.Revoked,
+        context: _ServicerContext,
+    ) -> _typing.Union[_enrolment_pb2.RevokeResponse, _abc.Awaitable[_enrolment_pb2.RevokeResponse]]:
+        """Ends all calls of these nodes, and takes no further ones."""
 
 def add_GroupServiceServicer_to_server(servicer: GroupServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -4,6 +4,7 @@ isort:skip_file
 Between a node and the top server: joining a run, attaching to managers, leaving."""
 
 from collections import abc as _abc
+from fedgsp.v1 import enrolment_pb2 as _enrolment_pb2
 from fedgsp.v1 import failure_pb2 as _failure_pb2
 from fedgsp.v1 import model_pb2 as _model_pb2
 from google.protobuf import descriptor as _descriptor
@@ -206,6 +207,7 @@ class TopServerMessage(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     ATTACH_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -214,6 +216,8 @@ class TopServerMessage(_message.Message):
     def attach(self) -> Global___AttachTo: ...
     @_builtins.property
     def leave(self) -> Global___Leave: ...
+    @_builtins.property
+    def revoked(self) -> _enrolment_pb2.Revoked: ...
     def __init__(
         self,
         *,
@@ -221,12 +225,13 @@ class TopServerMessage(_message.Message):
         refusal: _failure_pb2.Failure | None = ...,
         attach: Global___AttachTo | None = ...,
         leave: Global___Leave | None = ...,
+        revoked: _enrolment_pb2.Revoked | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "refusal", b"refusal", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "refusal", b"refusal", "revoked", b"revoked", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "refusal", b"refusal", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "refusal", b"refusal", "revoked", b"revoked", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "refusal", "attach", "leave"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "refusal", "attach", "leave", "revoked"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

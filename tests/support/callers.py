@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
+
 import grpc.aio
 
 from fedgsp.identity import Identity, manager, node
@@ -16,12 +18,16 @@ class Anybody:
 
     proven: Identity | None = None
     asks = ""
+    enrolment = ""
 
     def may(self, thing: str) -> bool:
         return True
 
     def is_node(self, name: str) -> bool:
         return True
+
+    def while_good(self, caller: object, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Anybody:
         return self

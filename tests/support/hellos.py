@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fedgsp.messages import PROTOCOL, AttachTo, Failure, Hello, HostedClient, Leave, RelayMode, Welcome
+from fedgsp.messages import PROTOCOL, AttachTo, Failure, Hello, HostedClient, Leave, RelayMode, Revoked, Welcome
 from tests.support.callers import ISSUER
 from tests.support.recorder import Recorder
 from tests.support.weights import TENSORS
@@ -22,7 +22,10 @@ def membership(relay: RelayMode = RelayMode.AUTO, **rest: Any) -> tuple[Membersh
     return Membership("run-1", "digits", relay, recorder, ISSUER, **rest), recorder
 
 
-def bare(message: Welcome | Failure | AttachTo | Leave | None) -> Welcome | Failure | AttachTo | Leave | None:
+Said = Welcome | Failure | AttachTo | Leave | Revoked | None
+
+
+def bare(message: Said) -> Said:
     """A message of the top server without keys and tickets, as tests write it down."""
     if isinstance(message, Welcome):
         return dataclasses.replace(message, key=b"", proof=b"")

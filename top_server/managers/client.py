@@ -1,7 +1,7 @@
 """What the top server asks a group manager."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import grpc.aio
 
@@ -16,6 +16,7 @@ from fedgsp.messages import (
     GroupResult,
     ModelRef,
     Release,
+    Revoked,
     RunGroupRequest,
     TensorSpec,
 )
@@ -28,6 +29,7 @@ from fedgsp.weights import Weights, WeightsError
 logger = logging.getLogger(__name__)
 
 FORGET_TIMEOUT_S = 10.0
+REVOKE_TIMEOUT_S = 5.0
 
 
 class ManagerClient:
@@ -89,6 +91,16 @@ class ManagerClient:
         except grpc.aio.AioRpcError as error:
             logger.warning("manager=%s may still hold model=%s: %s", self._name, ref.id, describe(error))
         return taken
+
+    async def revoke(self, enrolments: Collection[str]) -> bool:
+        """Tells the manager which enrolments are not good any more; returns whether it knows now."""
+        try:
+            revoked = wire.encode(Revoked(tuple(enrolments)))
+            await self._stub.Revoke(revoked, timeout=REVOKE_TIMEOUT_S, metadata=self._leading)
+        except grpc.aio.AioRpcError as error:
+            logger.warning("manager=%s does not take a revocation: %s", self._name, describe(error))
+            return False
+        return True
 
     def _ticket(self, verb: Verb, thing: str) -> bytes:
         return self._issuer.ticket(manager(self._name), Ticket(verb, thing, TOP_SERVER))

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,8 @@ class ManagerPool:
     _prefix: str = ""
     _managers: list[Manager] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    #: Enrolments that are not good any more.
+    _revoked: list[str] = field(default_factory=list)
 
     async def ensure(self, count: int) -> list[Manager]:
         """Returns `count` live managers and starts those that are missing; raises UserError if one cannot start."""
@@ -102,6 +104,16 @@ class ManagerPool:
             await stop(manager.process, DISCARD_GRACE_S)
             await self._channels.drop(manager.address)  # the next manager on this port is dialled without a backoff
 
+    async def revoke(self, enrolments: Collection[str]) -> None:
+        """Tells all managers which enrolments are not good any more. A manager that does not hear it is removed."""
+        self._revoked[:] = enrolments
+
+        async def tell(manager: Manager) -> None:
+            if not await manager.client.revoke(enrolments):
+                await self.discard(manager)
+
+        await asyncio.gather(*map(tell, tuple(self._managers)))
+
     async def close(self) -> None:
         """Stops all managers."""
         await asyncio.gather(*(stop(manager.process) for manager in self._managers))
@@ -130,6 +142,10 @@ class ManagerPool:
                 await stop(process)
                 raise
             manager = Manager(name, address, process, ManagerClient(name, channel, self._issuer), bound)
+            if self._revoked and not await manager.client.revoke(self._revoked):
+                await stop(process)
+                error = PeerError(f"group manager {name} does not answer", f"read its log, {log}")
+                continue
             self._managers.append(manager)
             self._recorder.record(
                 ManagerSpawned(manager=name, pid=process.pid, address=address, managers=managers, ready=next(ready))

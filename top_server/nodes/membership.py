@@ -18,6 +18,7 @@ from fedgsp.messages import (
     Leave,
     Member,
     RelayMode,
+    Revoked,
     TensorSpec,
     Welcome,
 )
@@ -41,7 +42,7 @@ class Node:
     """A node that joined. None in its `outbox` ends its stream."""
 
     hello: Hello
-    outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | None] = field(default_factory=asyncio.Queue)
+    outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | Revoked | None] = field(default_factory=asyncio.Queue)
     #: The managers that it was told to dial, by name.
     managers: dict[str, AttachTo] = field(default_factory=dict)
     #: Training and test samples of all its clients.
@@ -95,6 +96,10 @@ class Membership:
         self._over: Leave | None = None
         #: Number of rejected models per client.
         self.offences: dict[int, int] = {}
+        #: Says why a node may not join, by the registry of a federation; None if there is no registry.
+        self.registered: Callable[[Hello, Caller], Refusal | None] | None = None
+        #: Enrolments that are not good any more.
+        self.revoked: tuple[str, ...] = ()
         #: Client -> the node that has hosted it, if a certificate has proven who that is. No other node gets it.
         self.owners: dict[int, str] = {}
 
@@ -147,24 +152,25 @@ class Membership:
 
     async def admit(self, hello: Hello, caller: Caller) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
-        over = self._over is not None
-        host_of = functools.partial(self._host_of, hello.node)
-        known = replace(self._known, clients=len(self._clients), host_of=host_of, standard=self._standard, over=over)
-        refused = refusal(hello, known)
-        if not caller.is_node(hello.node):
-            refused = Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
-        if refused:
+        older = self._older(hello.node, caller)
+        if refused := self._why_not(hello, caller, older):
             if refused.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self._refusals.note(hello.node, refused)
+                self.note_refusal(hello.node, refused)
             return refused.failure
+        if older is not None:
+            older.outbox.put_nowait(Failure(FailureCode.NOT_ALLOWED, "it has joined anew, with the same certificate"))
+            older.outbox.put_nowait(None)
+            await self.leave(older, "it has joined anew")
         self._standard = self._standard or hello
         admitted = self._nodes[hello.node] = Node(hello)
         self._clients.update(
             {hosted.client: (hosted, admitted) for hosted in hello.clients if self._bears(hosted.client)}
         )
-        if caller.proven is not None:
+        if caller.proven is not None and self.registered is None:
             self.owners |= {hosted.client: hello.node for hosted in hello.clients}
         admitted.outbox.put_nowait(self._welcome_for(hello.node, caller))
+        if self.revoked:
+            admitted.outbox.put_nowait(Revoked(self.revoked))
         for to in self._left.pop(hello.node, {}).values():
             self.attach(hello.node, to)  # its group may still wait for this node
         self._recorder.record(
@@ -178,6 +184,35 @@ class Membership:
         )
         await self._notify()
         return admitted
+
+    def note_refusal(self, name: str, why: Failure | Refusal) -> None:
+        """Records that a process was refused under this name, unless there were too many of late."""
+        self._refusals.note(name, why)
+
+    def revoke(self, enrolments: Collection[str]) -> None:
+        """Tells all nodes which enrolments are not good any more: they may serve models to their holders."""
+        self.revoked = tuple(enrolments)
+        for found in self._nodes.values():
+            found.outbox.put_nowait(Revoked(self.revoked))
+
+    def _older(self, name: str, caller: Caller) -> Node | None:
+        """The present node of this name, if the caller has proven that it is the same; nobody else replaces it."""
+        return self._nodes.get(name) if caller.proven == identity.node(name) else None
+
+    def _why_not(self, hello: Hello, caller: Caller, older: Node | None) -> Refusal | None:
+        """Why a node may not join; None if it may. It would take the place of `older`."""
+        if not caller.is_node(hello.node):
+            return Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
+        known = replace(
+            self._known,
+            nodes=self._nodes.keys() - ({hello.node} if older else ()),
+            clients=len(self._clients) - (len(older.hello.clients) if older else 0),
+            host_of=functools.partial(self._host_of, hello.node, older),
+            standard=self._standard,
+            over=self._over is not None,
+        )
+        by_registry = self.registered(hello, caller) if self.registered and not known.over else None
+        return by_registry or refusal(hello, known)
 
     def _welcome_for(self, name: str, caller: Caller) -> Welcome:
         proof = local_key.proof(self.local_key, caller.asks) if self.local_key and caller.asks else b""
@@ -254,10 +289,13 @@ class Membership:
         async with self._changed:
             self._changed.notify_all()
 
-    def _host_of(self, asks: str, client: int) -> str | None:
-        """The node that hosts a client, or that owns it; None if the node `asks` may have it."""
+    def _host_of(self, asks: str, older: Node | None, client: int) -> str | None:
+        """The node that hosts a client, or that owns it; None if the node `asks` may have it.
+
+        The node `asks` would take the place of `older`.
+        """
         found = self._clients.get(client)
-        if found is not None:
+        if found is not None and found[1] is not older:
             return found[1].hello.node
         owner = self.owners.get(client)
         return None if owner == asks else owner

@@ -35,4 +35,5 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
             while (message := await admitted.outbox.get()) is not None:
                 yield wire.encode(TopServerMessage(message))
         finally:
-            await self._membership.leave(admitted, "its stream was lost")
+            gone = caller().enrolment in self._membership.revoked
+            await self._membership.leave(admitted, "its certificate was revoked" if gone else "its stream was lost")

@@ -29,7 +29,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Access rights of users other than the owner.
 _OTHERS = 0o077
 #: Events of a start at which no node was given work.
-_BEFORE_WORK = ("listening", "waiting_for_nodes", "node_joined", "node_refused", "node_left")
+_BEFORE_WORK = ("listening", "waiting_for_nodes", "node_enrolled", "node_joined", "node_refused", "node_left")
 
 
 class RunDirectory:

@@ -96,6 +96,8 @@ _LINES: dict[str, str] = {
     "waiting_for_nodes": "waiting at most {timeout} s for {nodes_counted} and {clients_counted}",
     "waiting_for_clients": "waiting at most {timeout} s for the {clients_counted} of the interrupted run",
     "node_joined": "node {node} joined with {clients_counted}",
+    "node_enrolled": "node {node} is enrolled and has a certificate",
+    "node_revoked": "node {node} is revoked",
     "node_left": "node {node} left: {reason}",
     "node_refused": "node {node} was refused: {reason}",
     "nodes_refused": "{refusals_counted} of nodes followed within a minute",

@@ -29,7 +29,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import group_pb2, group_pb2_grpc
+from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights
 from tests.support.callers import ISSUER
 from tests.support.serving import Served, nobody, serving
@@ -88,6 +88,10 @@ class Manager(group_pb2_grpc.GroupServiceServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
         self.forgotten += wire.decode(Release, request).model_ids
         return group_pb2.ForgetResponse()
+
+    async def Revoke(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.revoked = list(request.enrolments)
+        return enrolment_pb2.RevokeResponse()
 
 
 @asynccontextmanager

@@ -41,6 +41,18 @@ class NodesRefused(Event):
     refusals: int = told("number of refusals that were not recorded one by one")
 
 
+class NodeEnrolled(Event):
+    """An invited node has used its invitation and has a certificate."""
+
+    node: str
+
+
+class NodeRevoked(Event):
+    """`top-server revoke` has taken effect: the node may not come back without a new invitation."""
+
+    node: str
+
+
 class NodeLeft(Event):
     """The connection of a node ended: the node was dismissed, or it was stopped, or it cannot be reached any more."""
 

@@ -1,0 +1,79 @@
+"""The token of an invitation: what a node needs to make its first connection, in one line of text.
+
+It holds the certificate of the federation's CA, by which the node knows the top server, and a certificate with its
+key, by which the top server knows the invited node. That certificate is good for a short time, for one enrolment.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+
+from cryptography import x509
+
+from fedgsp.certificates import KEY_BYTES, Key, belongs, key_of, number_of, read, uris_of
+from fedgsp.errors import ConfigError
+from fedgsp.identity import Role, identity_in
+
+#: The first byte of every token, for later forms.
+_FORM = 1
+#: Most characters of a token.
+MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a token holds. The certificates are in DER."""
+
+    ca: bytes
+    certificate: bytes
+    key: Key = field(repr=False)
+
+    @property
+    def token(self) -> str:
+        """The invitation as text: letters, digits, dashes and underscores."""
+        parts = [bytes([_FORM]), number_of(self.key)]
+        parts += [part for der in (self.ca, self.certificate) for part in (len(der).to_bytes(2, "big"), der)]
+        return base64.urlsafe_b64encode(b"".join(parts)).rstrip(b"=").decode()
+
+    @property
+    def opened(self) -> x509.Certificate:
+        """The certificate of the invited node."""
+        return read(self.certificate)
+
+    @property
+    def name(self) -> str:
+        """The name under which the node is invited."""
+        found = identity_in(uris_of(self.opened))
+        return found.name if found is not None and found.role is Role.INVITED else ""
+
+
+def invitation_in(token: str) -> Invitation:
+    """The invitation that a token holds; raises ConfigError if the text is no token, or not a whole one."""
+    try:
+        found = _read(token.strip())
+        whole = bool(found.name) and belongs(found.opened, found.key)
+    except (ValueError, IndexError, binascii.Error):
+        whole = False
+    if not whole:
+        raise ConfigError("this is not the token of an invitation, or not all of it", "copy the whole line")
+    return found
+
+
+def _read(token: str) -> Invitation:
+    if len(token) > MOST or not token.isascii():
+        raise ValueError("too long")
+    data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    if data[0] != _FORM:
+        raise ValueError("another form")
+    key, rest = key_of(data[1 : 1 + KEY_BYTES]), data[1 + KEY_BYTES :]
+    ders = []
+    for _ in range(2):
+        end = 2 + int.from_bytes(rest[:2], "big")
+        ders.append(rest[2:end])
+        rest = rest[end:]
+    if rest:
+        raise ValueError("too much")
+    read(ders[0])
+    return Invitation(ders[0], ders[1], key)

@@ -1,0 +1,80 @@
+"""What a node asks a top server: a certificate for an invitation, and a fresh certificate."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc.aio
+from cryptography import x509
+
+from fedgsp.certificates import Key, belongs, ends, now, pem_of, pem_of_key, read, request_for, uris_of
+from fedgsp.channels import MAX_REASON, Channels, describe
+from fedgsp.errors import ConfigError, PeerError
+from fedgsp.identity import TOP_SERVER, identity_in, invited, node
+from fedgsp.invitation import Invitation
+from fedgsp.tls import Tls, TlsFiles, in_folder
+from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
+from fedgsp.visible import visible
+
+#: Longest wait for a certificate, in seconds.
+TIMEOUT_S = 30.0
+
+
+async def enrol(invitation: Invitation, key: Key, top_server: str) -> x509.Certificate:
+    """Uses an invitation: the certificate of this node, for its `key`.
+
+    Raises ConfigError if the invitation has expired, and PeerError if the top server refuses or is not there.
+    """
+    end = ends(invitation.opened)
+    if end <= now():
+        raise ConfigError(f"this invitation expired on {end:%Y-%m-%d %H:%M} UTC", "ask for a new one")
+    ca = read(invitation.ca)
+    with tempfile.TemporaryDirectory() as folder:
+        tls = _tls(Path(folder), invitation, ca)
+        async with Channels(tls) as channels:
+            stub = enrolment_pb2_grpc.EnrolmentServiceStub(await channels.to(top_server, TOP_SERVER))
+            return await _certificate(stub.Enrol, key, invitation.name, ca)
+
+
+async def renew(tls: Tls, key: Key, name: str, top_server: str) -> x509.Certificate:
+    """A fresh certificate of this node, for its new `key`; raises PeerError."""
+    async with Channels(tls) as channels:
+        stub = enrolment_pb2_grpc.EnrolmentServiceStub(await channels.to(top_server, TOP_SERVER))
+        return await _certificate(stub.Renew, key, name, x509.load_pem_x509_certificate(tls.ca))
+
+
+async def _certificate(
+    call: Callable[..., Awaitable[enrolment_pb2.Certificate]],
+    key: Key,
+    name: str,
+    ca: x509.Certificate,
+) -> x509.Certificate:
+    request = enrolment_pb2.CertificateRequest(request=request_for(key))
+    try:
+        answer = await call(request, timeout=TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        refused = error.code() is grpc.StatusCode.PERMISSION_DENIED
+        said = visible(str(error.details()))[:MAX_REASON] if refused else describe(error)
+        raise PeerError(f"the top server gives no certificate: {said}") from None
+    try:
+        found = read(answer.certificate)
+        found.verify_directly_issued_by(ca)
+        whose = identity_in(uris_of(found))
+    except Exception:  # `cryptography` has several errors
+        whose = None
+    if whose != node(name) or not belongs(found, key):
+        raise PeerError("the top server sent a certificate that is not for this node", "mend the top server")
+    return found
+
+
+def _tls(folder: Path, invitation: Invitation, ca: x509.Certificate) -> Tls:
+    """The credentials of an invited node, for one connection. Its certificate is good for nothing else."""
+    files = in_folder(folder, "invited")
+    certificate, key = pem_of(invitation.opened), pem_of_key(invitation.key)
+    files.ca.write_bytes(pem_of(ca))
+    with open(os.open(files.cert, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(certificate + key)
+    return Tls(TlsFiles(files.ca, files.cert, files.key), pem_of(ca), certificate, key, invited(invitation.name))

@@ -1,0 +1,64 @@
+"""The command `fedgsp-node enrol`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgsp import lifecycle, logs
+from fedgsp.addresses import check_address
+from fedgsp.errors import ConfigError
+from fedgsp.files import read_text
+
+#: Most bytes of a file with a token.
+_MOST = 20_000
+
+
+def enrol(
+    token: Annotated[
+        str, typer.Argument(help="the token of `top-server invite`; @FILE reads it from a file, - from standard input")
+    ],
+    top_server: Annotated[
+        str, typer.Option("--top-server", metavar="HOST:PORT", help="the top server, which has to run")
+    ],
+    identity: Annotated[
+        Path, typer.Option("--identity", metavar="DIRECTORY", help="where the certificate and its key are kept")
+    ] = Path("identity"),
+) -> None:
+    """Get a certificate for this node: make a key here, and exchange the token of an invitation for a certificate."""
+    check_address("--top-server", top_server)
+    logs.configure()
+    from fedgsp.invitation import invitation_in  # here: --help needs no cryptography
+
+    invitation = invitation_in(_read(token))
+    raise typer.Exit(lifecycle.run(_enrol(invitation.token, top_server, identity)))
+
+
+async def _enrol(token: str, top_server: str, identity: Path) -> None:
+    from fedgsp.certificates import ends, new_key, read
+    from fedgsp.invitation import invitation_in
+    from fedgsp_node.enrolment import client, folder
+
+    invitation, key = invitation_in(token), new_key()
+    folder.prepare(identity, invitation.name)
+    certificate = await client.enrol(invitation, key, top_server)
+    folder.write(identity, read(invitation.ca), certificate, key)
+    typer.echo(
+        f"node {invitation.name} is enrolled, with a certificate until {ends(certificate):%Y-%m-%d %H:%M} UTC;"
+        f" fedgsp-node start --identity {identity} uses and renews it"
+    )
+
+
+def _read(token: str) -> str:
+    """The token itself, or what stands in a file or on standard input in its place; raises ConfigError."""
+    if token == "-":
+        return sys.stdin.read(_MOST)
+    if not token.startswith("@"):
+        return token
+    try:
+        return read_text(Path(token[1:]), _MOST)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{token[:200]} cannot be read: {error}", "give the file of a token after the @") from None

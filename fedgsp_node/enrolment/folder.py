@@ -1,0 +1,62 @@
+"""The folder of a node's identity: `ca.pem`, and `node.pem` with its certificate and key, for its owner alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography import x509
+
+from fedgsp.certificates import Key, ends, now, pem_of, pem_of_key, uris_of, write_secret
+from fedgsp.errors import ConfigError, not_written
+from fedgsp.files import read_secret
+from fedgsp.identity import identity_in
+from fedgsp.owners import check_tree
+from fedgsp.tls import in_folder
+
+FLAG = "--identity"
+_MOST_OF_PEM = 1 << 20
+_REMEDY = "ask for an invitation (top-server invite), then run: fedgsp-node enrol"
+
+
+def certificate_in(path: Path) -> x509.Certificate:
+    """The certificate of this node; raises ConfigError if there is none, or if others can change the folder."""
+    file = in_folder(path, "node").cert
+    try:
+        content = read_secret(file, _MOST_OF_PEM)[0]
+        found = x509.load_pem_x509_certificate(content)
+    except FileNotFoundError:
+        raise ConfigError(f"{FLAG} {path} holds no identity", _REMEDY) from None
+    except OSError as error:
+        raise ConfigError(f"{FLAG}: {file} cannot be read: {error.strerror}", "give a folder of your own") from None
+    except ValueError:
+        raise ConfigError(f"{FLAG}: {file} holds no certificate", _REMEDY) from None
+    check_tree(FLAG, path)
+    return found
+
+
+def check(path: Path) -> None:
+    """Raises ConfigError unless the folder has a certificate that is good now."""
+    end = ends(certificate_in(path))
+    if end <= now():
+        raise ConfigError(f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", _REMEDY)
+
+
+def prepare(path: Path, name: str) -> None:
+    """Makes the folder if it is missing; raises ConfigError if it has the identity of another node than `name`."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(path, error) from error
+    check_tree(FLAG, path)
+    if in_folder(path, "node").cert.exists():
+        found = identity_in(uris_of(certificate_in(path)))
+        if found is None or found.name != name:
+            raise ConfigError(f"{FLAG} {path} is that of {found or 'another program'}", "give another folder")
+
+
+def write(path: Path, ca: x509.Certificate | None, certificate: x509.Certificate, key: Key) -> None:
+    """Puts a new certificate and its key in place of the old ones, at once; and the CA, if one is given."""
+    files = in_folder(path, "node")
+    if ca is not None:
+        write_secret(files.ca, pem_of(ca))
+    write_secret(files.cert, pem_of(certificate) + pem_of_key(key))

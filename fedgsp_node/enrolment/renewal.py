@@ -1,0 +1,58 @@
+"""Renews the certificate of a node while the node runs, long before it ends. New connections use the new one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fedgsp.certificates import ends, new_key, now, renewal_due
+from fedgsp.errors import UserError
+from fedgsp.tls import in_folder, load
+from fedgsp_node.enrolment import folder
+from fedgsp_node.enrolment.client import renew
+
+logger = logging.getLogger(__name__)
+
+#: Longest wait between two looks at the clock, in seconds: a machine may sleep meanwhile.
+LOOK_S = 60.0
+
+
+@asynccontextmanager
+async def renewed(identity: Path, name: str, top_server: str) -> AsyncIterator[None]:
+    """While the body runs, the certificate in the folder `identity` is replaced at two thirds of its life."""
+    renewing = asyncio.create_task(_renew(identity, name, top_server), name="renew the certificate")
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await renewing
+
+
+async def _renew(identity: Path, name: str, top_server: str) -> None:
+    due = renewal_due(folder.certificate_in(identity))
+    while True:
+        if (left_s := (due - now()).total_seconds()) > 0:
+            await asyncio.sleep(min(left_s, LOOK_S))
+            continue
+        try:
+            due = await _again(identity, name, top_server)
+            continue
+        except UserError as error:
+            logger.warning("the certificate of this node is not renewed yet: %s", error)
+        await asyncio.sleep(LOOK_S)
+
+
+async def _again(identity: Path, name: str, top_server: str) -> dt.datetime:
+    """Gets a new certificate for a new key; returns when it is due. Raises UserError."""
+    tls, key = load(in_folder(identity, "node")), new_key()
+    assert tls is not None
+    certificate = await renew(tls, key, name, top_server)
+    folder.write(identity, None, certificate, key)
+    logger.info("this node has a new certificate, good until %s", f"{ends(certificate):%Y-%m-%d %H:%M} UTC")
+    return renewal_due(certificate)

@@ -1,0 +1,102 @@
+"""The commands of `top-server` that change a federation: invite, assign, revoke."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgsp.addresses import check_host
+from fedgsp.durations import seconds_in
+from fedgsp.errors import ConfigError
+from fedgsp.names import TASK_RULE, is_task
+from fedgsp.options import parse_clients
+
+#: The longest life of an invitation, and of a node's certificate, in seconds.
+MOST_INVITATION_S, MOST_CERTIFICATE_S = 30 * 86_400, 366 * 86_400
+_Name = Annotated[str, typer.Argument(help="the name of the node")]
+_Clients = Annotated[str, typer.Option("--clients", metavar="IDS", help="the clients that the node may host: 4-7,9")]
+_Task = Annotated[str, typer.Option("--task", help="the task of these clients, as the top server is given it")]
+_Folder = Annotated[Path, typer.Option("--federation", metavar="DIRECTORY", help="the folder of the federation")]
+
+
+def invite(
+    name: _Name,
+    *,
+    clients: _Clients,
+    task: _Task = "digits",
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="a host by which other nodes dial it (--peer-listen); repeatable"),
+    ] = None,
+    valid_for: Annotated[
+        str, typer.Option("--valid-for", metavar="DURATION", help="how long the token is good: 90s, 30m, 24h, 7d")
+    ] = "24h",
+    certificate_for: Annotated[
+        str,
+        typer.Option(
+            "--certificate-for",
+            metavar="DURATION",
+            help="how long each certificate of the node is good",
+        ),
+    ] = "7d",
+    federation: _Folder = Path("federation"),
+) -> None:
+    """Invite a node: print a token that is good once, and register the clients that belong to the node.
+
+    The first invitation makes the folder of the federation.
+    """
+    _check(task, clients)
+    for one in host or []:
+        check_host("--host", one)
+    valid_s = seconds_in("--valid-for", valid_for, MOST_INVITATION_S)
+    certificate_s = seconds_in("--certificate-for", certificate_for, MOST_CERTIFICATE_S)
+    from top_server.federation.folder import made  # here: --help needs no cryptography
+    from top_server.federation.registry import EMPTY, Entry, State, new_enrolment
+
+    now = time.time()
+    entry = Entry(
+        clients={task: clients},
+        hosts=tuple(one.strip("[]") for one in host or []),
+        certificate_s=certificate_s,
+        enrolment=new_enrolment(),
+        state=State.INVITED,
+        invited_until=now + valid_s,
+    )
+    EMPTY.invited(name, entry, now)  # a wrong name makes no folder
+    folder = made(federation)
+    authority = folder.authority()
+    folder.change(lambda registry: registry.invited(name, entry, now))
+    typer.echo(authority.for_invitation(name, entry).token)
+    sys.stderr.write(
+        f"{name} is invited with clients {clients} of task {task}, for {valid_for}; on its machine run:"
+        " fedgsp-node enrol TOKEN --top-server HOST:PORT\n"
+    )
+
+
+def assign(
+    name: _Name, *, clients: _Clients, task: _Task = "digits", federation: _Folder = Path("federation")
+) -> None:
+    """Give a node that is invited or enrolled other clients of a task. Its clients of other tasks stay as they are."""
+    _check(task, clients)
+    from top_server.federation.folder import opened
+
+    opened(federation).change(lambda registry: registry.assigned(name, task, clients, time.time()))
+    sys.stderr.write(f"{name} has clients {clients} of task {task} when it joins next\n")
+
+
+def revoke(name: _Name, *, federation: _Folder = Path("federation")) -> None:
+    """Revoke a node: its certificates are not good any more, also in a run that is up. It can be invited anew."""
+    from top_server.federation.folder import opened
+
+    opened(federation).change(lambda registry: registry.without(name, time.time()))
+    sys.stderr.write(f"{name} is revoked; a top server that runs notices within seconds\n")
+
+
+def _check(task: str, clients: str) -> None:
+    parse_clients(clients)
+    if not is_task(task):
+        raise ConfigError(f"--task {task[:100]!r} cannot be the name of a task", f"write {TASK_RULE}")

@@ -1,0 +1,132 @@
+"""The files of a federation: `ca.pem`, `ca.key`, `registry.json`. Only their owner can read and change them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from fedgsp.certificates import new_key, now, pem_of, pem_of_key, renewal_due, write_secret
+from fedgsp.errors import ConfigError, DataError, not_written
+from fedgsp.files import MOST_OF_RECORD, read_secret
+from fedgsp.owners import check_secret, check_tree
+from top_server.federation.authority import Authority, new_authority
+from top_server.federation.registry import EMPTY, Registry, dump, parse
+
+FLAG = "--federation"
+_MOST_OF_PEM = 1 << 20
+
+
+class Folder:
+    """A federation folder that was checked."""
+
+    def __init__(self, path: Path) -> None:
+        """Use `opened` or `made`."""
+        self.path = path
+        self.registry_file = path / "registry.json"
+
+    def authority(self) -> Authority:
+        """The CA; raises ConfigError or DataError if its files cannot be used."""
+        certificate, key = _read(self.path / "ca.pem"), _read(self.path / "ca.key")
+        try:
+            found = load_pem_private_key(key, None)
+            if not isinstance(found, ec.EllipticCurvePrivateKey):
+                raise ValueError("the key is of another kind")
+            return Authority(x509.load_pem_x509_certificate(certificate), found)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"the CA in {self.path} cannot be used: {error}", "restore ca.pem and ca.key") from None
+
+    def registry(self) -> Registry:
+        """The registry; raises DataError if it is damaged."""
+        try:
+            return parse(_read(self.registry_file).decode())
+        except ValueError as error:
+            raise DataError(f"{self.registry_file} is damaged: {error}", "restore it from a copy") from None
+
+    def change(self, change: Callable[[Registry], Registry]) -> Registry:
+        """Changes the registry. No other process changes it meanwhile, and readers see the old one or the new one."""
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context(open(self.path / "lock", "ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                raise not_written(self.path / "lock", error) from error
+            before = self.registry()
+            changed = change(before)
+            if changed != before:
+                write_secret(self.registry_file, dump(changed).encode())
+            return changed
+
+    def certify(self, file: Path, hosts: Collection[str]) -> dt.datetime:
+        """Puts a certificate of the top server, and its key, into `file`, unless there is a fresh one.
+
+        Returns when it should be renewed.
+        """
+        authority = self.authority()
+        certificate = _found(file, authority.certificate)
+        if certificate is None or now() >= renewal_due(certificate):
+            key = new_key()
+            certificate = authority.for_top_server(hosts, key.public_key())
+            write_secret(file, pem_of(certificate) + pem_of_key(key))
+        return renewal_due(certificate)
+
+
+def opened(path: Path) -> Folder:
+    """The federation in a folder; raises ConfigError if there is none, or if others can read or change it."""
+    if not (path / "registry.json").is_file():
+        raise ConfigError(
+            f"{FLAG} {path} holds no federation", "make one: top-server invite NAME --clients IDS, or correct the path"
+        )
+    check_tree(FLAG, path)
+    return Folder(path)
+
+
+def made(path: Path) -> Folder:
+    """As `opened`; makes the folder, with a new CA and an empty registry, if there is nothing."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        authority = new_authority()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(0o700)
+        except OSError as error:
+            raise not_written(path, error) from error
+        check_tree(FLAG, path)
+        write_secret(path / "ca.key", pem_of_key(authority.key))
+        write_secret(path / "ca.pem", pem_of(authority.certificate))
+        write_secret(path / "registry.json", dump(EMPTY).encode())
+    return opened(path)
+
+
+def _found(file: Path, ca: x509.Certificate) -> x509.Certificate | None:
+    """The certificate in a file, if there is one that this CA issued."""
+    try:
+        found = x509.load_pem_x509_certificate(read_secret(file, _MOST_OF_PEM)[0])
+        found.verify_directly_issued_by(ca)
+    except Exception:  # it is missing, or of another CA, or no certificate: `cryptography` has several errors
+        return None
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        content, status = read_secret(path, MOST_OF_RECORD)
+    except OSError as error:
+        raise ConfigError(f"{FLAG}: {path} cannot be read: {error.strerror}", "restore it from a copy") from None
+    check_secret(FLAG, path, status)
+    return content
+
+
+def version_of(file: Path) -> tuple[int, int, int]:
+    """What distinguishes two versions of a file; zeros if it cannot be seen."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns

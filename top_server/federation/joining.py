@@ -1,0 +1,28 @@
+"""Whether a node may join the runs of a federation: a pure check of who it is and of the clients that it claims."""
+
+from __future__ import annotations
+
+from fedgsp.identity import Identity, Role
+from fedgsp.messages import Failure, FailureCode, Hello
+from top_server.federation.registry import Registry
+from top_server.nodes.admission import Refusal
+
+
+def refusal(registry: Registry, proven: Identity | None, enrolment: str, hello: Hello) -> Refusal | None:
+    """Why a node may not join; None if it is enrolled, and the registry has all its clients for its task.
+
+    Local nodes run with the certificate of the top server, which chooses their clients.
+    """
+    if proven is not None and proven.role is Role.TOP_SERVER:
+        return None
+    entry = registry.member(proven.name, enrolment) if proven is not None else None
+    if entry is None:
+        failure = Failure(FailureCode.NOT_ALLOWED, "it is not enrolled in this federation: ask for an invitation")
+        return Refusal(failure, f"it is {proven or 'nobody'}")
+    ids = entry.ids(hello.task)
+    foreign = [hosted.client for hosted in hello.clients if hosted.client not in ids]
+    if not foreign:
+        return None
+    detail = f"client {min(foreign)} of task {hello.task[:100]!r} is not registered for it: correct its --clients"
+    registered = f"registered: {entry.clients.get(hello.task) or 'none'}; `top-server assign` changes it"
+    return Refusal(Failure(FailureCode.NOT_ALLOWED, detail), registered)

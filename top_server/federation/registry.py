@@ -1,0 +1,177 @@
+"""Which nodes belong to a federation, and which clients belong to them, by task. Pure: values in, values out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Self
+
+from fedgsp.errors import ConfigError
+from fedgsp.files import parse_json
+from fedgsp.identity import ENROLMENT, NAME_RULE, is_name
+from fedgsp.options import parse_clients
+
+#: A revoked enrolment is kept for so long after its last certificate has ended, in seconds.
+_KEPT_S = 86_400
+
+
+class State(StrEnum):
+    """How far a node is."""
+
+    INVITED = "invited"
+    ENROLLED = "enrolled"
+    REVOKED = "revoked"
+
+
+class NotAllowedError(Exception):
+    """A node asks for what it may not have. The text is for the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A node of the federation. Times are in seconds since 1970."""
+
+    #: Task -> its clients, as people write them: 4-7,9.
+    clients: Mapping[str, str]
+    #: The hosts by which other nodes dial it; they stand in its certificate.
+    hosts: tuple[str, ...]
+    #: How long each of its certificates is good, in seconds.
+    certificate_s: int
+    #: The URI that stands in all certificates of the present invitation.
+    enrolment: str
+    state: State
+    #: When the invitation ends.
+    invited_until: float
+
+    def ids(self, task: str) -> frozenset[int]:
+        """Its clients of a task."""
+        text = self.clients.get(task)
+        return frozenset(parse_clients(text)) if text else frozenset()
+
+    def claims(self, now: float) -> bool:
+        """Whether its clients are taken: nobody else can have them."""
+        return self.state is State.ENROLLED or (self.state is State.INVITED and now < self.invited_until)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """All nodes of a federation. Every change gives another registry.
+
+    Invariant: of the entries that claim clients, no two have the same client of the same task.
+    """
+
+    #: Name -> node.
+    nodes: Mapping[str, Entry] = field(default_factory=dict)
+    #: Enrolment -> when its last certificate has certainly ended.
+    revoked: Mapping[str, float] = field(default_factory=dict)
+
+    def invited(self, name: str, entry: Entry, now: float) -> Self:
+        """With an invitation of a node, which replaces an older invitation; raises ConfigError."""
+        if not is_name(name):
+            raise ConfigError(f"{name[:100]!r} cannot be the name of a node", f"write {NAME_RULE}")
+        found = self.nodes.get(name)
+        if found is not None and found.state is State.ENROLLED:
+            raise ConfigError(
+                f"{name} is enrolled", f"give it other clients with `top-server assign {name}`, or revoke it first"
+            )
+        registry = self if found is None else self._without(found.enrolment, found, now)
+        return registry._with(name, entry, now)
+
+    def assigned(self, name: str, task: str, clients: str, now: float) -> Self:
+        """With other clients of a task for a node; raises ConfigError."""
+        found = self._known(name)
+        return self._with(name, dataclasses.replace(found, clients={**found.clients, task: clients}), now)
+
+    def enrolled(self, name: str, enrolment: str, now: float) -> Self:
+        """With a node that has used its invitation; raises NotAllowedError."""
+        found = self.nodes.get(name)
+        if found is None or found.enrolment != enrolment or found.state is State.REVOKED:
+            raise NotAllowedError("this invitation is not good any more: ask for a new one")
+        if found.state is State.ENROLLED:
+            raise NotAllowedError("this invitation was used already: if not by you, tell the owner of the top server")
+        if now >= found.invited_until:
+            raise NotAllowedError("this invitation has expired: ask for a new one")
+        return self._with(name, dataclasses.replace(found, state=State.ENROLLED), now)
+
+    def without(self, name: str, now: float) -> Self:
+        """With a node that is revoked; raises ConfigError."""
+        found = self._known(name)
+        registry = self._without(found.enrolment, found, now)
+        nodes = {**registry.nodes, name: dataclasses.replace(found, state=State.REVOKED)}
+        return dataclasses.replace(registry, nodes=nodes)
+
+    def member(self, name: str, enrolment: str) -> Entry | None:
+        """The node of this name, if it is enrolled and this is its present enrolment."""
+        found = self.nodes.get(name)
+        good = found is not None and found.state is State.ENROLLED and found.enrolment == enrolment != ""
+        return found if good else None
+
+    def _known(self, name: str) -> Entry:
+        found = self.nodes.get(name)
+        if found is None or found.state is State.REVOKED:
+            raise ConfigError(
+                f"no node {name[:100]!r} is invited or enrolled", f"known: {', '.join(sorted(self.nodes)) or 'none'}"
+            )
+        return found
+
+    def _with(self, name: str, entry: Entry, now: float) -> Self:
+        for task in entry.clients:
+            for other, theirs in self.nodes.items():
+                both = entry.ids(task) & theirs.ids(task) if other != name and theirs.claims(now) else ()
+                if both:
+                    raise ConfigError(
+                        f"client {min(both)} of task {task} belongs to {other}",
+                        f"give {name} other --clients, or revoke {other} first",
+                    )
+        return dataclasses.replace(self, nodes={**self.nodes, name: entry})
+
+    def _without(self, enrolment: str, entry: Entry, now: float) -> Self:
+        kept = {one: ended for one, ended in self.revoked.items() if now < ended}
+        last = max(now, entry.invited_until) + entry.certificate_s + _KEPT_S
+        return dataclasses.replace(self, revoked={**kept, enrolment: last})
+
+
+EMPTY = Registry(MappingProxyType({}), MappingProxyType({}))
+
+
+def new_enrolment() -> str:
+    """The URI of a new enrolment."""
+    return f"{ENROLMENT}{uuid.uuid4()}"
+
+
+def dump(registry: Registry) -> str:
+    """The registry as JSON, for `parse` and for people."""
+    nodes = {name: dataclasses.asdict(entry) for name, entry in sorted(registry.nodes.items())}
+    return json.dumps({"nodes": nodes, "revoked": dict(registry.revoked)}, indent=1) + "\n"
+
+
+def parse(text: str) -> Registry:
+    """The inverse of `dump`; raises ValueError."""
+    try:
+        document: dict[str, Any] = parse_json(text)
+        nodes = {str(name): _entry(name, one) for name, one in document["nodes"].items()}
+        revoked = {str(enrolment): float(ended) for enrolment, ended in document["revoked"].items()}
+    except (AttributeError, KeyError, TypeError, ConfigError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    return Registry(nodes, revoked)
+
+
+def _entry(name: str, one: Mapping[str, Any]) -> Entry:
+    if not is_name(name):
+        raise ValueError(f"{name[:100]!r} is no name")
+    entry = Entry(
+        clients={str(task): str(clients) for task, clients in one["clients"].items()},
+        hosts=tuple(map(str, one["hosts"])),
+        certificate_s=int(one["certificate_s"]),
+        enrolment=str(one["enrolment"]),
+        state=State(one["state"]),
+        invited_until=float(one["invited_until"]),
+    )
+    for task in entry.clients:
+        entry.ids(task)
+    return entry

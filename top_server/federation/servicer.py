@@ -1,0 +1,71 @@
+"""Gives certificates to invited nodes and to enrolled ones. The caller's certificate says for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import grpc.aio
+
+from fedgsp.access import caller
+from fedgsp.channels import refuse
+from fedgsp.errors import UserError
+from fedgsp.identity import Role
+from fedgsp.messages import Failure, FailureCode
+from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
+from top_server.federation.authority import PublicKey, public_key_in
+from top_server.federation.enrolments import Enrolments
+from top_server.federation.registry import NotAllowedError
+
+logger = logging.getLogger(__name__)
+
+#: Name of the node, its enrolment, its key -> its certificate in DER.
+Issue = Callable[[str, str, PublicKey], bytes]
+
+
+class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
+    """Serves the enrolments of one federation."""
+
+    def __init__(self, enrolments: Enrolments) -> None:
+        self._enrolments = enrolments
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Adds this service to a server."""
+        enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(self, server)
+
+    async def Enrol(  # noqa: N802
+        self, request: enrolment_pb2.CertificateRequest, context: grpc.aio.ServicerContext
+    ) -> enrolment_pb2.Certificate:
+        """Exchanges an invitation for a certificate."""
+        return await self._answer(request, context, Role.INVITED, self._enrolments.enrol)
+
+    async def Renew(  # noqa: N802
+        self, request: enrolment_pb2.CertificateRequest, context: grpc.aio.ServicerContext
+    ) -> enrolment_pb2.Certificate:
+        """Gives an enrolled node a new certificate."""
+        return await self._answer(request, context, Role.NODE, self._enrolments.renew)
+
+    async def _answer(
+        self,
+        request: enrolment_pb2.CertificateRequest,
+        context: grpc.aio.ServicerContext,
+        role: Role,
+        issue: Issue,
+    ) -> enrolment_pb2.Certificate:
+        who = caller()
+        if who.proven is None or who.proven.role is not role:  # the top server, whose certificate counts for all roles
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"this is for the certificate of a node: {role}")
+        try:
+            key = public_key_in(request.request)
+            certificate = await asyncio.to_thread(issue, who.proven.name, who.enrolment, key)
+        except ValueError as error:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except NotAllowedError as error:
+            self._enrolments.note_refusal(who.proven.name, Failure(FailureCode.NOT_ALLOWED, str(error)))
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except UserError as error:
+            logger.error("node=%s gets no certificate: %s", who.proven.name, error)
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, "the top server cannot issue certificates now")
+        self._enrolments.note(role, who.proven.name)
+        return enrolment_pb2.Certificate(certificate=certificate)
