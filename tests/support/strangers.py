@@ -67,6 +67,9 @@ def said(run: str) -> dict[str, list[bytes]]:
         "Forget": [wire.encode(Release(tuple(models)))],
         "Fetch": [model_pb2.FetchRequest(model_id=model_id) for model_id in models],
         "Upload": [header],
+        "Revoke": [b""],
+        "Enrol": [b""],
+        "Renew": [b""],
         "Assign": [grouping_pb2.AssignRequest(question=grouping_pb2.AssignQuestion(grouping="icg"))],
     }
     return {
