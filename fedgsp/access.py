@@ -63,8 +63,16 @@ class Caller(Protocol):
         """Who it is by its certificate; None without TLS."""
 
     @property
+    def certificate(self) -> bytes:
+        """Its certificate, and those between it and the CA, in PEM; empty without TLS."""
+
+    @property
     def asks(self) -> str:
         """The thing that its ticket is for; empty without a ticket."""
+
+    @property
+    def reader(self) -> Identity | None:
+        """Who it is by its ticket; None without a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +81,17 @@ class Admitted:
 
     proven: Identity | None
     ticket: Ticket | None
+    certificate: bytes = b""
 
     @property
     def asks(self) -> str:
         """The thing that its ticket is for; empty without a ticket."""
         return self.ticket.thing if self.ticket is not None else ""
+
+    @property
+    def reader(self) -> Identity | None:
+        """Who it is by its ticket; None without a ticket."""
+        return self.ticket.reader if self.ticket is not None else None
 
     def may(self, thing: str) -> bool:
         """Whether its ticket is for this thing."""
@@ -110,6 +124,9 @@ class Access(Protocol):
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
         """The caller; the reason, for the log, if the call is refused."""
 
+    def refused(self, method: str, peer: str, number: int, why: str) -> None:
+        """A call was refused, and so were `number` calls for this reason. Called for number 1, 10, 100, ..."""
+
 
 class Guard:
     """The table, with the doors of one process.
@@ -117,18 +134,27 @@ class Guard:
     `doors` has the verbs that this process serves. The door of a verb checks its tickets; None: no ticket is needed.
     """
 
-    def __init__(self, doors: Mapping[Verb, Door | None], tls: bool) -> None:
+    def __init__(
+        self,
+        doors: Mapping[Verb, Door | None],
+        tls: bool,
+        refused: Callable[[str, str, int, str], None] = lambda *_: None,
+    ) -> None:
+        """`refused` is told what `Access.refused` is told."""
         self._doors = doors
         self._tls = tls
+        self.refused = refused
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
         """The caller; the reason, for the log, if the call is refused."""
         rule = RULES.get(method)
         if rule is None or rule.verb not in self._doors:
             return "no caller may do that here"
-        proven = None
+        proven, certificate = None, b""
         if self._tls:
-            uris = context.auth_context().get("peer_uri", [])
+            shown = context.auth_context()
+            certificate = next(iter(shown.get("x509_pem_cert_chain") or shown.get("x509_pem_cert") or ()), b"")
+            uris = shown.get("peer_uri", [])
             proven = identity_in(uri.decode(errors="replace") for uri in uris)
             if proven is None:
                 return "its certificate names no process of a federation (URI:fedgsp://...)"
@@ -136,13 +162,13 @@ class Guard:
                 return f"{proven} may not do that"
         door = self._doors[rule.verb]
         if door is None:
-            return Admitted(proven, None)
+            return Admitted(proven, None, certificate)
         ticket = door.read(_ticket_in(context))
         if ticket is None or ticket.verb is not rule.verb:
             return f"{proven or 'it'} shows no ticket that is good here"
         if proven is not None and not proven.speaks_for(ticket.reader):
             return f"{proven} shows a ticket of {ticket.reader}"
-        return Admitted(proven, ticket)
+        return Admitted(proven, ticket, certificate)
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -197,6 +223,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         number = self._refused[method, why]
         if str(number).strip("0") == "1":
             logger.warning("refused %s from %s (%d times so far): %s", method, peer, number, why)
+            self._access.refused(method, peer, number, why)
 
 
 #: The kinds of handlers, as gRPC names them.

@@ -36,6 +36,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
+from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
@@ -48,6 +49,7 @@ from fedgsp_node.guard import Guard
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
 from fedgsp_node.policy_file import policy_of
+from fedgsp_node.receipts import Receipts, receipt_log
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.worker import Worker
@@ -108,7 +110,10 @@ async def run(settings: NodeSettings) -> None:
             guard = Guard(clients.hosted, store, policy, dialling)
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
             worker = Worker(clients, store, fetcher, slot, guard)
-            await _Node(settings, clients, channels, store, worker, peer_address, door, name).live()
+            signer = Signer(tls.key, tls.cert) if tls is not None else None
+            with receipt_log(settings.state_dir) as log:
+                receipts = Receipts(signer, log)
+                await _Node(settings, clients, channels, store, worker, peer_address, door, name, receipts).live()
     finally:
         slot.close()
 
@@ -173,6 +178,7 @@ class _Node:
         peer_address: str,
         door: Door,
         name: str = "",
+        receipts: Receipts | None = None,
     ) -> None:
         """`name` is that of its certificate, if it has one."""
         self._guard = worker.guard
@@ -198,6 +204,7 @@ class _Node:
             clients.features,
         )
         self._trainings = TrainingLog()
+        self._receipts = receipts or Receipts()
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""
 
@@ -347,7 +354,9 @@ class _Node:
             except PeerError as error:
                 over, reason = False, str(error)
             else:
-                attachment = Attachment(channel, attached, self._worker, self._trainings, ticket, self._door)
+                attachment = Attachment(
+                    channel, attached, self._worker, self._trainings, ticket, self._door, self._receipts
+                )
                 over, reason = await attachment.serve()
             logger.info("manager=%s: the connection ended: %s", manager, reason)
             await self._channels.drop(address)

@@ -31,6 +31,8 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.names import TEXT_RULE, is_text
+from fedgsp.receipts import Statement
+from fedgsp.signing import holds
 from fedgsp.updates import update_of
 from group_manager.deadline import UNKNOWN, Deadlines, Need
 from group_manager.pace import Pace, Whose
@@ -67,6 +69,7 @@ class Ticket:
     mark: int = -1  # of the last progress report
     need: Need = UNKNOWN
     reports: int = 0  # of progress, so far
+    receipt: bytes = b""  # of the node for the result
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +77,8 @@ class Session:
     """One node's stream. Orders wait in `outbox`; None there ends the stream."""
 
     node: str
+    #: The certificate that the node has shown, in PEM; empty without TLS.
+    certificate: bytes = b""
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
     pending: dict[OrderKey, Ticket] = field(default_factory=dict)
     progress_at: float = -math.inf  # loop time of the last progress report that was read
@@ -108,9 +113,9 @@ class Members:
         """Whether the node has been attached without a break since it got this order."""
         return ticket.session is not None and self._sessions.get(ticket.node) is ticket.session
 
-    async def attach(self, node: str) -> Session:
+    async def attach(self, node: str, certificate: bytes = b"") -> Session:
         """Opens a node's session, and ends an older session of the same node."""
-        old, session = self._sessions.get(node), Session(node)
+        old, session = self._sessions.get(node), Session(node, certificate)
         self._sessions[node] = session
         self._pace.forget_stalls(node)
         self._deadlines.forget(node)
@@ -184,6 +189,7 @@ class Members:
         if ticket is not None and not ticket.outcome.done():
             _touch(ticket, now)
             if isinstance(kind, Done):
+                ticket.receipt = kind.receipt
                 self._pace.note(_whose(ticket), ticket.silence)
                 # The node has one thread: it began with this order when the one before was done.
                 self._deadlines.note(_whose(ticket), now - max(ticket.begun, session.done_at), ticket.need)
@@ -247,8 +253,14 @@ def _overdue(ticket: Ticket, whole_s: float) -> Failure:
 def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:
     if isinstance(kind, Failed):
         return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {ticket.node} gave no reason")
-    wrong = flaw(ticket.order.work, kind.result)
-    return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}") if wrong else kind.result
+    if wrong := flaw(ticket.order.work, kind.result):
+        return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}")
+    certificate = ticket.session.certificate if ticket.session is not None else b""
+    if certificate and isinstance(kind.result, Trained | Discriminated) and kind.result.ref is not None:
+        statement = Statement.of(ticket.key, ticket.order.client, ticket.node, kind.result)
+        if not holds(certificate, statement.text, kind.receipt):
+            return Failure(FailureCode.BAD_RECEIPT, f"node {ticket.node} has not signed what it reports")
+    return kind.result
 
 
 def _end(session: Session) -> None:

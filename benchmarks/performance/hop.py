@@ -133,6 +133,9 @@ class _Open:
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Admitted:
         return Admitted(None, None)
 
+    def refused(self, method: str, peer: str, number: int, why: str) -> None:
+        pass
+
 
 async def network(index: int, parameters: int, tls: Tls | None) -> None:
     """A hop by the code of nodes, through the network as between machines."""

@@ -15,6 +15,8 @@ class Anybody:
     """A caller that may do everything, and any process that admits it."""
 
     proven: Identity | None = None
+    reader: Identity | None = None
+    certificate = b""
     asks = ""
 
     def may(self, thing: str) -> bool:
@@ -22,6 +24,9 @@ class Anybody:
 
     def is_node(self, name: str) -> bool:
         return True
+
+    def refused(self, method: str, peer: str, number: int, why: str) -> None:
+        pass
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Anybody:
         return self
