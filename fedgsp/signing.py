@@ -36,12 +36,10 @@ class Signer:
 
 def holds(certificate: bytes, text: bytes, signature: bytes) -> bool:
     """Whether the holder of a certificate (PEM) has signed this text."""
-    from cryptography.exceptions import InvalidSignature
-
     try:
         key: Any = _public_key(certificate)
         key.verify(signature, text, *_scheme(key))
-    except (InvalidSignature, ValueError, TypeError):  # ValueError: not a certificate
+    except _refusals():
         return False
     return True
 
@@ -64,7 +62,7 @@ def identity_of(certificate: bytes) -> Identity | None:
     try:
         names = _certificates(certificate)[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return identity_in(names.get_values_for_type(x509.UniformResourceIdentifier))
-    except (ValueError, IndexError, x509.ExtensionNotFound, x509.DuplicateExtension):
+    except _refusals():
         return None
 
 
@@ -85,9 +83,19 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime) -> str:
         builder = verification.PolicyBuilder().store(verification.Store(_certificates(ca))).time(at)
         checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
         checker.verify(own, between)
-    except (ValueError, verification.VerificationError) as error:
+    except _refusals() as error:
         return str(error) or "it is no certificate"
     return ""
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What is raised about a signature or a certificate that somebody has made up."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.x509.verification import VerificationError
+
+    of_x509 = x509.DuplicateExtension, x509.ExtensionNotFound, x509.InvalidVersion, x509.UnsupportedGeneralNameType
+    return (ValueError, TypeError, IndexError, InvalidSignature, UnsupportedAlgorithm, VerificationError, *of_x509)
 
 
 @functools.lru_cache(maxsize=4096)

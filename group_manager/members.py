@@ -20,18 +20,20 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Initialise,
+    ModelRef,
     Order,
     OrderKey,
     Progress,
     Recall,
     Recalled,
     Result,
+    Start,
     Train,
     Trained,
     Work,
 )
 from fedgsp.names import TEXT_RULE, is_text
-from fedgsp.receipts import Statement
+from fedgsp.receipts import Made, Statement
 from fedgsp.signing import holds
 from fedgsp.updates import update_of
 from group_manager.deadline import UNKNOWN, Deadlines, Need
@@ -189,7 +191,6 @@ class Members:
         if ticket is not None and not ticket.outcome.done():
             _touch(ticket, now)
             if isinstance(kind, Done):
-                ticket.receipt = kind.receipt
                 self._pace.note(_whose(ticket), ticket.silence)
                 # The node has one thread: it began with this order when the one before was done.
                 self._deadlines.note(_whose(ticket), now - max(ticket.begun, session.done_at), ticket.need)
@@ -256,10 +257,11 @@ def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:
     if wrong := flaw(ticket.order.work, kind.result):
         return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}")
     certificate = ticket.session.certificate if ticket.session is not None else b""
-    if certificate and isinstance(kind.result, Trained | Discriminated) and kind.result.ref is not None:
+    if certificate and isinstance(kind.result, Made) and kind.result.ref is not None:
         statement = Statement.of(ticket.key, ticket.order.client, ticket.node, kind.result)
-        if not holds(certificate, statement.text, kind.receipt):
+        if not (statement.digest and holds(certificate, statement.text, kind.receipt)):
             return Failure(FailureCode.BAD_RECEIPT, f"node {ticket.node} has not signed what it reports")
+        ticket.receipt = kind.receipt
     return kind.result
 
 
@@ -284,8 +286,11 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
     produces = getattr(work, "produces", "")
     made = getattr(getattr(result, "ref", None), "id", produces)
     samples, moved = getattr(result, "samples", 0), getattr(result, "bytes", 0)
+    given, came = getattr(work, "start", None) or Start("", ()), getattr(result, "start", None) or ModelRef("")
     flaws = [
         (made != produces, f"it made model {made!r} in place of {produces!r}"),
+        (came.id not in ("", given.model_id), f"it began with model {came.id!r} in place of {given.model_id!r}"),
+        (b"" not in (given.digest, came.digest) and given.digest != came.digest, "it began with another model"),
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
         (moved > MOST_BYTES, f"it says that it moved {moved} bytes"),
     ]

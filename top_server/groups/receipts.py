@@ -82,13 +82,13 @@ class GroupAudit:
         certificate = done.certificate or known
         if done.certificate and (why := self._why_not(member, done.certificate)):
             return self._refused(done, f"with a certificate that is not good: {why}")
-        if certificate and not holds(certificate, statement.text, done.receipt):
+        if certificate and not (statement.digest and holds(certificate, statement.text, done.receipt)):
             return self._refused(done, "which the node has not signed")
         source = made.source
         self._context.audit.note(
             "made",
             statement=dataclasses.asdict(statement),
-            receipt=done.receipt.hex() or None,
+            receipt=done.receipt.hex() if certificate else None,
             certificate=fingerprint(certificate) if certificate else None,
             via=[source.kind.name.lower(), visible(source.name)] if source is not None else None,
             bytes=made.bytes,
