@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from fedgsp.errors import not_written
+from fedgsp.errors import ConfigError, not_written
 from fedgsp.files import check_regular, parse_json
 
 #: What stands in the place of the hash in the first line.
@@ -88,18 +89,23 @@ class ChainedFile:
     """Writes such a file, which only its owner can read, or continues it. Only one thread may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Cuts off a half-written last line. Raises BrokenError if the lines do not fit together, or RunError."""
+        """Cuts off a half-written last line. Raises BrokenError if the lines do not fit together, or UserError."""
         self._path = path
         self.number, self.head = 0, BEGIN
-        try:
-            if path.exists():
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+        with contextlib.ExitStack() as stack:
+            try:
+                # Unbuffered: what is reported as written is with the operating system.
+                self._file = stack.enter_context(open(os.open(path, flags, 0o600), "ab", buffering=0))
                 check_regular(path)
+                os.fchmod(self._file.fileno(), 0o600)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._continue()
-            # Unbuffered: what is reported as written is with the operating system.
-            self._file = open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab", buffering=0)  # noqa: SIM115
-            os.fchmod(self._file.fileno(), 0o600)
-        except OSError as error:
-            raise not_written(path, error) from error
+            except BlockingIOError:
+                raise ConfigError(f"another process writes {path}", "wait for its end, or stop it") from None
+            except OSError as error:
+                raise not_written(path, error) from error
+            stack.pop_all()
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Writes a line; raises RunError if the disk is full."""
@@ -114,11 +120,10 @@ class ChainedFile:
 
     def _continue(self) -> None:
         kept = 0
-        with self._path.open("r+b") as file:
-            with contextlib.suppress(TornError):
-                for link in links(file):
-                    self.number, self.head, kept = link.number, link.hash, file.tell()
-            file.truncate(kept)
+        with self._path.open("rb") as file, contextlib.suppress(TornError):
+            for link in links(file):
+                self.number, self.head, kept = link.number, link.hash, file.tell()
+        self._file.truncate(kept)
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
 import torch
@@ -110,9 +110,12 @@ async def run(settings: NodeSettings) -> None:
             guard = Guard(clients.hosted, store, policy, dialling)
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
             worker = Worker(clients, store, fetcher, slot, guard)
-            signer = Signer(tls.key, tls.cert) if tls is not None else None
             with receipt_log(settings.state_dir) as log:
-                receipts = Receipts(signer, log)
+
+                def receipts() -> Receipts:
+                    """Those of one connection to a manager, signed with the key of the certificate shown there."""
+                    return Receipts(Signer(tls.key, tls.cert) if tls else None, log)
+
                 await _Node(settings, clients, channels, store, worker, peer_address, door, name, receipts).live()
     finally:
         slot.close()
@@ -178,7 +181,7 @@ class _Node:
         peer_address: str,
         door: Door,
         name: str = "",
-        receipts: Receipts | None = None,
+        receipts: Callable[[], Receipts] = Receipts,
     ) -> None:
         """`name` is that of its certificate, if it has one."""
         self._guard = worker.guard
@@ -204,7 +207,7 @@ class _Node:
             clients.features,
         )
         self._trainings = TrainingLog()
-        self._receipts = receipts or Receipts()
+        self._receipts = receipts
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""
 
@@ -355,7 +358,7 @@ class _Node:
                 over, reason = False, str(error)
             else:
                 attachment = Attachment(
-                    channel, attached, self._worker, self._trainings, ticket, self._door, self._receipts
+                    channel, attached, self._worker, self._trainings, ticket, self._door, self._receipts()
                 )
                 over, reason = await attachment.serve()
             logger.info("manager=%s: the connection ended: %s", manager, reason)
