@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from fedgsp.signing import Signer, fingerprint, holds, identity_of, why_not_trus
 from tests.support.certificates import DAY, PEM, Authority, unchecked
 
 NOW = dt.datetime.now(dt.UTC)
-KEYS = {
+KEYS: dict[str, Callable[[], ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey]] = {
     "P-256": lambda: ec.generate_private_key(ec.SECP256R1()),
     "P-384": lambda: ec.generate_private_key(ec.SECP384R1()),
     "RSA": lambda: rsa.generate_private_key(65537, 2048),
