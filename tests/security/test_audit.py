@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.chained import BEGIN, ChainedFile, hash_of, line_of, links
+from fedgsp.chained import BEGIN, BrokenError, ChainedFile, hash_of, line_of, links
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.identity import node
 from fedgsp.receipts import Statement
@@ -61,7 +61,7 @@ class Played:
     def broken(self, tmp_path: Path, lines: Sequence[bytes], ca: bool = True) -> tuple[int, str]:
         """The line that the verification names, and its reason."""
         directory = self.copied(tmp_path, lines)
-        with pytest.raises(audit.BrokenError) as caught:
+        with pytest.raises(BrokenError) as caught:
             audit.verify(directory, self.ca if ca else None)
         return caught.value.number, caught.value.why
 
@@ -230,7 +230,7 @@ def test_the_log_of_another_run_is_not_that_of_this_one(played: Played, tmp_path
     directory = played.copied(tmp_path, played.directory.audit.read_bytes().splitlines(keepends=True))
     events = directory.events.read_text().replace(played.lines[0]["run"], "0ther")
     directory.events.write_text(events)
-    with pytest.raises(audit.BrokenError, match=r"the log is of run .*, and events.jsonl of '0ther'"):
+    with pytest.raises(BrokenError, match=r"the log is of run .*, and events.jsonl of '0ther'"):
         audit.verify(directory, played.ca)
 
 
@@ -413,7 +413,7 @@ def test_a_log_without_tls_says_that_nothing_is_signed(tmp_path: Path) -> None:
     assert "unsigned" in told
     with ChainedFile(directory.audit) as file:
         file.append({"what": "admitted", "node": "n1", "caller": "local user", "certificate": None})
-    with pytest.raises(audit.BrokenError, match="the run had finished"):
+    with pytest.raises(BrokenError, match="the run had finished"):
         audit.verify(directory)
 
 

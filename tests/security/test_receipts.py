@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedgsp.errors import RunError
 from fedgsp.identity import node
 from fedgsp.messages import (
     Attached,
@@ -227,10 +227,9 @@ def test_a_top_server_cannot_fill_the_disk_of_a_site(
     site, attached = Site(authority, "n1"), Attached("run", "n1", "m0")
     with receipt_log(tmp_path) as log:
         receipts = Receipts(site.signer, log)
+        order = Order(KEY, 4, WORK)
         for _ in range(10):
-            await asyncio.to_thread(
-                receipts.failed, attached, KEY, Order(KEY, 4, WORK), Failure(FailureCode.POLICY, "")
-            )
-        with pytest.raises(Exception, match="has 3 lines"):
-            receipts.answer(attached, KEY, Order(KEY, 4, WORK), MADE)
+            receipts.failed(attached, KEY, order, Failure(FailureCode.POLICY, ""))
+        with pytest.raises(RunError, match="has 3 lines"):
+            receipts.answer(attached, KEY, order, MADE)
     assert len((tmp_path / "receipts.jsonl").read_text().splitlines()) == 3
