@@ -64,6 +64,8 @@ class Findings:
     whats: Counter[str] = field(default_factory=Counter)
     #: Who -> the fingerprints of the certificates.
     shown: dict[str, set[str]] = field(default_factory=dict)
+    #: Whether the log does not have the begin of the run.
+    resumed: bool = False
     #: Whether the last line was cut off in the middle.
     torn: bool = False
 
@@ -113,6 +115,7 @@ class Verifier:
         first = link.number == 1
         _require(first or line["run"] == found.run, link, f"it is of run {line['run']!r}, not of {found.run!r}")
         _require(first or shown or found.certificate is None, link, "the log was signed, and is not any more")
+        found.resumed |= first and line["what"] == "resumed"
         found.run, found.certificate = str(line["run"]), shown.encode() if shown else None
         if found.certificate is not None:
             self._trust(link, found.certificate, "top-server")
@@ -264,6 +267,8 @@ def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
             found = read(file, ca)
     except OSError as error:
         raise ConfigError(f"{directory.audit} cannot be read: {error.strerror}", "give a run directory") from None
+    if found.resumed:
+        raise BrokenError(1, "the log begins with a resumed run: its beginning is lost")
     for broken, why in _ends(directory, found):
         if broken:
             raise BrokenError(found.lines + 1, why)

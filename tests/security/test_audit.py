@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedgsp.chained import BEGIN, BrokenError, ChainedFile, hash_of, line_of, links
+from fedgsp.chained import BEGIN, BrokenError, hash_of, line_of, links
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.identity import node
 from fedgsp.receipts import Statement
@@ -28,7 +28,6 @@ from top_server import audit
 from top_server.cli import app
 from top_server.record.audit import seal_text
 from top_server.record.directory import RunDirectory
-from top_server.resume.audit import opened
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -371,50 +370,12 @@ def test_the_log_has_neither_weights_nor_labels(played: Played) -> None:
     assert longest < 1200
 
 
-def test_a_resumed_run_goes_on_with_its_log(played: Played, tmp_path: Path) -> None:
-    kept = played.lines[: of_kind(played.lines, "sealed")[0] + 4]
-    directory = played.copied(tmp_path, [*rechained(kept), b'{"line": 9'])  # killed while it wrote
-    directory.events.write_text("")
-    directory.history.write_text("")
-    run = played.lines[0]["run"]
-    with opened(directory, run, played.top, played.ca, resumed=True) as log:
-        log.note("left", node="n0", reason="test")
-        log.seal(run, 2)
-    found = audit.verify(directory, played.ca)
-    assert (found.lines, found.sealed, found.whats["resumed"]) == (len(kept) + 3, len(kept) + 3, 1)
-    with (
-        pytest.raises(ConfigError, match="the audit log of this run is signed"),
-        opened(directory, run, None, None, resumed=True),
-    ):
-        pass
-    directory.audit.write_bytes(directory.audit.read_bytes().replace(b"admitted", b"admittee", 1))
-    with (
-        pytest.raises(DataError, match="line 3: it does not continue the line before"),
-        opened(directory, run, played.top, played.ca, resumed=True),
-    ):
-        pass
-
-
 def test_a_signed_log_does_not_go_on_without_signatures(malicious: Malicious, played: Played, tmp_path: Path) -> None:
     """A thief would cut the log off, and go on as a run without TLS."""
     kept = malicious.lines[: of_kind(malicious.lines, "sealed")[0] + 1]
     more = [{**kept[0], "what": "resumed", "certificate": None}, {**kept[-1], "signature": None}]
     malicious.lines = [*kept, *more]
     assert malicious.caught() == (len(kept) + 1, "the log was signed, and is not any more")
-
-
-def test_a_log_without_tls_says_that_nothing_is_signed(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path)
-    directory.config.write_text("")
-    with opened(directory, "run", None, None, resumed=False) as log:
-        log.note("admitted", node="n0", caller="local user", certificate=None)
-        log.close(1, True, "the run is finished")
-    told = "\n".join(audit.check(tmp_path, None))
-    assert "unsigned" in told
-    with ChainedFile(directory.audit) as file:
-        file.append({"what": "admitted", "node": "n1", "caller": "local user", "certificate": None})
-    with pytest.raises(BrokenError, match="the run had finished"):
-        audit.verify(directory)
 
 
 def _client(malicious: Malicious, place: int) -> int:
