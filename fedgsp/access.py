@@ -71,8 +71,16 @@ class Caller(Protocol):
         """The enrolment to which its certificate belongs; empty for certificates that no top server issued."""
 
     @property
+    def certificate(self) -> bytes:
+        """Its certificate, and those between it and the CA, in PEM; empty without TLS."""
+
+    @property
     def asks(self) -> str:
         """The thing that its ticket is for; empty without a ticket."""
+
+    @property
+    def reader(self) -> Identity | None:
+        """Who it is by its ticket; None without a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +90,17 @@ class Admitted:
     proven: Identity | None
     ticket: Ticket | None
     enrolment: str = ""
+    certificate: bytes = b""
 
     @property
     def asks(self) -> str:
         """The thing that its ticket is for; empty without a ticket."""
         return self.ticket.thing if self.ticket is not None else ""
+
+    @property
+    def reader(self) -> Identity | None:
+        """Who it is by its ticket; None without a ticket."""
+        return self.ticket.reader if self.ticket is not None else None
 
     def may(self, thing: str) -> bool:
         """Whether its ticket is for this thing."""
@@ -122,6 +136,9 @@ class Access(Protocol):
     def while_good(self, caller: Caller, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
         """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
 
+    def refused(self, method: str, peer: str, number: int, why: str) -> None:
+        """A call was refused, and so were `number` calls for this reason. Called for number 1, 10, 100, ..."""
+
 
 class Guard:
     """The table, with the doors of one process.
@@ -136,11 +153,14 @@ class Guard:
         tls: bool,
         revoked: Revocations | None = None,
         without_ticket: Collection[Verb] = (),
+        refused: Callable[[str, str, int, str], None] = lambda *_: None,
     ) -> None:
+        """`refused` is told what `Access.refused` is told."""
         self._doors = doors
         self._tls = tls
         self._revoked = revoked or Revocations()
         self._without_ticket = without_ticket
+        self.refused = refused
 
     def while_good(self, caller: Caller, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
         """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
@@ -151,9 +171,11 @@ class Guard:
         rule = RULES.get(method)
         if rule is None or rule.verb not in self._doors:
             return "no caller may do that here"
-        proven, enrolment = None, ""
+        proven, enrolment, certificate = None, "", b""
         if self._tls:
-            uris = [uri.decode(errors="replace") for uri in context.auth_context().get("peer_uri", [])]
+            shown = context.auth_context()
+            certificate = next(iter(shown.get("x509_pem_cert_chain") or shown.get("x509_pem_cert") or ()), b"")
+            uris = [uri.decode(errors="replace") for uri in shown.get("peer_uri", [])]
             proven, enrolment = identity_in(uris), enrolment_in(uris)
             if proven is None:
                 return "its certificate names no process of a federation (URI:fedgsp://...)"
@@ -164,11 +186,11 @@ class Guard:
         ticket = self._doors[rule.verb].read(_ticket_in(context))
         if ticket is None or ticket.verb is not rule.verb:
             if rule.verb in self._without_ticket:
-                return Admitted(proven, None, enrolment)
+                return Admitted(proven, None, enrolment, certificate)
             return f"{proven or 'it'} shows no ticket that is good here"
         if proven is not None and not proven.speaks_for(ticket.reader):
             return f"{proven} shows a ticket of {ticket.reader}"
-        return Admitted(proven, ticket, enrolment)
+        return Admitted(proven, ticket, enrolment, certificate)
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -229,6 +251,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         number = self._refused[method, why]
         if str(number).strip("0") == "1":
             logger.warning("refused %s from %s (%d times so far): %s", method, peer, number, why)
+            self._access.refused(method, peer, number, why)
 
 
 #: The kinds of handlers, as gRPC names them.

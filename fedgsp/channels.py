@@ -226,8 +226,9 @@ class Channels:
         self._tls = Followed(tls) if tls else None
         self._insecure = insecure
         self._open: dict[str, grpc.aio.Channel] = {}
-        #: Address -> loop time at which its channel was made.
+        #: Address -> loop time at which its channel was made, and the certificate that it shows.
         self._made: dict[str, float] = {}
+        self._shown: dict[str, Tls] = {}
         self._dialling: dict[str, asyncio.Lock] = {}
         self._options = [
             *_CHANNEL_OPTIONS,
@@ -267,7 +268,12 @@ class Channels:
         if self._tls is None:
             check_cleartext("a peer at", reached, self._insecure)
             return grpc.aio.insecure_channel(where, options=options)
-        return grpc.aio.secure_channel(where, await trusted(reached, self._tls.now(), server), options=options)
+        tls = self._shown[address] = self._tls.now()
+        return grpc.aio.secure_channel(where, await trusted(reached, tls, server), options=options)
+
+    def shown_at(self, address: str) -> Tls | None:
+        """The credentials with which the channel to an address was made; None without TLS."""
+        return self._shown.get(address)
 
     async def drop(self, address: str) -> None:
         """Close the channel to an address, if there is one."""

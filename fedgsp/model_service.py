@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 
 from fedgsp import model_streams
-from fedgsp.access import caller, shown
+from fedgsp.access import Caller, caller, shown
 from fedgsp.channels import describe, refuse
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
@@ -33,6 +33,7 @@ class ModelServicer:
 
     `wanted(id)` is called before a model is served: a group manager then asks the holder for it, if it is not there.
     `may_upload(id)` tells whether an upload of that id is expected. Uploads have at most `max_bytes()` bytes.
+    `served(id, caller, bytes)` is told of every model that a caller got.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class ModelServicer:
         may_upload: Callable[[str], bool] = lambda _: False,
         max_bytes: Callable[[], int] = lambda: 0,
         make_room: Room = room,
+        served: Callable[[str, Caller, int], None] = lambda *_: None,
     ) -> None:
         self._store = store
+        self._served = served
         self._wanted = wanted
         self._may_upload = may_upload
         self._max_bytes = max_bytes
@@ -87,6 +90,7 @@ class ModelServicer:
         try:
             async for chunk in chunks_of(request.model_id, weights, receipt if is_here(request.machine) else None):
                 yield chunk
+            self._served(request.model_id, caller(), weights.buffer.nbytes)
         except WeightsError as error:
             await refuse(context, grpc.StatusCode.ABORTED, str(error), stream)
 

@@ -33,6 +33,7 @@ from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from fedgsp.words import counted
 from fedgsp_node.order_error import OrderError
+from fedgsp_node.receipts import Receipts
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -86,8 +87,13 @@ class Attachment:
         trainings: TrainingLog | None = None,
         ticket: bytes = b"",
         door: Door | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
-        """`ticket` is what the manager asks for; the `door` of this node follows the rounds of the orders."""
+        """`ticket` is what the manager asks for; the `door` of this node follows the rounds of the orders.
+
+        `receipts` signs results and keeps what was signed.
+        """
+        self._receipts = receipts or Receipts()
         self._channel = channel
         self._attached = attached
         self._worker = worker
@@ -156,9 +162,11 @@ class Attachment:
             result = await self._worker.carry_out(order, self._upload)
             if isinstance(result, Trained) and isinstance(order.work, Train):  # not a new model's first weights
                 self._trainings.add(key.round, key.group, order.client, result)
+            receipt = self._receipts.answer(self._attached, key, order, result)
             # A report that cannot be encoded fails this order, not the stream.
-            report = wire.encode(NodeReport(Done(key, result)))
+            report = wire.encode(NodeReport(Done(key, result, receipt)))
         except (OrderError, WeightsError) as error:
+            self._receipts.failed(self._attached, key, order, error.failure)
             if error.failure.code is not FailureCode.POLICY:  # the guard has logged it, and not too often
                 logger.warning(
                     "round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from fedgsp.discriminators import MOST_BYTES
-from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, Order
+from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, ModelRef, Order
 from fedgsp.weights import Weights, total_bytes
 from fedgsp_node import discriminators
 from fedgsp_node.clients import Clients
@@ -50,9 +50,10 @@ class Discriminating:
             self._check_size(total_bytes(expected))
             if work.start is None:
                 networks = discriminators.fresh(settings.seed, *size, samples.x.shape[1], samples.classes)
-                source, moved = None, 0
+                source, moved, came = None, 0, None
             else:
                 fetched, source, moved = await self._fetcher.get(work.start, expected, to_change=True)
+                came = ModelRef(work.start.model_id, digest=fetched.known_digest or b"")
                 # Other clients of this node may start from the same networks, which must not change then.
                 networks = fetched.to_change() if self._fetcher.given_away(fetched) else fetched.copy()
 
@@ -69,7 +70,7 @@ class Discriminating:
             raise OrderError(Failure(FailureCode.BAD_ORDER, str(error))) from error
         except StoppedError as stopped:
             raise OrderError(stopped.failure) from None
-        answer = Discriminated(None, correct, len(samples) - settings.samples, source, moved)
+        answer = Discriminated(None, correct, len(samples) - settings.samples, source, moved, came)
         return answer, networks if work.produces else None
 
     def _encoded(self, client: int, scale: float, control: Control) -> Samples:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
 import torch
@@ -38,6 +38,7 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.settings.run import NodeSettings
+from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
@@ -50,6 +51,7 @@ from fedgsp_node.guard import Guard
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
 from fedgsp_node.policy_file import policy_of
+from fedgsp_node.receipts import Receipts, receipt_log
 from fedgsp_node.slot import Slot
 from fedgsp_node.tasks import load_task, options_to_share, source_digest
 from fedgsp_node.worker import Worker
@@ -111,7 +113,15 @@ async def run(settings: NodeSettings) -> None:
             guard = Guard(clients.hosted, store, policy, dialling)
             fetcher = Fetcher(store, channels, clients.tensors, host, dialling.why_not)
             worker = Worker(clients, store, fetcher, slot, guard)
-            await _Node(settings, clients, channels, store, worker, peer_address, door, name, revoked).live()
+            with receipt_log(settings.state_dir) as log:
+
+                def receipts(shown: Tls | None) -> Receipts:
+                    """Those of one connection to a manager, signed with the key of the certificate shown there."""
+                    return Receipts(Signer(shown.key, shown.cert) if shown else None, log)
+
+                await _Node(
+                    settings, clients, channels, store, worker, peer_address, door, name, revoked, receipts
+                ).live()
     finally:
         slot.close()
 
@@ -192,6 +202,7 @@ class _Node:
         door: Door,
         name: str = "",
         revoked: Revocations | None = None,
+        receipts: Callable[[Tls | None], Receipts] = lambda _: Receipts(),
     ) -> None:
         """`name` is that of its certificate, if it has one. `revoked` is told whose calls are refused."""
         self._revoked = revoked or Revocations()
@@ -218,6 +229,7 @@ class _Node:
             clients.features,
         )
         self._trainings = TrainingLog()
+        self._receipts = receipts
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""
 
@@ -371,7 +383,15 @@ class _Node:
             except PeerError as error:
                 over, reason = False, str(error)
             else:
-                attachment = Attachment(channel, attached, self._worker, self._trainings, ticket, self._door)
+                attachment = Attachment(
+                    channel,
+                    attached,
+                    self._worker,
+                    self._trainings,
+                    ticket,
+                    self._door,
+                    self._receipts(self._channels.shown_at(address)),
+                )
                 over, reason = await attachment.serve()
             logger.info("manager=%s: the connection ended: %s", manager, reason)
             await self._channels.drop(address)

@@ -113,6 +113,8 @@ class Trainer:
         learned = await self._slot.run(
             lambda control: self._clients.train(client, weights, settings, key.round, control, in_place)
         )
+        if came is None and not in_place:  # made here: the client before has it hashed at the same time
+            came = await asyncio.to_thread(lambda: weights.digest)
         keeps_head = start.without_head or learned.keeps_head
         if not work.trial:
             await asyncio.to_thread(self._keep, client, learned, keeps_head, key.round)
@@ -128,7 +130,7 @@ class Trainer:
             keeps=keeps,
             afresh=keeps and learned.afresh,
             train_accuracy=await self._accuracy(client, learned.after) if work.measure_accuracy else 0.0,
-            start=ModelRef(start.model_id, digest=came) if came else None,  # what was made here may have none yet
+            start=ModelRef(start.model_id, digest=came) if came else None,
         )
         return learned, report
 

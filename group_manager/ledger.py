@@ -129,6 +129,10 @@ class Ledger:
         """The record of a model, only to be read; an empty record for an unknown model."""
         return self._records.get(model_id) or Record()
 
+    def knows(self, model_id: str) -> bool:
+        """Whether a model has a record."""
+        return model_id in self._records
+
     def provides(self, model_id: str) -> bool:
         """Whether this manager knows from where to fetch a model."""
         return self.look(model_id).origin not in (Origin.UNKNOWN, Origin.BRINGING, Origin.SETTLED)

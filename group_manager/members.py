@@ -20,17 +20,21 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Initialise,
+    ModelRef,
     Order,
     OrderKey,
     Progress,
     Recall,
     Recalled,
     Result,
+    Start,
     Train,
     Trained,
     Work,
 )
 from fedgsp.names import TEXT_RULE, is_text
+from fedgsp.receipts import Made, Statement
+from fedgsp.signing import holds
 from fedgsp.updates import update_of
 from group_manager.deadline import UNKNOWN, Deadlines, Need
 from group_manager.pace import Pace, Whose
@@ -67,6 +71,7 @@ class Ticket:
     mark: int = -1  # of the last progress report
     need: Need = UNKNOWN
     reports: int = 0  # of progress, so far
+    receipt: bytes = b""  # of the node for the result
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +79,8 @@ class Session:
     """One node's stream. Orders wait in `outbox`; None there ends the stream."""
 
     node: str
+    #: The certificate that the node has shown, in PEM; empty without TLS.
+    certificate: bytes = b""
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
     pending: dict[OrderKey, Ticket] = field(default_factory=dict)
     progress_at: float = -math.inf  # loop time of the last progress report that was read
@@ -108,9 +115,9 @@ class Members:
         """Whether the node has been attached without a break since it got this order."""
         return ticket.session is not None and self._sessions.get(ticket.node) is ticket.session
 
-    async def attach(self, node: str) -> Session:
+    async def attach(self, node: str, certificate: bytes = b"") -> Session:
         """Opens a node's session, and ends an older session of the same node."""
-        old, session = self._sessions.get(node), Session(node)
+        old, session = self._sessions.get(node), Session(node, certificate)
         self._sessions[node] = session
         self._pace.forget_stalls(node)
         self._deadlines.forget(node)
@@ -247,8 +254,15 @@ def _overdue(ticket: Ticket, whole_s: float) -> Failure:
 def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:
     if isinstance(kind, Failed):
         return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {ticket.node} gave no reason")
-    wrong = flaw(ticket.order.work, kind.result)
-    return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}") if wrong else kind.result
+    if wrong := flaw(ticket.order.work, kind.result):
+        return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}")
+    certificate = ticket.session.certificate if ticket.session is not None else b""
+    if certificate and isinstance(kind.result, Made) and kind.result.ref is not None:
+        statement = Statement.of(ticket.key, ticket.order.client, ticket.node, kind.result)
+        if not (statement.digest and holds(certificate, statement.text, kind.receipt)):
+            return Failure(FailureCode.BAD_RECEIPT, f"node {ticket.node} has not signed what it reports")
+        ticket.receipt = kind.receipt
+    return kind.result
 
 
 def _end(session: Session) -> None:
@@ -272,8 +286,11 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
     produces = getattr(work, "produces", "")
     made = getattr(getattr(result, "ref", None), "id", produces)
     samples, moved = getattr(result, "samples", 0), getattr(result, "bytes", 0)
+    given, came = getattr(work, "start", None) or Start("", ()), getattr(result, "start", None) or ModelRef("")
     flaws = [
         (made != produces, f"it made model {made!r} in place of {produces!r}"),
+        (came.id not in ("", given.model_id), f"it began with model {came.id!r} in place of {given.model_id!r}"),
+        (b"" not in (given.digest, came.digest) and given.digest != came.digest, "it began with another model"),
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
         (moved > MOST_BYTES, f"it says that it moved {moved} bytes"),
     ]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from fedgsp.encoding import wire_bytes
 from fedgsp.messages import (
@@ -25,11 +26,13 @@ from fedgsp.messages import (
     Result,
     RunGroupRequest,
     SendUp,
+    Served,
     SourceKind,
     Train,
     Trained,
     Work,
 )
+from fedgsp.signing import fingerprint
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights
 from fedgsp.windows import machine
@@ -140,14 +143,17 @@ class Reports:
         #: Why the last member was skipped.
         self.reason = Failure(FailureCode.NODE_LOST, "no member of the group is there")
 
-    def tell(self, kind: MemberDone | MemberSkipped | NetworksLeft | PartLost | Rerouted) -> None:
+    def tell(self, kind: MemberDone | MemberSkipped | NetworksLeft | PartLost | Rerouted | Served) -> None:
         """Sends one event."""
         self._tell(GroupEvent(kind))
 
-    def done(self, member: Member, position: int, result: Result, update_length: float = 0.0) -> None:
-        """A member finished its order; `update_length` is 0 if it was not measured."""
+    def done(
+        self, member: Member, position: int, result: Result, ticket: Ticket | None, update_length: float = 0.0
+    ) -> None:
+        """A member finished its order, unless it needed none; `update_length` is 0 if it was not measured."""
         self.count(result)
-        self.tell(MemberDone(member.client, position, result, update_length))
+        proof = _proof(member, ticket) if ticket is not None else {}
+        self.tell(MemberDone(member.client, position, result, update_length, **proof))
 
     def count(self, result: Result) -> None:
         """Adds the bytes that a member fetched for an order."""
@@ -165,3 +171,17 @@ class Reports:
         """A member takes no part, or no further part."""
         self.reason = failure
         self.tell(MemberSkipped(member.client, failure))
+
+
+def _proof(member: Member, ticket: Ticket) -> dict[str, Any]:
+    """What the top server needs to verify the receipt of an order, beside the result."""
+    reported = ticket.outcome.result()
+    update = reported.update if isinstance(reported, Trained) else None
+    shown = ticket.session.certificate if ticket.session is not None else b""
+    known = not shown or bytes.fromhex(fingerprint(shown)) == member.certificate_digest
+    return {
+        "key": ticket.key,
+        "receipt": ticket.receipt,
+        "update_digest": update.digest if update is not None else b"",
+        "certificate": b"" if known else shown,
+    }

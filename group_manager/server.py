@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from fedgsp import memory, windows, wire
-from fedgsp.access import Guard, caller
+from fedgsp.access import Caller, Guard, caller
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
 from fedgsp.identity import is_name, manager
@@ -25,6 +25,7 @@ from fedgsp.messages import (
     NodeReport,
     Release,
     RunGroupRequest,
+    Served,
     Source,
     SourceKind,
 )
@@ -72,7 +73,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
         if not (caller().may(self._name) and caller().is_node(hello.node)):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
-        session = await self._members.attach(hello.node)
+        session = await self._members.attach(hello.node, caller().certificate)
         logger.info("node=%s attached", hello.node)
         reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
         try:
@@ -136,6 +137,14 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         if model_id in self._store:
             return
         raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no group of this manager knows model {model_id!r}")
+
+    def served(self, model_id: str, reader: Caller, size: int) -> None:
+        """Tells the top server that a model of a running group was given to another process."""
+        for group in self._groups:
+            if group.ledger.knows(model_id):
+                proven = str(reader.proven) if reader.proven is not None else ""
+                group.reports.tell(Served(model_id, str(reader.reader), proven, size))
+                return
 
     def expected(self, model_id: str) -> bool:
         """Whether an upload of this model is expected."""
@@ -235,7 +244,9 @@ async def run(
         server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
         me = Source(SourceKind.MANAGER, name, address)
         groups = GroupServicer(members, store, channels, me, issuer, door, revoked)
-        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room)
+        models = ModelServicer(
+            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room, groups.served
+        )
         group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)
         models.add_to(server)

@@ -153,6 +153,20 @@ def picture(
 
 
 @app.command()
+def audit(
+    run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="the CA that issued the certificates; without it, their fingerprints are shown")
+    ] = None,
+) -> None:
+    """Verify the audit log of a run: who took part, and that every training is signed by the node that made it."""
+    from top_server.audit import check
+
+    for line in check(run_dir, tls_ca):
+        typer.echo(line)
+
+
+@app.command()
 def parts(
     kind: Annotated[str, typer.Argument(help="grouping, profile, program, ...; all kinds by default")] = "",
 ) -> None:

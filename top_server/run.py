@@ -13,6 +13,7 @@ from top_server.grouping import GroupingRequest, Plan
 from top_server.managers.pool import ManagerPool
 from top_server.models import Held, Holdings, Models
 from top_server.nodes.membership import Membership
+from top_server.record.audit import NO_AUDIT, Audit
 from top_server.record.journal import Journal
 from top_server.schemes import Scheme
 
@@ -38,6 +39,9 @@ class RunContext:
     assign: Assign
     models: Models
     journal: Journal
+    audit: Audit = NO_AUDIT
+    #: Why a certificate (PEM) is not one of the CA of this run; empty if it is.
+    why_not_trusted: Callable[[bytes], str] = lambda _: "this run has no CA"
     #: With `--local-run`: the accuracy that each client reached when all clients trained alone.
     alone: Mapping[int, float] | None = None
     #: How often the run was resumed.

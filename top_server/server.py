@@ -11,13 +11,14 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
 from fedgsp import local_key, on_nodes, windows
-from fedgsp.access import Guard
+from fedgsp.access import Caller, Guard
 from fedgsp.addresses import loopback, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.errors import ConfigError, RunError, UserError, not_written
@@ -28,9 +29,11 @@ from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import ManagerSettings, RunConfig
+from fedgsp.signing import Signer, why_not_trusted
 from fedgsp.tickets import Door, Issuer, Verb, new_key
 from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
+from fedgsp.visible import visible
 from fedgsp.weights import require
 from fedgsp.words import share
 from top_server import rounds
@@ -52,6 +55,7 @@ from top_server.nodes.servicer import MembershipServicer
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
+from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.directory import RunDirectory, make_state, prepare, usable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
@@ -68,6 +72,7 @@ from top_server.record.figures import summarise
 from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
 from top_server.resume import state
+from top_server.resume.audit import opened
 from top_server.resume.find import Resumed
 from top_server.run import Assign, RunContext
 from top_server.schemes import SCHEMES, Scheme
@@ -101,8 +106,10 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     windows.choose(config.hand_over)
     scheme = choose(config)
     run_id = resumed.run_id if resumed else secrets.token_hex(4)
+    signer = Signer(tls.key, tls.cert) if tls else None
     issuer = Issuer(new_key())  # a resumed run has another key: its nodes get it when they join again
     async with AsyncExitStack() as stack:
+        audit = stack.enter_context(opened(directory, run_id, signer, tls.ca if tls else None, resumed is not None))
         channels = await stack.enter_async_context(Channels(tls, config.lost_after, config.insecure))
         membership = Membership(
             run_id,
@@ -113,13 +120,16 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             config.task_option,
             on_nodes.needed({"training": [scheme.training], "outgoing": config.outgoing}),
             *extending(scheme),
+            audit=audit,
         )
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
             membership.owners.update(resumed.saved.owners if resumed.saved else {})
         federated = Federated(config, membership, journal)
-        address = await stack.enter_async_context(_doors(config, membership, store, issuer, tls, resumed, federated))
+        address = await stack.enter_async_context(
+            _doors(config, membership, store, issuer, tls, resumed, federated, audit)
+        )
         journal.record(Listening(address=address))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
             journal.record(StateDamaged(reason=what))
@@ -157,6 +167,10 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 assign=_assign(scheme, channels),
                 models=Models(store),
                 journal=journal,
+                audit=audit,
+                why_not_trusted=lambda certificate: (
+                    why_not_trusted(certificate, tls.ca, datetime.now(UTC)) if tls else "this run has no CA"
+                ),
                 times=resumed.times if resumed else 0,
             )
             if config.local_run is not None:
@@ -178,6 +192,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             await membership.dismiss(
                 Leave(finished, reason, resumable=not finished and state.is_in(directory)), DISMISS_TIMEOUT_S
             )
+            audit.close(config.rounds, finished, visible(reason))
         _finish(directory, journal, row, begin)
 
 
@@ -217,6 +232,7 @@ async def _play(
         interrupted = resumed.interrupted if resumed else None
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             row = await rounds.play(context, progress, merging, profile, number, interrupted)
+            context.audit.seal(context.run_id, number)
             files = await checkpoints.save(context, progress, merging, directory.models, number)
             if number < config.rounds:
                 await state.save(context, progress, merging, profile, directory, number, files)
@@ -286,13 +302,17 @@ def _merging(context: RunContext) -> Merging:
     return merging
 
 
-def models_of(store: ModelStore) -> ModelServicer:
+def models_of(store: ModelStore, audit: Audit = NO_AUDIT) -> ModelServicer:
     """Serves the models of this process. Nobody has to wait for a model that is not here: no model will come later."""
+
+    def served(model_id: str, reader: Caller, size: int) -> None:
+        told = {"at": str(TOP_SERVER), "model": model_id, "reader": str(reader.reader), "caller": who(reader)}
+        audit.note("fetched", **told, bytes=size)
 
     async def wanted(model_id: str) -> None:
         require(model_id in store, FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
 
-    return ModelServicer(store, wanted)
+    return ModelServicer(store, wanted, served=served)
 
 
 async def _wait_for_return(
@@ -314,16 +334,21 @@ async def _doors(
     tls: Tls | None,
     resumed: Resumed | None,
     federated: Federated,
+    audit: Audit,
 ) -> AsyncIterator[str]:
     """Runs the server where nodes join and models are fetched; yields its address."""
+
+    def refused(method: str, peer: str, number: int, why: str) -> None:
+        audit.note("refused", call=method, peer=visible(peer), so_far=number, reason=visible(why))
+
     joining = Door()
     doors = {Verb.JOIN: joining, Verb.FETCH: Door(issuer.key_of(TOP_SERVER)), **federated.doors}
     free = [Verb.JOIN, *federated.doors] if tls or config.insecure else []
-    guard = Guard(doors, tls is not None, federated.revoked, free)
+    guard = Guard(doors, tls is not None, federated.revoked, free, refused)
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
-        models_of(store).add_to(server)
+        models_of(store, audit).add_to(server)
         federated.add_to(server)
 
     # Nodes look for a resumed run at its old address.

@@ -137,6 +137,9 @@ class _Open:
     def while_good(self, caller: object, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
+    def refused(self, method: str, peer: str, number: int, why: str) -> None:
+        pass
+
 
 async def network(index: int, parameters: int, tls: Tls | None) -> None:
     """A hop by the code of nodes, through the network as between machines."""

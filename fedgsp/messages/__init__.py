@@ -25,6 +25,7 @@ from fedgsp.messages.group import (
     Rerouted,
     Results,
     RunGroupRequest,
+    Served,
 )
 from fedgsp.messages.limits import MOST_CLIENT, MOST_CLIENTS_OF_NODE, MOST_SAMPLES, PROTOCOL, TASK_DIGEST_BYTES
 from fedgsp.messages.membership import (
@@ -125,6 +126,7 @@ __all__ = [
     "Revoked",
     "RunGroupRequest",
     "SendUp",
+    "Served",
     "Source",
     "SourceKind",
     "Start",

@@ -68,6 +68,8 @@ class FailureCode(IntEnum):
     NOT_ALLOWED = 50
     #: Two nodes report different digests of one model, and nothing says which of them is right.
     DISPUTED = 51
+    #: The receipt of a result is missing, or is not that of the node and the order.
+    BAD_RECEIPT = 52
 
 
 @dataclass(frozen=True, slots=True)

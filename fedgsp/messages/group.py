@@ -14,6 +14,7 @@ from fedgsp.messages.order import (
     Discriminated,
     DiscriminatorSettings,
     Evaluated,
+    OrderKey,
     OutgoingStep,
     Reveal,
     Trained,
@@ -163,13 +164,27 @@ class Member:
     #: Number of clients of the node, and of their training and test samples: what the node may have to do in a round.
     node_clients: int = 0
     node_samples: int = 0
+    #: With TLS: SHA-256 of the certificate with which the node joined.
+    certificate_digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:
     """Tells the top server what happened in a running group. The last event is a GroupResult or a Failure."""
 
-    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | PartLost | NetworksLeft | None
+    kind: MemberDone | MemberSkipped | Rerouted | GroupResult | Failure | PartLost | NetworksLeft | Served | None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The manager gave a model to a process."""
+
+    model_id: str
+    #: Who the process is by its ticket, and by its certificate. Empty: it showed none.
+    reader: str
+    proven: str = ""
+    #: Size of the model in bytes.
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +217,15 @@ class MemberDone:
     result: Trained | Evaluated | Described | Discriminated | None
     #: Euclidean length of the member's update; 0 if the manager did not measure it.
     update_length: float = 0.0
+    #: The order that the result answers. Unset if no order was needed.
+    key: OrderKey | None = None
+    #: The receipt of the node for it.
+    receipt: bytes = b""
+    #: Digest of the revealed update that the receipt covers, also if the update did not come to the manager.
+    update_digest: bytes = b""
+    #: The certificate of the node, and those between it and the CA, in PEM, if it is not the one of `Member`: the node
+    #: may have renewed its certificate.
+    certificate: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,8 @@ class Done:
     key: OrderKey | None
     #: Unset for orders without a result, such as Release.
     result: Trained | Evaluated | Described | Discriminated | Recalled | None
+    #: With TLS, if the order made a model: the node's signature of the order and the result (`fedgsp.receipts`).
+    receipt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +363,8 @@ class Discriminated:
     source: Source | None = None
     #: Bytes fetched for this order.
     bytes: int = 0
+    #: The start, as it came to the node.
+    start: ModelRef | None = None
 
 
 @dataclass(frozen=True, slots=True)

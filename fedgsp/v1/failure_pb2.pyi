@@ -97,6 +97,8 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     """
     FAILURE_CODE_DISPUTED: _FailureCode.ValueType  # 51
     """Two nodes report different digests of one model, and nothing says which of them is right."""
+    FAILURE_CODE_BAD_RECEIPT: _FailureCode.ValueType  # 52
+    """The receipt of a result is missing, or is not that of the node and the order."""
 
 class FailureCode(_FailureCode, metaclass=_FailureCodeEnumTypeWrapper):
     """The kind of a failure. Numbers of one decade belong together."""
@@ -175,6 +177,8 @@ The caller is not who it says it is, or may not do this.
 """
 FAILURE_CODE_DISPUTED: FailureCode.ValueType  # 51
 """Two nodes report different digests of one model, and nothing says which of them is right."""
+FAILURE_CODE_BAD_RECEIPT: FailureCode.ValueType  # 52
+"""The receipt of a result is missing, or is not that of the node and the order."""
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
 @_typing.final

@@ -409,6 +409,7 @@ class Member(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     NODE_CLIENTS_FIELD_NUMBER: _builtins.int
     NODE_SAMPLES_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_DIGEST_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     node: _builtins.str
     """Name of the node."""
@@ -421,6 +422,8 @@ class Member(_message.Message):
     node_clients: _builtins.int
     """Number of clients of the node, and of their training and test samples: what the node may have to do in a round."""
     node_samples: _builtins.int
+    certificate_digest: _builtins.bytes
+    """With TLS: SHA-256 of the certificate with which the node joined."""
     @_builtins.property
     def start(self) -> Global___Part:
         """The member's own start model, in place of the group's."""
@@ -436,10 +439,11 @@ class Member(_message.Message):
         weight: _builtins.float = ...,
         node_clients: _builtins.int = ...,
         node_samples: _builtins.int = ...,
+        certificate_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "node", b"node", "node_clients", b"node_clients", "node_samples", b"node_samples", "peer_address", b"peer_address", "samples", b"samples", "start", b"start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_digest", b"certificate_digest", "client", b"client", "node", b"node", "node_clients", b"node_clients", "node_samples", b"node_samples", "peer_address", b"peer_address", "samples", b"samples", "start", b"start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -458,6 +462,7 @@ class GroupEvent(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     PART_LOST_FIELD_NUMBER: _builtins.int
     NETWORKS_LEFT_FIELD_NUMBER: _builtins.int
+    SERVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def done(self) -> Global___MemberDone: ...
     @_builtins.property
@@ -472,6 +477,8 @@ class GroupEvent(_message.Message):
     def part_lost(self) -> Global___PartLost: ...
     @_builtins.property
     def networks_left(self) -> Global___NetworksLeft: ...
+    @_builtins.property
+    def served(self) -> Global___Served: ...
     def __init__(
         self,
         *,
@@ -482,16 +489,49 @@ class GroupEvent(_message.Message):
         failed: _failure_pb2.Failure | None = ...,
         part_lost: Global___PartLost | None = ...,
         networks_left: Global___NetworksLeft | None = ...,
+        served: Global___Served | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "networks_left", b"networks_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "networks_left", b"networks_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "served", b"served", "skipped", b"skipped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "networks_left", b"networks_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failed", b"failed", "kind", b"kind", "networks_left", b"networks_left", "part_lost", b"part_lost", "rerouted", b"rerouted", "result", b"result", "served", b"served", "skipped", b"skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed", "part_lost", "networks_left"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["done", "skipped", "rerouted", "result", "failed", "part_lost", "networks_left", "served"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___GroupEvent: _TypeAlias = GroupEvent  # noqa: Y015
+
+@_typing.final
+class Served(_message.Message):
+    """The manager gave a model to a process."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
+    PROVEN_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    model_id: _builtins.str
+    reader: _builtins.str
+    """Who the process is by its ticket, and by its certificate. Empty: it showed none."""
+    proven: _builtins.str
+    bytes: _builtins.int
+    """Size of the model in bytes."""
+    def __init__(
+        self,
+        *,
+        model_id: _builtins.str = ...,
+        reader: _builtins.str = ...,
+        proven: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "model_id", b"model_id", "proven", b"proven", "reader", b"reader"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Served: _TypeAlias = Served  # noqa: Y015
 
 @_typing.final
 class PartLost(_message.Message):
@@ -561,11 +601,23 @@ class MemberDone(_message.Message):
     DESCRIBED_FIELD_NUMBER: _builtins.int
     DISCRIMINATED_FIELD_NUMBER: _builtins.int
     UPDATE_LENGTH_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    UPDATE_DIGEST_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     position: _builtins.int
     """Place of the order within the group, from 0."""
     update_length: _builtins.float
     """Euclidean length of the member's update; 0 if the manager did not measure it."""
+    receipt: _builtins.bytes
+    """The receipt of the node for it."""
+    update_digest: _builtins.bytes
+    """Digest of the revealed update that the receipt covers, also if the update did not come to the manager."""
+    certificate: _builtins.bytes
+    """The certificate of the node, and those between it and the CA, in PEM, if it is not the one of `Member`: the node
+    may have renewed its certificate.
+    """
     @_builtins.property
     def trained(self) -> _order_pb2.Trained: ...
     @_builtins.property
@@ -574,6 +626,10 @@ class MemberDone(_message.Message):
     def described(self) -> _order_pb2.Described: ...
     @_builtins.property
     def discriminated(self) -> _order_pb2.Discriminated: ...
+    @_builtins.property
+    def key(self) -> _order_pb2.OrderKey:
+        """The order that the result answers. Unset if no order was needed."""
+
     def __init__(
         self,
         *,
@@ -584,10 +640,14 @@ class MemberDone(_message.Message):
         described: _order_pb2.Described | None = ...,
         discriminated: _order_pb2.Discriminated | None = ...,
         update_length: _builtins.float = ...,
+        key: _order_pb2.OrderKey | None = ...,
+        receipt: _builtins.bytes = ...,
+        update_digest: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "position", b"position", "result", b"result", "trained", b"trained", "update_length", b"update_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "client", b"client", "described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "position", b"position", "receipt", b"receipt", "result", b"result", "trained", b"trained", "update_digest", b"update_digest", "update_length", b"update_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015

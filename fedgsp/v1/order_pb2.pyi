@@ -797,6 +797,9 @@ class Done(_message.Message):
     DESCRIBED_FIELD_NUMBER: _builtins.int
     DISCRIMINATED_FIELD_NUMBER: _builtins.int
     RECALLED_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    receipt: _builtins.bytes
+    """With TLS, if the order made a model: the node's signature of the order and the result (`fedgsp.receipts`)."""
     @_builtins.property
     def key(self) -> Global___OrderKey: ...
     @_builtins.property
@@ -818,10 +821,11 @@ class Done(_message.Message):
         described: Global___Described | None = ...,
         discriminated: Global___Discriminated | None = ...,
         recalled: Global___Recalled | None = ...,
+        receipt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "recalled", b"recalled", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "recalled", b"recalled", "result", b"result", "trained", b"trained"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "discriminated", b"discriminated", "evaluated", b"evaluated", "key", b"key", "recalled", b"recalled", "receipt", b"receipt", "result", b"result", "trained", b"trained"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["trained", "evaluated", "described", "discriminated", "recalled"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
@@ -1038,6 +1042,7 @@ class Discriminated(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     """Samples in the validation part."""
     bytes: _builtins.int
@@ -1054,6 +1059,10 @@ class Discriminated(_message.Message):
     def source(self) -> _model_pb2.Source:
         """The source that delivered the start. Unset for fresh networks."""
 
+    @_builtins.property
+    def start(self) -> _model_pb2.ModelRef:
+        """The start, as it came to the node."""
+
     def __init__(
         self,
         *,
@@ -1062,10 +1071,11 @@ class Discriminated(_message.Message):
         samples: _builtins.int = ...,
         source: _model_pb2.Source | None = ...,
         bytes: _builtins.int = ...,
+        start: _model_pb2.ModelRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "source", b"source", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "correct", b"correct", "ref", b"ref", "samples", b"samples", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "correct", b"correct", "ref", b"ref", "samples", b"samples", "source", b"source", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -124,7 +124,7 @@ class _Walk:
             self.chain.finish(outcome.samples, outcome.ref.digest)
             orders.popleft()
             outcome = await group.models.with_update(outcome)
-            group.reports.done(hop.member, self.chain.done - 1, outcome, hop.length)
+            group.reports.done(hop.member, self.chain.done - 1, outcome, ticket, hop.length)
             self._release_spare()
         return None
 

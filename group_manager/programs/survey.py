@@ -41,7 +41,7 @@ async def ask(group: Group) -> GroupResult | Failure:
             group.reports.skipped(member, outcome)
         else:
             assert isinstance(outcome, Result)  # `Members` has turned all else into failures
-            group.reports.done(member, position, outcome)
+            group.reports.done(member, position, outcome, ticket)
     return group.result()
 
 
@@ -53,7 +53,7 @@ async def collect(group: Group) -> GroupResult | Failure:
         if isinstance(reserved, Failure):
             group.reports.skipped(member, reserved)
         else:
-            group.reports.done(member, position, Trained(reserved))
+            group.reports.done(member, position, Trained(reserved), None)
     return group.result()
 
 
@@ -75,11 +75,12 @@ async def initialise(group: Group) -> GroupResult | Failure:
     for position, member in enumerate(request.members):
         model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
         key = group.orders.key("initialise", position)
-        outcome = await group.orders.outcome(group.orders.submit(member, key, Initialise(model_id, seed)))
+        ticket = group.orders.submit(member, key, Initialise(model_id, seed))
+        outcome = await group.orders.outcome(ticket)
         if isinstance(outcome, Trained):
             weights = await group.models.collect(model_id)
             if isinstance(weights, Weights):
-                group.reports.done(member, position, outcome)
+                group.reports.done(member, position, outcome, ticket)
                 return group.result(weights.ref(model_id))
             outcome = weights
         assert isinstance(outcome, Failure)  # `Members` has turned all else into failures

@@ -24,6 +24,7 @@ class MemberResult:
     member: Member
     model_id: str
     outcome: Trained | Failure
+    ticket: Ticket
     length: float | None = None
 
 
@@ -104,4 +105,4 @@ async def _trained(
         else:
             group.orders.cancel(ticket)
             outcome = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
-        yield MemberResult(position, member, model_id, outcome)
+        yield MemberResult(position, member, model_id, outcome, ticket)

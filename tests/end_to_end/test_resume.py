@@ -16,6 +16,8 @@ from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
 from tests.support.ports import free_ports, range_of
 from tests.support.processes import assert_gone, node, running, top_server
+from top_server import audit
+from top_server.record.directory import RunDirectory
 from top_server.record.model_files import load
 
 CLIENTS, ROUNDS = 6, 3
@@ -134,6 +136,7 @@ def resume(directory: Path) -> list[str]:
 
 
 def assert_same_models(directory: Path, other: Path) -> None:
+    assert audit.verify(RunDirectory(directory)).finished
     expected = sorted((other / "models").iterdir())
     assert [path.name for path in sorted((directory / "models").iterdir())] == [path.name for path in expected]
     for path in expected:

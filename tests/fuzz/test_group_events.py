@@ -28,11 +28,13 @@ from fedgsp.messages import (
     MemberSkipped,
     ModelRef,
     NetworksLeft,
+    OrderKey,
     PartLost,
     RelayMode,
     Rerouted,
     Results,
     RunGroupRequest,
+    Served,
     Trained,
 )
 from fedgsp.model_service import ModelServicer, fetch
@@ -51,6 +53,7 @@ from top_server.groups.watch import GroupWatch
 from top_server.managers import client as manager_client
 from top_server.managers.client import ManagerClient
 from top_server.progress import Progress
+from top_server.record.audit import NO_AUDIT
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
@@ -69,7 +72,9 @@ EVENTS: list[group_pb2.GroupEvent] = [
         MemberDone(4, 0, Evaluated(1, 2, 0.5)),
         MemberDone(5, 1, Described((1, 2))),
         MemberDone(5, 1, Discriminated(ModelRef("nets"), (1,), 2)),
+        MemberDone(4, 0, TRAINED, 0.0, OrderKey(1, "alone", 0, 0, 0, "run"), b"", b"", b"no certificate"),
         MemberSkipped(4, WHY),
+        Served("m", "node n0", "", 40),
         Rerouted(4, "so it is"),
         PartLost(4, WHY),
         NetworksLeft(1, 2, 3),
@@ -96,9 +101,13 @@ def watcher(client: ManagerClient, recorder: Recorder) -> GroupWatch:
     """A watch that takes every model and every update."""
 
     context = SimpleNamespace(
-        journal=recorder, membership=SimpleNamespace(note_offence=lambda _: None), tensors=TENSORS
+        journal=recorder,
+        audit=NO_AUDIT,
+        membership=SimpleNamespace(note_offence=lambda _: None, certificate=lambda _: b""),
+        tensors=TENSORS,
+        why_not_trusted=lambda _: "",
     )
-    manager = SimpleNamespace(client=client)
+    manager = SimpleNamespace(client=client, name="m0")
     return GroupWatch(context, Progress(), REQUEST, manager, Trace(), Unread())  # type: ignore[arg-type]
 
 

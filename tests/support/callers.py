@@ -17,6 +17,8 @@ class Anybody:
     """A caller that may do everything, and any process that admits it."""
 
     proven: Identity | None = None
+    reader: Identity | None = None
+    certificate = b""
     asks = ""
     enrolment = ""
 
@@ -28,6 +30,9 @@ class Anybody:
 
     def while_good(self, caller: object, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+    def refused(self, method: str, peer: str, number: int, why: str) -> None:
+        pass
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Anybody:
         return self

@@ -15,7 +15,7 @@ from fedgsp.errors import RunError
 from fedgsp.settings.policy import NO_POLICY
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import server as node_server
-from top_server import server
+from top_server import audit, server
 from top_server.record.directory import RunDirectory, prepare
 from top_server.record.journal import Journal, Line
 from top_server.record.model_files import load
@@ -77,6 +77,7 @@ async def play(
             leading = group.create_task(server.run(config, journal, server.credentials(config)))
             for settings, live in [*((settings, node_server.run) for settings in nodes), *others]:
                 group.create_task(host(settings, live))
+    audit.verify(directory)
     return Finished(directory, rows, events)
 
 

@@ -114,7 +114,7 @@ async def _on(
         if member is None and client not in trained:
             watcher(GroupEvent(MemberSkipped(client, Failure(FailureCode.NODE_LOST, "its node left"))))
     try:
-        result = await manager.client.run_group(request, watcher)
+        result = watcher.ended(await manager.client.run_group(request, watcher))
         await watcher.all_taken()
     finally:
         watcher.cancel()

@@ -1,7 +1,9 @@
 """Models on their way from a group manager into this process."""
 
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import Failure, FailureCode, GroupResult, ModelRef, Results, TensorSpec, Trained
 from fedgsp.programs import PROGRAMS
+from fedgsp.visible import visible
 from fedgsp.weights import Weights, total_bytes
 from top_server.groups.lost import LOST
 from top_server.groups.task import GroupOutcome
@@ -27,7 +29,16 @@ async def take_model(
 ) -> Weights | Failure:
     """A model that a manager holds for this process."""
     expected = tensors or context.tensors
-    return await manager.client.take(ref, expected, total_bytes(expected))
+    return noted(context, manager, ref, await manager.client.take(ref, expected, total_bytes(expected)))
+
+
+def noted(context: RunContext, manager: Manager, ref: ModelRef, taken: Weights | Failure) -> Weights | Failure:
+    """What was taken from a manager, with a line in the audit log."""
+    if isinstance(taken, Weights):
+        me = str(TOP_SERVER)
+        told = {"at": f"manager {manager.name}", "model": visible(ref.id), "reader": me, "caller": me}
+        context.audit.note("fetched", **told, bytes=taken.buffer.nbytes)
+    return taken
 
 
 async def group_model(context: RunContext, outcome: GroupOutcome) -> GroupModel | Failure:

@@ -12,6 +12,7 @@ from fedgsp.messages import (
     FailureCode,
     FinishedHop,
     GroupEvent,
+    GroupResult,
     MemberDone,
     MemberSkipped,
     ModelRef,
@@ -20,11 +21,13 @@ from fedgsp.messages import (
     Rerouted,
     Results,
     RunGroupRequest,
+    Served,
     Trained,
 )
 from fedgsp.programs import PROGRAMS
 from fedgsp.weights import Weights
-from top_server.groups.taking import take_model
+from top_server.groups.receipts import GroupAudit
+from top_server.groups.taking import noted, take_model
 from top_server.groups.task import Trace
 from top_server.managers.pool import Manager
 from top_server.progress import Progress
@@ -41,6 +44,7 @@ OFFENCES = (
     FailureCode.NOT_FINITE,
     FailureCode.BAD_STREAM,
     FailureCode.LONG_UPDATE,
+    FailureCode.BAD_RECEIPT,
 )
 
 
@@ -71,11 +75,18 @@ class GroupWatch:
         self.skipped: list[MemberSkipped] = list(trace.skipped)
         self.lost: dict[int, Failure] = {}
         self.models: dict[int, Weights | Failure] = {}
+        self._audit = GroupAudit(context, request, manager.name)
+        self._audit.ordered()
+        #: Why the group has no result, although its manager may tell of one.
+        self.refused: Failure | None = None
 
     def __call__(self, event: GroupEvent) -> None:
         """Notes one event; the manager tells them in order."""
         match event.kind:
             case MemberDone() as done if done.client in self._members:
+                if refused := self._audit.done(done):
+                    self.refused = self.refused or refused
+                    return
                 self.done.append(done)
                 if isinstance(done.result, Trained):
                     self._note_trained(done, done.result)
@@ -83,6 +94,7 @@ class GroupWatch:
                 if lost and self._progress.note_missing(done.client):
                     self._record_missing(done.client)
             case MemberSkipped() as skipped:
+                self._audit.skipped(skipped)
                 self.skipped.append(skipped)
                 if skipped.failure is not None and skipped.failure.code in OFFENCES:
                     self._context.membership.note_offence(skipped.client)
@@ -103,12 +115,20 @@ class GroupWatch:
                 most = plan.exchanges * ESTIMATES[plan.estimate].folds if plan is not None else 0
                 told = {"exchanges": exchanges, "most": most, "left": left, "networks": networks}
                 self._context.journal.record(Discriminators(**told))
+            case Served() as served:
+                self._audit.served(served)
             case Rerouted(client, reason):
                 self._context.journal.record(rounds.Rerouted(**self._where(client), client=client, reason=reason))
 
     async def all_taken(self) -> None:
         """Waits for the models and updates that are on their way here."""
         await asyncio.gather(*self._taking)
+
+    def ended(self, result: GroupResult | Failure) -> GroupResult | Failure:
+        """What counts as the result of the group."""
+        result = self.refused or result
+        self._audit.ended(result)
+        return result
 
     def cancel(self) -> None:
         """Gives up the models and updates that are on their way here."""
@@ -125,7 +145,8 @@ class GroupWatch:
         self.models[client] = await take_model(self._context, self._manager, ref)
 
     async def _take_update(self, reveals: Reveals, client: int, ref: ModelRef) -> None:
-        shown = await self._manager.client.take(ref, None, reveals.max_bytes)
+        taken = await self._manager.client.take(ref, None, reveals.max_bytes)
+        shown = noted(self._context, self._manager, ref, taken)
         if problem := await reveals.take(client, shown):
             self._context.journal.record(rounds.UpdateMissing(client=client, reason=problem))
 

@@ -22,10 +22,12 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
+from fedgsp.signing import fingerprint
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.trainings import added
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.refusals import Refusals
+from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
 from top_server.record.journal import Recorder
 
@@ -42,6 +44,8 @@ class Node:
     """A node that joined. None in its `outbox` ends its stream."""
 
     hello: Hello
+    #: The certificate that it has shown, and those between it and the CA, in PEM; empty without TLS.
+    certificate: bytes = b""
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | Revoked | None] = field(default_factory=asyncio.Queue)
     #: The managers that it was told to dial, by name.
     managers: dict[str, AttachTo] = field(default_factory=dict)
@@ -66,11 +70,13 @@ class Membership:
         needed: Collection[InstalledPart] = (),
         training: str = "",
         training_options: Mapping[str, str] | None = None,
+        audit: Audit = NO_AUDIT,
     ) -> None:
         """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none."""
         self._welcome = Welcome(run_id, training, dict(training_options or {}))
         self._recorder = recorder
-        self._refusals = Refusals(recorder)
+        self._audit = audit
+        self._refusals = Refusals(recorder, audit=audit)
         self._issuer = issuer
         #: The key of this user's processes, by which nodes know this top server; empty if they need no such proof.
         self.local_key = b""
@@ -148,21 +154,27 @@ class Membership:
             hosted.train_samples,
             node_clients=len(node.hello.clients),
             node_samples=node.samples,
+            certificate_digest=bytes.fromhex(fingerprint(node.certificate)) if node.certificate else b"",
         )
+
+    def certificate(self, name: str) -> bytes:
+        """The certificate with which a present node joined, in PEM; empty without TLS, or if it has left."""
+        found = self._nodes.get(name)
+        return found.certificate if found is not None else b""
 
     async def admit(self, hello: Hello, caller: Caller) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
         older = self._older(hello.node, caller)
         if refused := self._why_not(hello, caller, older):
             if refused.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self.note_refusal(hello.node, refused)
+                self.note_refusal(hello.node, refused, caller)
             return refused.failure
         if older is not None:
             older.outbox.put_nowait(Failure(FailureCode.NOT_ALLOWED, "it has joined anew, with the same certificate"))
             older.outbox.put_nowait(None)
             await self.leave(older, "it has joined anew")
         self._standard = self._standard or hello
-        admitted = self._nodes[hello.node] = Node(hello)
+        admitted = self._nodes[hello.node] = Node(hello, caller.certificate)
         self._clients.update(
             {hosted.client: (hosted, admitted) for hosted in hello.clients if self._bears(hosted.client)}
         )
@@ -171,6 +183,15 @@ class Membership:
         admitted.outbox.put_nowait(self._welcome_for(hello.node, caller))
         if self.revoked:
             admitted.outbox.put_nowait(Revoked(self.revoked))
+        self._audit.note(
+            "admitted",
+            node=hello.node,
+            caller=who(caller),
+            certificate=caller.certificate.decode("ascii", "replace") or None,
+            clients=[hosted.client for hosted in hello.clients],
+            address=hello.peer_address or None,
+            task_digest=hello.task_digest.hex() or None,
+        )
         for to in self._left.pop(hello.node, {}).values():
             self.attach(hello.node, to)  # its group may still wait for this node
         self._recorder.record(
@@ -185,9 +206,9 @@ class Membership:
         await self._notify()
         return admitted
 
-    def note_refusal(self, name: str, why: Failure | Refusal) -> None:
+    def note_refusal(self, name: str, why: Failure | Refusal, caller: Caller | None = None) -> None:
         """Records that a process was refused under this name, unless there were too many of late."""
-        self._refusals.note(name, why)
+        self._refusals.note(name, why, caller)
 
     def revoke(self, enrolments: Collection[str]) -> None:
         """Tells all nodes which enrolments are not good any more: they may serve models to their holders."""
@@ -231,6 +252,7 @@ class Membership:
             self._left[node.hello.node] = node.managers
             if len(self._left) > MOST_NODES:
                 del self._left[next(iter(self._left))]
+        self._audit.note("left", node=node.hello.node, reason=reason if self._over is None else "dismissed")
         # After the end of the run it does not matter which side closed the stream.
         self._recorder.record(NodeLeft(node=node.hello.node, reason=reason if self._over is None else "dismissed"))
         await self._notify()
@@ -261,6 +283,8 @@ class Membership:
         found = self._nodes.get(name)
         if found is not None:
             self._working = True
+            if to.manager not in found.managers:  # later tickets for it are the same
+                self._audit.note("ticket", verb="attach", manager=to.manager, reader=name)
             found.managers[to.manager] = to
             ticket = self._issuer.ticket(
                 identity.manager(to.manager), Ticket(Verb.ATTACH, to.manager, identity.node(name))

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Callable
 
+from fedgsp.access import Caller
 from fedgsp.messages import Failure
 from fedgsp.visible import visible
 from top_server.nodes.admission import Refusal
+from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.processes import NodeRefused, NodesRefused
 from top_server.record.journal import Recorder
 
@@ -18,13 +20,14 @@ MOST_OF_NAME = 63
 class Refusals:
     """Passes the first refusals of each period to the record, and the number of the others once it is over."""
 
-    def __init__(self, recorder: Recorder, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, recorder: Recorder, now: Callable[[], float] = time.monotonic, audit: Audit = NO_AUDIT) -> None:
         self._recorder = recorder
+        self._audit = audit
         self._now = now
         self._ends = -float("inf")
         self._in_period = 0
 
-    def note(self, node: str, why: Failure | Refusal) -> None:
+    def note(self, node: str, why: Failure | Refusal, caller: Caller | None = None) -> None:
         """A node was refused."""
         if self._now() >= self._ends:
             self.close()
@@ -33,6 +36,7 @@ class Refusals:
         if self._in_period <= MOST_RECORDED:
             name = visible(node[:MOST_OF_NAME])[:MOST_OF_NAME]
             self._recorder.record(NodeRefused(node=name, reason=str(why)))
+            self._audit.note("refused", node=name, caller=who(caller), reason=visible(str(why)))
 
     def close(self) -> None:
         """Records how many refusals were only counted."""
@@ -40,3 +44,4 @@ class Refusals:
         self._in_period = 0
         if left_out > 0:
             self._recorder.record(NodesRefused(refusals=left_out))
+            self._audit.note("refused", nodes=left_out)

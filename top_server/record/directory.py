@@ -43,6 +43,8 @@ class RunDirectory:
         self.history = path / "history.jsonl"
         #: One JSON object per event.
         self.events = path / "events.jsonl"
+        #: Who did what, in lines that are chained by hashes; `top-server audit` verifies it.
+        self.audit = path / "audit.jsonl"
         #: Accuracy of each client at the end of the run; only of schemes in which all clients train in every round.
         self.summary = path / "summary.json"
         #: Distances between the clients' data, in runs that measure them.
@@ -86,6 +88,7 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
                 with directory.events.open("r+b") as file:
                     lock(file, directory)  # refused if that run's top server still waits for nodes
                     file.truncate()
+                    directory.audit.unlink(missing_ok=True)
             directory.models.mkdir(exist_ok=again)
             with directory.config.open("w" if again else "x", encoding="utf-8") as text:
                 # Without run_dir: these settings repeat the run, and a directory holds one run only.
@@ -165,7 +168,7 @@ def remove(directory: RunDirectory, folder_too: bool) -> None:
     for folder in (directory.models, directory.logs, directory.state):
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
-        for file in (directory.config, directory.history, directory.events):
+        for file in (directory.config, directory.history, directory.events, directory.audit):
             file.unlink(missing_ok=True)
         if folder_too:
             directory.path.rmdir()
@@ -178,7 +181,7 @@ def check_free(directory: RunDirectory, flag: str = "--run-dir") -> None:
     with usable(directory, flag):
         if directory.path.exists() and not directory.path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        for part in (directory.config, directory.history, directory.events, directory.models):
+        for part in (directory.config, directory.history, directory.events, directory.audit, directory.models):
             if part.exists():
                 raise ConfigError(
                     f"{flag} {directory.path} already holds a run ({part.name})",

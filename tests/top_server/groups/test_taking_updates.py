@@ -29,6 +29,7 @@ from tests.support.recorder import Recorder
 from top_server.groups.task import Trace
 from top_server.groups.watch import GroupWatch
 from top_server.progress import Progress
+from top_server.record.audit import NO_AUDIT
 from top_server.reveals.spool import UpdateSpool
 from top_server.reveals.updates import Updates
 
@@ -48,8 +49,9 @@ async def taken(spool: UpdateSpool, answers: dict[int, Weights | Failure]) -> Re
         return answers[int(ref.id)]
 
     journal = Recorder()
-    context: Any = SimpleNamespace(journal=journal, membership=SimpleNamespace(note_offence=lambda _: None))
-    manager: Any = SimpleNamespace(client=SimpleNamespace(take=take))
+    membership = SimpleNamespace(note_offence=lambda _: None, certificate=lambda _: b"")
+    context: Any = SimpleNamespace(journal=journal, audit=NO_AUDIT, membership=membership)
+    manager: Any = SimpleNamespace(client=SimpleNamespace(take=take), name="m0")
     members = tuple(Member(client, "n0") for client in answers)
     request = RunGroupRequest(
         *("run", 1, 0, "parallel", members, ModelRef("start"), "", RelayMode.AUTO, False, None, 1.0, 40),

@@ -1,0 +1,132 @@
+"""Files of JSON lines in which every line has the SHA-256 of the line before, so that no line can be changed alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from fedgsp.errors import ConfigError, not_written
+from fedgsp.files import check_regular, parse_json
+
+#: What stands in the place of the hash in the first line.
+BEGIN = "0" * 64
+#: Most bytes of a line. The largest one names all clients of a round.
+MOST_LINE = 1 << 26
+
+
+class BrokenError(Exception):
+    """A line that does not fit to the lines before it."""
+
+    def __init__(self, number: int, why: str) -> None:
+        """`number` counts the lines from 1."""
+        super().__init__(f"line {number}: {why}")
+        self.number = number
+        self.why = why
+
+
+class TornError(BrokenError):
+    """The last line has no end: its writer was interrupted, or is still writing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One line: its number, its fields, its hash, and that of the line before."""
+
+    number: int
+    before: str
+    hash: str
+    fields: Mapping[str, Any]
+
+
+def line_of(number: int, before: str, fields: Mapping[str, Any]) -> bytes:
+    """The bytes of a line."""
+    return json.dumps({"line": number, "before": before, **fields}, allow_nan=False).encode() + b"\n"
+
+
+def hash_of(line: bytes) -> str:
+    """What the next line has to say about a line."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def links(file: BinaryIO) -> Iterator[Link]:
+    """The lines of a file, read one by one; raises BrokenError at the first that does not continue the one before."""
+    number, head = 0, BEGIN
+    while raw := file.readline(MOST_LINE):
+        number += 1
+        if not raw.endswith(b"\n"):
+            raise (TornError if len(raw) < MOST_LINE else BrokenError)(number, "it has no end")
+        link = _link(raw, number, head)
+        head = link.hash
+        yield link
+
+
+def _link(raw: bytes, number: int, head: str) -> Link:
+    try:
+        fields = parse_json(raw)
+    except ValueError as error:
+        raise BrokenError(number, f"it is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BrokenError(number, "it is not a JSON object")
+    said, before = fields.pop("line", None), fields.pop("before", None)
+    if type(said) is not int or said != number:
+        raise BrokenError(
+            number, f"it says that it is line {str(said)[:20]}: lines were removed, inserted or exchanged"
+        )
+    if before != head:
+        last = f"line {number - 1} was changed, or this line" if number > 1 else "this line"
+        raise BrokenError(number, f"it does not continue the line before: {last} was put here later")
+    return Link(number, before, hash_of(raw), fields)
+
+
+class ChainedFile:
+    """Writes such a file, which only its owner can read, or continues it. Only one thread may use it."""
+
+    def __init__(self, path: Path) -> None:
+        """Cuts off a half-written last line. Raises BrokenError if the lines do not fit together, or UserError."""
+        self._path = path
+        self.number, self.head = 0, BEGIN
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+        with contextlib.ExitStack() as stack:
+            try:
+                # Unbuffered: what is reported as written is with the operating system.
+                self._file = stack.enter_context(open(os.open(path, flags, 0o600), "ab", buffering=0))
+                check_regular(path)
+                os.fchmod(self._file.fileno(), 0o600)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._continue()
+            except BlockingIOError:
+                raise ConfigError(f"another process writes {path}", "wait for its end, or stop it") from None
+            except OSError as error:
+                raise not_written(path, error) from error
+            stack.pop_all()
+
+    def append(self, fields: Mapping[str, Any]) -> None:
+        """Writes a line; raises RunError if the disk is full."""
+        line = line_of(self.number + 1, self.head, fields)
+        rest = line
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise not_written(self._path, error) from error
+        self.number, self.head = self.number + 1, hash_of(line)
+
+    def _continue(self) -> None:
+        kept = 0
+        with self._path.open("rb") as file, contextlib.suppress(TornError):
+            for link in links(file):
+                self.number, self.head, kept = link.number, link.hash, file.tell()
+        self._file.truncate(kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

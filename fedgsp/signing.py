@@ -1,0 +1,123 @@
+"""Signatures with the key of a certificate, and what a certificate proves. `cryptography` does the work."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import hashlib
+import re
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from fedgsp.identity import Identity, identity_in
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+_PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+class Signer:
+    """Signs with the private key of a process."""
+
+    def __init__(self, key: bytes, certificate: bytes) -> None:
+        """`key` and `certificate` are in PEM, as `fedgsp.tls` has checked them."""
+        from cryptography.hazmat.primitives import serialization  # here: without TLS it is never needed
+
+        #: The certificate, and those between it and the CA, in PEM.
+        self.certificate = certificate
+        self._key: Any = serialization.load_pem_private_key(key, None)
+
+    def sign(self, text: bytes) -> bytes:
+        """The signature of a text."""
+        signature: bytes = self._key.sign(text, *_scheme(self._key))
+        return signature
+
+
+def holds(certificate: bytes, text: bytes, signature: bytes) -> bool:
+    """Whether the holder of a certificate (PEM) has signed this text."""
+    try:
+        key: Any = _public_key(certificate)
+        key.verify(signature, text, *_scheme(key))
+    except _refusals():
+        return False
+    return True
+
+
+def fingerprint(certificate: bytes) -> str:
+    """SHA-256 of a certificate in PEM, in hex digits, as `openssl x509 -fingerprint -sha256` shows it without colons.
+
+    Of several certificates the first counts. Raises ValueError if there is none.
+    """
+    found = _PEM.search(certificate)
+    if found is None:
+        raise ValueError("there is no certificate")
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii", "replace"))).hexdigest()
+
+
+def identity_of(certificate: bytes) -> Identity | None:
+    """Whom a certificate (PEM) names; None if it names no process of a federation, or is no certificate."""
+    from cryptography import x509
+
+    try:
+        names = _certificates(certificate)[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return identity_in(names.get_values_for_type(x509.UniformResourceIdentifier))
+    except _refusals():
+        return None
+
+
+def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime) -> str:
+    """Why a certificate (PEM, with those between it and the CA) was not one of this CA at a time; empty if it was."""
+    from cryptography import x509
+    from cryptography.x509 import verification
+
+    def is_ca(_: object, __: object, found: Any) -> None:
+        if not found.ca:
+            raise ValueError("it is not the certificate of a CA")
+
+    # The names and uses in certificates are checked by those who make connections. Here the signatures count.
+    lenient = verification.ExtensionPolicy.permit_all()
+    for_ca = lenient.require_present(x509.BasicConstraints, verification.Criticality.AGNOSTIC, is_ca)
+    try:
+        own, *between = _certificates(certificate)
+        builder = verification.PolicyBuilder().store(verification.Store(_certificates(ca))).time(at)
+        checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
+        checker.verify(own, between)
+    except _refusals() as error:
+        return str(error) or "it is no certificate"
+    return ""
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What is raised about a signature or a certificate that somebody has made up."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.x509.verification import VerificationError
+
+    of_x509 = x509.DuplicateExtension, x509.ExtensionNotFound, x509.InvalidVersion, x509.UnsupportedGeneralNameType
+    return (ValueError, TypeError, IndexError, InvalidSignature, UnsupportedAlgorithm, VerificationError, *of_x509)
+
+
+@functools.lru_cache(maxsize=4096)
+def _public_key(certificate: bytes) -> object:
+    return _certificates(certificate)[0].public_key()
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(pem)
+
+
+def _scheme(key: Any) -> tuple[Any, ...]:
+    """What the methods `sign` and `verify` of a key need beside the text; ValueError for a key that gRPC refuses."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+
+    match key:
+        case ec.EllipticCurvePrivateKey() | ec.EllipticCurvePublicKey():
+            return (ec.ECDSA(hashes.SHA256() if key.key_size <= 256 else hashes.SHA384()),)
+        case rsa.RSAPrivateKey() | rsa.RSAPublicKey():
+            fill = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+            return fill, hashes.SHA256()
+    raise ValueError("the key is neither RSA nor on an elliptic curve")

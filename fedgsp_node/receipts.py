@@ -1,0 +1,116 @@
+"""What a node keeps of the orders that it got and of what it answered, and its signatures of results.
+
+With a state directory, a node writes a line to receipts.jsonl there for every order on a client, before it answers.
+So a site can show later what it was asked, and what it signed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedgsp.chained import BrokenError, ChainedFile
+from fedgsp.errors import DataError, RunError
+from fedgsp.messages import (
+    Attached,
+    Describe,
+    Discriminate,
+    Evaluate,
+    Failure,
+    Initialise,
+    Order,
+    OrderKey,
+    Recalled,
+    Result,
+    Train,
+)
+from fedgsp.receipts import Made, Statement
+from fedgsp.signing import Signer
+from fedgsp.visible import visible
+
+#: Orders on a client; all others only move or forget models.
+_KEPT = (Train, Evaluate, Describe, Discriminate, Initialise)
+#: The file does not grow beyond so many lines, of some 800 bytes each: a top server could fill the disk by its orders.
+MOST_LINES = 1_000_000
+
+
+class Receipts:
+    """Signs results, and keeps what was asked and answered."""
+
+    def __init__(
+        self, signer: Signer | None = None, log: ChainedFile | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        """Without a signer, as without TLS, nothing is signed. Without a log nothing is kept."""
+        self._signer = signer
+        self._log = log
+        self._now = now
+
+    def answer(self, attached: Attached, key: OrderKey, order: Order, result: Result | Recalled | None) -> bytes:
+        """The receipt of a result, if it tells of a model that was made; else empty.
+
+        Raises RunError if it cannot be kept: what is not kept is not answered.
+        """
+        receipt, made = b"", dict[str, Any]()
+        if isinstance(result, Made) and result.ref is not None:
+            statement = Statement.of(key, order.client, attached.node, result)
+            receipt = self._signer.sign(statement.text) if self._signer is not None else b""
+            made = {"statement": dataclasses.asdict(statement), "receipt": receipt.hex() or None}
+        self._keep(attached, key, order, answered=type(result).__name__.lower(), **made)
+        return receipt
+
+    def failed(self, attached: Attached, key: OrderKey, order: Order, failure: Failure) -> None:
+        """An order was not carried out."""
+        with contextlib.suppress(RunError):  # nothing of the client leaves the node
+            self._keep(attached, key, order, failed=failure.code.name, reason=visible(failure.detail))
+
+    def _keep(self, attached: Attached, key: OrderKey, order: Order, **answer: Any) -> None:
+        if self._log is None or not isinstance(order.work, _KEPT):
+            return
+        if self._log.number >= MOST_LINES:
+            raise RunError(f"receipts.jsonl has {MOST_LINES:,} lines", "move it away, and restart the node")
+        when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        told = {"time": when, "manager": visible(attached.manager), "order": dataclasses.asdict(key)}
+        self._log.append({**told, "client": order.client, "asked": _asked(order.work), **answer})
+
+
+def _asked(work: Train | Evaluate | Describe | Discriminate | Initialise) -> dict[str, Any]:
+    """The parts of an order that say what was asked of the client's data."""
+    start, settings, reveal = (getattr(work, name, None) for name in ("start", "settings", "reveal"))
+    asked: dict[str, Any] = {"work": type(work).__name__.lower(), "makes": getattr(work, "produces", "")}
+    if start is not None:
+        asked["start"] = start.model_id
+    if settings is not None:
+        asked["settings"] = {name: _shown(value) for name, value in dataclasses.asdict(settings).items()}
+    if reveal is not None:
+        asked["reveal"] = reveal.view
+    if outgoing := getattr(work, "outgoing", ()):
+        asked["outgoing"] = [step.name for step in outgoing]
+    if isinstance(work, Discriminate):
+        asked["others"] = len(work.others)
+    return asked
+
+
+def _shown(value: Any) -> Any:
+    """JSON has neither NaN nor infinity, and a malicious manager may order them."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextlib.contextmanager
+def receipt_log(directory: Path | None) -> Iterator[ChainedFile | None]:
+    """The log in a state directory, which is continued; None without a directory. Raises UserError."""
+    if directory is None:
+        yield None
+        return
+    path = directory / "receipts.jsonl"
+    try:
+        file = ChainedFile(path)
+    except BrokenError as error:
+        raise DataError(f"{path}: {error}", "move it away, and keep it: somebody may have changed it") from None
+    with file:
+        yield file

@@ -1,0 +1,350 @@
+"""Verifies the audit log of a run, line by line, and says who took part in it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fedgsp.chained import BrokenError, Link, TornError, links
+from fedgsp.errors import ConfigError, DataError
+from fedgsp.identity import Role, node
+from fedgsp.receipts import Statement
+from fedgsp.signing import fingerprint, holds, identity_of, why_not_trusted
+from fedgsp.visible import visible
+from fedgsp.words import counted
+from top_server.record.audit import seal_text
+from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a group manager: what it was asked."""
+
+    run: str
+    round: int
+    group: int
+    chained: bool
+    nodes: Mapping[int, str]
+    start: tuple[str, str] | None
+    seen: set[tuple[str, int, int]] = field(default_factory=set)
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The group that the call is for; a later call may go on with its relay."""
+        return self.run, self.round, self.group
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the lines said so far."""
+
+    run: str = ""
+    #: The certificate of the top server, in PEM; None without TLS.
+    certificate: bytes | None = None
+    lines: int = 0
+    #: Rounds that were sealed.
+    rounds: int = 0
+    #: Number of the last line that a seal covers.
+    sealed: int = 0
+    #: What the last line tells.
+    last: str = ""
+    finished: bool = False
+    #: Models that were made, by node; and those of them whose receipt holds.
+    made: Counter[str] = field(default_factory=Counter)
+    receipts: int = 0
+    #: Results without a start, such as those that were published before and handed out again.
+    without_start: int = 0
+    whats: Counter[str] = field(default_factory=Counter)
+    #: Who -> the fingerprints of the certificates.
+    shown: dict[str, set[str]] = field(default_factory=dict)
+    #: Whether the log does not have the begin of the run.
+    resumed: bool = False
+    #: Whether the last line was cut off in the middle.
+    torn: bool = False
+
+
+class Verifier:
+    """Takes the lines of a log in their order; raises BrokenError at the first that cannot be true."""
+
+    def __init__(self, ca: bytes | None = None) -> None:
+        """With a `ca` (PEM), all certificates must be of this CA; without, a person has to compare fingerprints."""
+        self.found = Findings()
+        self._ca = ca
+        #: (node, fingerprint) -> certificate.
+        self._certificates: dict[tuple[str, str], bytes] = {}
+        self._calls: dict[int, Call] = {}
+        self._serial = 0
+        #: The relay of each group of the current round: (client, model, digest) of its hops.
+        self._relays: dict[tuple[str, int, int], list[tuple[int, str, str]]] = {}
+        self._take: dict[str, Callable[[Link, Fields], None]] = {
+            "began": self._begin,
+            "resumed": self._begin,
+            "admitted": self._admit,
+            "renewed": self._admit,
+            "ordered": self._order,
+            "made": self._make,
+            "skipped": self._skip,
+            "ended": self._end,
+            "sealed": self._seal,
+            "finished": self._finish,
+        }
+
+    def take(self, link: Link) -> None:
+        """Verifies one line against those before it."""
+        what = link.fields.get("what")
+        _require(isinstance(what, str), link, "it does not tell what happened")
+        _require(link.number > 1 or what in ("began", "resumed"), link, "the log does not begin with a run")
+        _require(what != "began" or link.number == 1, link, "a run cannot begin twice")
+        _require(not self.found.finished or what == "sealed", link, "the run had finished")
+        try:
+            self._take.get(str(what), _nothing)(link, link.fields)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise BrokenError(link.number, f"it lacks something, or has it wrong: {visible(str(error))}") from None
+        self.found.lines, self.found.last = link.number, str(what)
+        self.found.whats[str(what)] += 1
+
+    def _begin(self, link: Link, line: Fields) -> None:
+        found, shown = self.found, line["certificate"]
+        first = link.number == 1
+        _require(first or line["run"] == found.run, link, f"it is of run {line['run']!r}, not of {found.run!r}")
+        _require(first or shown or found.certificate is None, link, "the log was signed, and is not any more")
+        found.resumed |= first and line["what"] == "resumed"
+        found.run, found.certificate = str(line["run"]), shown.encode() if shown else None
+        if found.certificate is not None:
+            self._trust(link, found.certificate, "top-server")
+            named = identity_of(found.certificate)
+            _require(
+                named is not None and named.role is Role.TOP_SERVER,
+                link,
+                f"its certificate is that of {named or 'nobody'}, not of a top server",
+            )
+
+    def _admit(self, link: Link, line: Fields) -> None:
+        name, shown = str(line["node"]), line["certificate"]
+        _require(bool(shown) == self._signed, link, f"node {name} has {'a' if shown else 'no'} certificate")
+        if shown:
+            certificate = shown.encode()
+            named = identity_of(certificate)
+            _require(
+                named is not None and named.speaks_for(node(name)) and str(named) == line["caller"],
+                link,
+                f"the certificate of node {name} is that of {named or 'nobody'}",
+            )
+            self._trust(link, certificate, str(named))
+            self._certificates[name, fingerprint(certificate)] = certificate
+
+    def _order(self, link: Link, line: Fields) -> None:
+        serial = int(line["serial"])
+        _require(serial > self._serial, link, f"order {serial} comes twice, or out of its turn")
+        _require(self._is_ours(line["run"]), link, f"it is of run {line['run']!r}")
+        self._serial, start = serial, line["start"]
+        self._calls[serial] = Call(
+            line["run"],
+            line["round"],
+            line["group"],
+            line["chained"],
+            dict(line["members"]),
+            (start[0], start[1]) if start else None,
+        )
+
+    def _make(self, link: Link, line: Fields) -> None:
+        said = Statement.read(line["statement"])
+        call = self._calls.get(said.serial)
+        _require(call is not None, link, f"nobody ordered what client {said.client} made (serial {said.serial})")
+        assert call is not None
+        _require((said.run, said.round, said.group) == call.place, link, "the order was for another group or round")
+        _require(call.nodes.get(said.client) == said.node, link, f"client {said.client} is not of node {said.node}")
+        key = said.task, said.position, said.attempt
+        _require(key not in call.seen, link, f"client {said.client} answers an order that was answered")
+        call.seen.add(key)
+        self._check_receipt(link, line, said)
+        self._check_start(link, said, call)
+        self.found.made[said.node] += 1
+        self.found.without_start += not said.start_digest
+
+    def _check_receipt(self, link: Link, line: Fields, said: Statement) -> None:
+        receipt, shown = line["receipt"], line["certificate"]
+        if not self._signed:
+            _require(not receipt, link, "it has a receipt, in a log without certificates")
+            return
+        certificate = self._certificates.get((said.node, str(shown)))
+        _require(certificate is not None, link, f"node {said.node} has shown no certificate {str(shown)[:16]}...")
+        _require(
+            holds(certificate or b"", said.text, bytes.fromhex(receipt or "")),
+            link,
+            f"the receipt is not the signature of node {said.node} for what client {said.client} made",
+        )
+        self.found.receipts += 1
+
+    def _check_start(self, link: Link, said: Statement, call: Call) -> None:
+        """The start must be what the hop before has made, or the start of the group."""
+        hops = self._relays.setdefault(call.place, []) if call.chained else []
+        begins = not call.chained or said.position == 0
+        _require(begins or said.position <= len(hops), link, f"there is no hop {said.position - 1} before it")
+        before = call.start if begins else hops[said.position - 1][1:]
+        if before is not None and said.start_digest and before[1] and (said.start == before[0] or not begins):
+            made_by = "the start of the group" if begins else f"what client {hops[said.position - 1][0]} made"
+            _require(
+                (said.start, said.start_digest) == before, link, f"client {said.client} did not begin with {made_by}"
+            )
+        if call.chained:
+            hops[said.position :] = [(said.client, said.model, said.digest)]
+
+    def _skip(self, link: Link, line: Fields) -> None:
+        call = self._calls[line["serial"]]
+        hops = self._relays.get(call.place, [])
+        hops[:] = [hop for hop in hops if hop[0] != line["client"]]
+
+    def _end(self, link: Link, line: Fields) -> None:
+        call, result = self._calls[line["serial"]], line["result"]
+        hops = self._relays.get(call.place, [])
+        if call.chained and result:
+            _require(bool(hops) and hops[-1][1:] == tuple(result), link, "the result is not what the last hop made")
+
+    def _seal(self, link: Link, line: Fields) -> None:
+        found, signature = self.found, line["signature"]
+        _require(bool(signature) == self._signed, link, "it has no signature" if self._signed else "nobody can sign")
+        if found.certificate is not None:
+            text = seal_text(found.run, link.number, link.before)
+            _require(
+                holds(found.certificate, text, bytes.fromhex(signature)),
+                link,
+                "the top server has not signed the lines before it",
+            )
+            found.sealed = link.number
+        if line["run"] == found.run:
+            found.rounds = max(found.rounds, int(line["round"]))
+        over = line["run"], line["round"]
+        self._calls = {
+            serial: call for serial, call in self._calls.items() if call.run != over[0] or call.round > over[1]
+        }
+        self._relays.clear()
+
+    def _finish(self, link: Link, line: Fields) -> None:
+        self.found.finished = True
+
+    @property
+    def _signed(self) -> bool:
+        return self.found.certificate is not None
+
+    def _is_ours(self, run: str) -> bool:
+        """Whether a run is that of the log, or the local run that belongs to it."""
+        return run.partition(".")[0] == self.found.run.partition(".")[0]
+
+    def _trust(self, link: Link, certificate: bytes, whose: str) -> None:
+        if self._ca is not None:
+            why = why_not_trusted(certificate, self._ca, dt.datetime.fromisoformat(link.fields["time"]))
+            _require(not why, link, f"the certificate of {whose} is not one of --tls-ca: {visible(why)}")
+        self.found.shown.setdefault(whose, set()).add(fingerprint(certificate))
+
+
+def read(file: BinaryIO, ca: bytes | None = None) -> Findings:
+    """Verifies a log as a stream. Raises BrokenError at the first line that is wrong; a torn last line is noted."""
+    verifier = Verifier(ca)
+    try:
+        for link in links(file):
+            verifier.take(link)
+    except TornError:
+        verifier.found.torn = True
+    return verifier.found
+
+
+def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
+    """Verifies the log of a run directory, and that it is the whole log of this run.
+
+    Raises BrokenError with the first line that is wrong, ConfigError if there is no log, and DataError if other files
+    of the record cannot be read.
+    """
+    try:
+        with directory.audit.open("rb") as file:
+            found = read(file, ca)
+    except OSError as error:
+        raise ConfigError(f"{directory.audit} cannot be read: {error.strerror}", "give a run directory") from None
+    if found.resumed:
+        raise BrokenError(1, "the log begins with a resumed run: its beginning is lost")
+    for broken, why in _ends(directory, found):
+        if broken:
+            raise BrokenError(found.lines + 1, why)
+    return found
+
+
+def _ends(directory: RunDirectory, found: Findings) -> Iterator[tuple[bool, str]]:
+    """(whether it is so, the reason) for everything that says that lines are missing at the end."""
+    yield not found.lines, "the log is empty"
+    events = read_lines(directory.events) if directory.events.exists() else []
+    runs = {event["run"] for event in events if event.get("event") in ("run_started", "run_resumed")}
+    yield (
+        bool(runs - {found.run}),
+        f"the log is of run {found.run!r}, and events.jsonl of {', '.join(map(repr, runs))}",
+    )
+    done = any(event.get("event") == "run_finished" for event in events)
+    yield done and not found.finished, "lines are missing at the end: events.jsonl has the end of the run"
+    rounds = read_lines(directory.history) if directory.history.exists() else []
+    last = max((row.get("round", 0) for row in rounds), default=0)
+    yield done and last > found.rounds, f"lines are missing at the end: history.jsonl has round {last}"
+    yield found.finished and found.last != "sealed", "lines are missing at the end: the seal of the last lines"
+    yield found.finished and found.torn, "the last line is cut off"
+
+
+def report(found: Findings, trusted: bool) -> Iterator[str]:
+    """Lines for a person. `trusted`: the certificates were checked against a CA."""
+    state = "finished" if found.finished else "not finished"
+    yield f"run {visible(found.run)}: {counted(found.lines, 'line')}, {counted(found.rounds, 'round')}, {state}"
+    made = sum(found.made.values())
+    if found.certificate is None:
+        yield f"{counted(made, 'training result')}, unsigned: the run had no TLS, so that nothing proves who made them"
+        yield "the chain of hashes holds, unsigned: whoever can write the file could have made it anew"
+    else:
+        yield f"{counted(made, 'training result')}, {counted(found.receipts, 'receipt')}, and all of them hold"
+        yield f"all lines up to {found.sealed} are signed by the top server"
+    if found.without_start:
+        yield f"{counted(found.without_start, 'result')} without a start: made from nothing, or handed out again"
+    for what, told in (
+        ("invented", "results were refused because their node had not signed them"),
+        ("refused", "lines tell of refusals"),
+        ("skipped", "times a client was skipped"),
+        ("fetched", "models were fetched from the servers"),
+    ):
+        if found.whats[what]:
+            yield f"{found.whats[what]} {told}"
+    for name, number in sorted(found.made.items()):
+        yield f"  node {visible(name)}: {counted(number, 'result')}"
+    for whose, prints in sorted(found.shown.items()):
+        for shown in sorted(prints):
+            yield f"  {visible(whose)}: certificate {shown}{'' if trusted else ' (compare it)'}"
+    if found.torn:
+        yield "the last line is cut off, as by a crash; it does not count"
+    if not found.finished:
+        yield f"lines after {found.sealed} could be missing or changed: no signature covers them yet"
+
+
+def check(run_dir: Path, ca: Path | None) -> Iterator[str]:
+    """The report on a run directory; raises DataError that names the first broken line."""
+    try:
+        authority = ca.read_bytes() if ca is not None else None
+    except OSError as error:
+        raise ConfigError(f"--tls-ca {ca} cannot be read: {error.strerror}", "give a PEM file") from None
+    directory = RunDirectory(run_dir)
+    try:
+        found = verify(directory, authority)
+    except BrokenError as error:
+        raise DataError(
+            f"{directory.audit}, {error}", "nothing from this line on is proven: compare it with a copy"
+        ) from None
+    return report(found, ca is not None)
+
+
+def _require(holds: bool, link: Link, why: str) -> None:
+    if not holds:
+        raise BrokenError(link.number, visible(why))
+
+
+def _nothing(link: Link, line: Fields) -> None:
+    """Lines of this kind only have to be in the chain."""

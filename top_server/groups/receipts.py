@@ -1,0 +1,150 @@
+"""Verifies the receipts of a group's members once more, and notes in the audit log what the group did.
+
+The manager of the group has verified them, too. It runs on the machine of the top server; nevertheless its word is not
+enough to put a training into the record that its node did not sign.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from fedgsp.identity import node
+from fedgsp.messages import (
+    Discriminated,
+    Failure,
+    FailureCode,
+    GroupResult,
+    Member,
+    MemberDone,
+    MemberSkipped,
+    RunGroupRequest,
+    Served,
+    Trained,
+)
+from fedgsp.programs import PROGRAMS
+from fedgsp.receipts import Statement
+from fedgsp.signing import fingerprint, holds, identity_of
+from fedgsp.visible import visible
+
+if TYPE_CHECKING:
+    from top_server.run import RunContext
+
+
+class GroupAudit:
+    """The lines of one call of a group manager."""
+
+    def __init__(self, context: RunContext, request: RunGroupRequest, manager: str) -> None:
+        self._context = context
+        self._request = request
+        self._manager = manager
+        self._members = {member.client: member for member in request.members}
+        #: Clients that answered without making a model.
+        self._answered: list[int] = []
+
+    def ordered(self) -> None:
+        """The request goes to the manager."""
+        request, start = self._request, self._request.start
+        self._context.audit.note(
+            "ordered",
+            run=request.run_id,
+            round=request.round,
+            group=request.group,
+            serial=request.serial,
+            program=request.program,
+            chained=PROGRAMS[request.program].chained,
+            manager=self._manager,
+            # The manager makes a ticket for each of these nodes, for the models that its orders name.
+            members=[[member.client, member.node] for member in request.members],
+            finished=len(request.finished),
+            start=[start.id, start.digest.hex()] if start is not None else None,
+            reveal=request.reveal.view if request.reveal is not None else None,
+        )
+
+    def done(self, done: MemberDone) -> Failure | None:
+        """A member is done; the failure if it did not sign what it is said to have made."""
+        made = done.result
+        if not isinstance(made, Trained | Discriminated) or made.ref is None:
+            self._answered.append(done.client)
+            return None
+        member = self._members[done.client]
+        known = self._context.membership.certificate(member.node)
+        if done.key is None:
+            # A manager sends on what a node holds, or the node is one of a test. A training has an order.
+            orders = known and (PROGRAMS[self._request.program].trains or self._request.program == "initialise")
+            return self._refused(done, "without the order") if orders else None
+        statement = Statement.of(done.key, done.client, member.node, made, done.update_digest)
+        asked = (self._request.run_id, self._request.round, self._request.group, self._request.serial)
+        if (statement.run, statement.round, statement.group, statement.serial) != asked:
+            return self._refused(done, "for another order")
+        if isinstance(made, Trained) and made.update is not None and made.update.digest != done.update_digest:
+            return self._refused(done, "with another update")
+        certificate = done.certificate or known
+        if done.certificate and (why := self._why_not(member, done.certificate)):
+            return self._refused(done, f"with a certificate that is not good: {why}")
+        if certificate and not (statement.digest and holds(certificate, statement.text, done.receipt)):
+            return self._refused(done, "which the node has not signed")
+        source = made.source
+        self._context.audit.note(
+            "made",
+            statement=dataclasses.asdict(statement),
+            receipt=done.receipt.hex() if certificate else None,
+            certificate=fingerprint(certificate) if certificate else None,
+            via=[source.kind.name.lower(), visible(source.name)] if source is not None else None,
+            bytes=made.bytes,
+        )
+        return None
+
+    def skipped(self, skipped: MemberSkipped) -> None:
+        """A member is skipped."""
+        failure = skipped.failure
+        self._context.audit.note(
+            "skipped",
+            **self._where(),
+            client=skipped.client,
+            code=failure.code.name if failure is not None else None,
+            reason=visible(str(failure)),
+        )
+
+    def served(self, served: Served) -> None:
+        """The manager gave a model to another process."""
+        self._context.audit.note(
+            "fetched",
+            at=f"manager {self._manager}",
+            model=visible(served.model_id),
+            reader=visible(served.reader),
+            caller=visible(served.proven) or "unproven",
+            bytes=served.bytes,
+        )
+
+    def ended(self, result: GroupResult | Failure) -> None:
+        """The call has ended."""
+        ref = result.ref if isinstance(result, GroupResult) else None
+        self._context.audit.note(
+            "ended",
+            **self._where(),
+            answered=self._answered,
+            result=[ref.id, ref.digest.hex()] if ref is not None and ref.id else None,
+            failure=visible(str(result)) if isinstance(result, Failure) else None,
+        )
+
+    def _where(self) -> dict[str, int]:
+        return {"round": self._request.round, "group": self._request.group, "serial": self._request.serial}
+
+    def _why_not(self, member: Member, certificate: bytes) -> str:
+        named = identity_of(certificate)
+        if named is None or not named.speaks_for(node(member.node)):
+            return f"it is that of {named or 'nobody'}"
+        if why := self._context.why_not_trusted(certificate):
+            return why
+        shown = certificate.decode("ascii", "replace")
+        self._context.audit.note("renewed", node=member.node, caller=str(named), certificate=shown)
+        return ""
+
+    def _refused(self, done: MemberDone, what: str) -> Failure:
+        failure = Failure(
+            FailureCode.BAD_RECEIPT,
+            f"manager {self._manager} tells of a result of client {done.client} {what}",
+        )
+        self._context.audit.note("invented", **self._where(), client=done.client, reason=visible(failure.detail))
+        return failure

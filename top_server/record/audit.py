@@ -1,0 +1,97 @@
+"""The audit log of a run: who was let in, who was refused, what was asked of whom, and what was signed for it.
+
+`top_server.audit` verifies it, and docs/audit.md describes its lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from fedgsp.access import Caller
+from fedgsp.chained import ChainedFile
+from fedgsp.signing import Signer
+from top_server.record.history import plain
+
+#: The first word of every text that is signed for a log.
+PURPOSE = "fedgsp audit 1"
+
+
+class Audit(Protocol):
+    """The protocol of an object that takes the lines of an audit log."""
+
+    def note(self, what: str, **fields: Any) -> None:
+        """Notes one thing that happened."""
+
+    def seal(self, run: str, round_number: int) -> None:
+        """Signs all lines so far, at the end of a round of a run, which may be the local run before this run."""
+
+
+class NoAudit:
+    """Takes the lines of a run that has no log, such as that of a test."""
+
+    def note(self, what: str, **fields: Any) -> None:
+        """Notes nothing."""
+
+    def seal(self, run: str, round_number: int) -> None:
+        """Signs nothing."""
+
+
+NO_AUDIT = NoAudit()
+
+
+def who(caller: Caller | None) -> str:
+    """A caller as it stands in the log: whom its certificate names; without TLS, what is known."""
+    if caller is None or (caller.proven is None and caller.reader is None):
+        return "unproven"
+    return str(caller.proven) if caller.proven is not None else "local user"
+
+
+def seal_text(run: str, line: int, head: str) -> bytes:
+    """What the top server signs at the end of a round: the hash of the line before `line` stands for all before it."""
+    return json.dumps([PURPOSE, run, line, head], separators=(",", ":")).encode()
+
+
+class AuditLog:
+    """Writes audit.jsonl of a run directory until its `with` block ends. Only one thread may use it."""
+
+    def __init__(
+        self, path: Path, run: str, signer: Signer | None, now: Callable[[tzinfo], datetime] = datetime.now
+    ) -> None:
+        """Continues a log that is there. Raises BrokenError if its lines do not fit together, or RunError.
+
+        Without a signer, as without TLS, nothing is signed.
+        """
+        self._run = run
+        self._signer = signer
+        self._now = now
+        self._file = ChainedFile(path)
+        self._closed = False
+
+    def note(self, what: str, **fields: Any) -> None:
+        """Notes one thing that happened, unless the log is closed; raises RunError if the disk is full."""
+        if self._closed:
+            return
+        time = self._now(UTC).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._file.append(plain({"time": time, "what": what, **fields}))
+
+    def seal(self, run: str, round_number: int) -> None:
+        """Signs all lines so far, at the end of a round of a run, which may be the local run before this run."""
+        text = seal_text(self._run, self._file.number + 1, self._file.head)
+        signature = self._signer.sign(text).hex() if self._signer is not None else None
+        self.note("sealed", run=run, round=round_number, signature=signature)
+
+    def close(self, round_number: int, finished: bool, reason: str) -> None:
+        """Notes that the top server ends, and signs; only a resumed run adds further lines."""
+        self.note("finished" if finished else "stopped", reason=reason)
+        self.seal(self._run, round_number)
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.__exit__()

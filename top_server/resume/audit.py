@@ -1,0 +1,41 @@
+"""Opens the audit log of a run, or goes on with that of a run that is resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+
+from fedgsp.chained import BrokenError
+from fedgsp.errors import ConfigError, DataError
+from fedgsp.signing import Signer
+from top_server.audit import read
+from top_server.record.audit import AuditLog
+from top_server.record.directory import RunDirectory
+
+
+@contextlib.contextmanager
+def opened(
+    directory: RunDirectory, run: str, signer: Signer | None, ca: bytes | None, resumed: bool
+) -> Iterator[AuditLog]:
+    """The log, with the line about the begin or the return of the run.
+
+    Raises DataError if the lines of a resumed run do not hold, and ConfigError if they were signed and there is no
+    key now.
+    """
+    with contextlib.suppress(FileNotFoundError), directory.audit.open("rb") as file:
+        try:
+            found = read(file, ca)
+        except BrokenError as error:
+            raise DataError(f"{directory.audit}, {error}", "restore the file from a copy") from None
+        if found.certificate is not None and signer is None:
+            raise ConfigError("--resume: the audit log of this run is signed", "give the three --tls flags")
+    with AuditLog(directory.audit, run, signer) as log:
+        log.note(
+            "resumed" if resumed else "began",
+            run=run,
+            caller="top-server" if signer is not None else "local user",
+            certificate=signer.certificate.decode("ascii", "replace") if signer is not None else None,
+            settings=hashlib.sha256(directory.config.read_bytes()).hexdigest(),
+        )
+        yield log
