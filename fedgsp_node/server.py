@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import re
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
@@ -19,7 +17,7 @@ from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
-from fedgsp.identity import NAME_RULE, TOP_SERVER, Role, is_name, node
+from fedgsp.identity import TOP_SERVER, Role, node
 from fedgsp.identity import manager as manager_of
 from fedgsp.messages import (
     PROTOCOL,
@@ -40,11 +38,12 @@ from fedgsp.revocation import REASON, Revocations
 from fedgsp.settings.run import NodeSettings
 from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Ticket, Verb, issue
-from fedgsp.tls import Tls, load
+from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp.words import counted
 from fedgsp_node.attachment import Attachment, TrainingLog
 from fedgsp_node.clients import Clients
+from fedgsp_node.credentials import credentials, name_of
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.guard import Guard
@@ -64,8 +63,6 @@ LONGEST_RETRY_S = 5.0
 REDIALS = 5
 #: What the id of a run must look like: it is part of the names of files in --state-dir.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
-#: What a host name may have and the name of a node may not.
-_HOST_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", re.ASCII)
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
 #: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed.
 _PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.RUN_OVER)
@@ -124,36 +121,6 @@ async def run(settings: NodeSettings) -> None:
                 ).live()
     finally:
         slot.close()
-
-
-def credentials(settings: NodeSettings) -> Tls | None:
-    """The TLS credentials of this node; raises ConfigError if its certificate lacks the address that peers dial."""
-    if settings.identity is not None:
-        from fedgsp_node.enrolment import folder  # here: other nodes need no cryptography
-
-        folder.check(settings.identity)
-    found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
-    if found:
-        found.check_is(Role.NODE, Role.TOP_SERVER)
-        proven = found.identity.name if found.identity and found.identity.role is Role.NODE else None
-        if proven and settings.name not in (None, proven):
-            raise ConfigError(
-                f"--name {settings.name} is not the name in --tls-cert {found.files.cert}, {proven}",
-                "drop --name, or give the certificate of that name",
-            )
-    if found and dialled and not is_wildcard(host := split_address(dialled)[0]):
-        found.check_covers(host, "where other nodes dial this one")
-    return found
-
-
-def name_of(settings: NodeSettings, certified: str = "") -> str:
-    """The name of this node, or that of its certificate; raises ConfigError if --name cannot be one."""
-    if settings.name is None:
-        host = _HOST_NAME.sub("-", socket.gethostname())[:40].lstrip("._-")
-        return certified or f"{host or 'node'}-{os.getpid()}"
-    if not is_name(settings.name):
-        raise ConfigError(f"--name {settings.name!r} cannot be the name of a node", f"write {NAME_RULE}")
-    return settings.name
 
 
 def _certificate_renewed(settings: NodeSettings, name: str) -> contextlib.AbstractAsyncContextManager[None]:

@@ -9,7 +9,7 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from fedgsp import local_key, on_nodes, windows
 from fedgsp.access import Caller, Guard
 from fedgsp.addresses import loopback, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
-from fedgsp.errors import ConfigError, RunError, UserError, not_written
+from fedgsp.errors import ConfigError, UserError, not_written
 from fedgsp.identity import TOP_SERVER, Identity, Role
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
@@ -35,7 +35,6 @@ from fedgsp.tls import Tls, load
 from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.visible import visible
 from fedgsp.weights import require
-from fedgsp.words import share
 from top_server import rounds
 from top_server.baseline import local_run
 from top_server.choosing import absent, check_extractor, check_head, choose, extending, parts_of
@@ -50,17 +49,16 @@ from top_server.managers.pool import manager_pool
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.models import INITIAL, Models
 from top_server.nodes import local as local_nodes
-from top_server.nodes.membership import RETURN_TIMEOUT_S, Membership
+from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
+from top_server.nodes.waiting import wait_for_nodes, wait_for_return
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
 from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.directory import RunDirectory, make_state, prepare, usable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
-from top_server.record.events.processes import WaitingForClients, WaitingForNodes
 from top_server.record.events.run import (
-    ClientsMissing,
     ClientsServed,
     Listening,
     RunFinished,
@@ -152,9 +150,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         finished, reason = False, "the top server stopped"
         try:
             if resumed and resumed.saved:
-                await _wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
+                await wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
-                await _wait_for_nodes(config, membership, journal)
+                await wait_for_nodes(config, membership, journal)
             manager_ports.check(config, scheme, len(membership.clients))
 
             context = RunContext(
@@ -315,16 +313,6 @@ def models_of(store: ModelStore, audit: Audit = NO_AUDIT) -> ModelServicer:
     return ModelServicer(store, wanted, served=served)
 
 
-async def _wait_for_return(
-    clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
-) -> None:
-    journal.record(WaitingForClients(clients=len(clients), timeout=join_timeout))
-    if not await membership.wait_for(1, 1, join_timeout):
-        raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
-    if missing := await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout)):
-        journal.record(ClientsMissing(clients=sorted(missing)))
-
-
 @asynccontextmanager
 async def _doors(
     config: RunConfig,
@@ -366,17 +354,6 @@ async def _doors(
             yield address
     finally:
         await server.stop(SHUTDOWN_GRACE_S)
-
-
-async def _wait_for_nodes(config: RunConfig, membership: Membership, journal: Journal) -> None:
-    nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
-    journal.record(WaitingForNodes(nodes=nodes, clients=clients, timeout=config.join_timeout))
-    if not await membership.wait_for(nodes, clients, config.join_timeout):
-        raise RunError(
-            f"only {share(membership.nodes, nodes, 'node')} with {share(len(membership.clients), clients, 'client')}"
-            f" joined within {config.join_timeout:.0f} s",
-            "start the other nodes, or change --min-nodes, --min-clients or --join-timeout",
-        )
 
 
 async def _ask(channels: Channels, address: str, grouping: str, request: GroupingRequest) -> Plan:

@@ -13,7 +13,7 @@ from fedgsp.errors import ConfigError, TaskError
 from fedgsp.options import parse_clients
 from fedgsp.settings.run import NodeSettings
 from fedgsp_node import cli, server
-from fedgsp_node.server import credentials
+from fedgsp_node.credentials import credentials
 from tests.support.certificates import Authority
 
 

@@ -20,7 +20,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door, Ticket, Verb
 from fedgsp.tls import Tls, load
-from fedgsp_node.server import credentials
+from fedgsp_node.credentials import credentials
 from tests.support.callers import ISSUER
 from tests.support.certificates import Authority, unchecked
 from tests.support.cluster import nodes, settings

@@ -1,0 +1,44 @@
+"""Who this node is: its name, and the certificate that it shows."""
+
+import os
+import re
+import socket
+
+from fedgsp.addresses import is_wildcard, split_address
+from fedgsp.errors import ConfigError
+from fedgsp.identity import NAME_RULE, Role, is_name
+from fedgsp.settings.run import NodeSettings
+from fedgsp.tls import Tls, load
+
+#: What a host name may have and the name of a node may not.
+_HOST_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", re.ASCII)
+
+
+def credentials(settings: NodeSettings) -> Tls | None:
+    """The TLS credentials of this node; raises ConfigError if its certificate lacks the address that peers dial."""
+    if settings.identity is not None:
+        from fedgsp_node.enrolment import folder  # here: other nodes need no cryptography
+
+        folder.check(settings.identity)
+    found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
+    if found:
+        found.check_is(Role.NODE, Role.TOP_SERVER)
+        proven = found.identity.name if found.identity and found.identity.role is Role.NODE else None
+        if proven and settings.name not in (None, proven):
+            raise ConfigError(
+                f"--name {settings.name} is not the name in --tls-cert {found.files.cert}, {proven}",
+                "drop --name, or give the certificate of that name",
+            )
+    if found and dialled and not is_wildcard(host := split_address(dialled)[0]):
+        found.check_covers(host, "where other nodes dial this one")
+    return found
+
+
+def name_of(settings: NodeSettings, certified: str = "") -> str:
+    """The name of this node, or that of its certificate; raises ConfigError if --name cannot be one."""
+    if settings.name is None:
+        host = _HOST_NAME.sub("-", socket.gethostname())[:40].lstrip("._-")
+        return certified or f"{host or 'node'}-{os.getpid()}"
+    if not is_name(settings.name):
+        raise ConfigError(f"--name {settings.name!r} cannot be the name of a node", f"write {NAME_RULE}")
+    return settings.name
