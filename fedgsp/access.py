@@ -4,6 +4,8 @@ With TLS, the caller's identity is in its certificate. Most calls also need a ti
 `fedgsp.tickets`). Without TLS, the ticket alone says who the caller is.
 """
 
+import asyncio
+import contextlib
 import inspect
 import logging
 from collections import Counter
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: The key of the ticket in the metadata of a call.
 TICKET = "fedgsp-ticket-bin"
+#: How long a revoked caller may take to send its first message, in seconds.
+_HEAR_OUT_S = 1.0
 #: What a refused stranger is told; the log of this process has the reason.
 _REFUSED = "this process does not do that for the caller"
 
@@ -215,7 +219,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _answering(self, method: str, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            async with self._admitted(method, context):
+            async with self._admitted(method, request, context):
                 return await behaviour(request, context)
 
         return answer
@@ -225,21 +229,24 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> Callable[..., AsyncIterator[Any]]:
         async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             answers = aclosing(behaviour(request, context))  # type: ignore[type-var]
-            async with self._admitted(method, context), answers as found:
+            async with self._admitted(method, request, context), answers as found:
                 async for message in found:
                     yield message
 
         return stream
 
     @asynccontextmanager
-    async def _admitted(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+    async def _admitted(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
         """The body is the call, if the caller is admitted, for as long as its certificate is good."""
         admitted = self._access.admit(method, context)
         if isinstance(admitted, str):
             self._tell(method, admitted, context.peer())
-            # Nobody else has a certificate that was revoked.
-            told = REASON if admitted.endswith(REASON) else _REFUSED
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, told)
+            revoked = admitted.endswith(REASON)  # such a caller was no stranger: it learns the reason
+            if revoked and hasattr(request, "__anext__"):
+                # gRPC would report an internal error, and not the reason, to a caller that is still sending.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(anext(request, None), _HEAR_OUT_S)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, REASON if revoked else _REFUSED)
         else:
             _caller.set(admitted)
             async with self._access.while_good(admitted, context):

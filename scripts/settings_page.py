@@ -68,9 +68,12 @@ def page() -> str:
     parts = [INTRODUCTION]
     parts += _section("top-server", leading, RunConfig, NAMES)
     parts += _section("top-server picture", leading.commands["picture"])
+    for command in ("invite", "assign", "revoke"):
+        parts += _section(f"top-server {command}", leading.commands[command])
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)
     parts += _section("fedgsp-node", node)
     parts += _section("fedgsp-node start", node.commands["start"], NodeSettings)
+    parts += _section("fedgsp-node enrol", node.commands["enrol"])
     parts += _section("fedgsp-node policy", node.commands["policy"])
     return "\n".join(parts)
 

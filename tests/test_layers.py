@@ -42,7 +42,7 @@ PURE = (
 #: Package -> what importing all of it must not load.
 NEVER_LOADED = {
     "fedgsp": ("torch", "ortools", "sklearn", "typer", "rich"),
-    "group_manager": ("torch", "ortools", "sklearn", "typer", "rich"),
+    "group_manager": ("torch", "ortools", "sklearn", "typer", "rich", "cryptography"),
     "top_server": ("torch", "fedgsp_node", "group_manager"),
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedgsp.errors import ConfigError
+from fedgsp.identity import TOP_SERVER, node
 from fedgsp.tls import Tls, TlsFiles, handshake_failure, load, tls_files
 from tests.support.certificates import SERVERS, Authority
 
@@ -128,8 +129,11 @@ def test_errors_that_are_not_about_tls_are_left_alone() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 def test_the_recipe_of_the_page_makes_files_that_can_be_used(tmp_path: Path) -> None:
-    recipe = "\n".join(re.findall(r"^openssl .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    recipe = "\n".join(re.findall(r"^(?:openssl|echo) .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     subprocess.run(["sh", "-e", "-c", recipe], cwd=tmp_path, check=True, capture_output=True)
     tls = loaded(TlsFiles(tmp_path / "ca.pem", tmp_path / "top.pem", tmp_path / "top.key"))
     for host in ("top.example.org", "127.0.0.1"):
         tls.check_covers(host, "where it is")
+    assert tls.identity == TOP_SERVER
+    of_node = loaded(TlsFiles(tmp_path / "ca.pem", tmp_path / "node.pem", tmp_path / "node.key"))
+    assert of_node.identity == node("hungarian")

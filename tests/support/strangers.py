@@ -13,6 +13,7 @@ import pytest
 
 from fedgsp import wire
 from fedgsp.access import RULES, TICKET
+from fedgsp.certificates import new_key, request_for
 from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.messages import (
     Attached,
@@ -25,6 +26,7 @@ from fedgsp.messages import (
     RelayMode,
     Release,
     Results,
+    Revoked,
     RunGroupRequest,
     TopServerMessage,
     TrainingSettings,
@@ -32,7 +34,7 @@ from fedgsp.messages import (
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.tls import Tls
-from fedgsp.v1 import grouping_pb2, membership_pb2, model_pb2
+from fedgsp.v1 import enrolment_pb2, grouping_pb2, membership_pb2, model_pb2
 from fedgsp_node.clients import Clients, Learned
 from fedgsp_node.tasks import load_task
 from tests.support.cluster import play
@@ -65,6 +67,9 @@ def said(run: str) -> dict[str, list[bytes]]:
         "Attach": [wire.encode(NodeReport(Attached(run, name, "m0"))) for name in ("n0", "n9")],
         "RunGroup": [order("relay"), order("parallel", results=Results.COLLECTED), order("nonsense")],
         "Forget": [wire.encode(Release(tuple(models)))],
+        "Revoke": [wire.encode(Revoked(("urn:uuid:1",)))],
+        "Enrol": [enrolment_pb2.CertificateRequest(request=request_for(new_key()))],
+        "Renew": [enrolment_pb2.CertificateRequest(request=request_for(new_key()))],
         "Fetch": [model_pb2.FetchRequest(model_id=model_id) for model_id in models],
         "Upload": [header],
         "Revoke": [b""],

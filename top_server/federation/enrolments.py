@@ -97,7 +97,7 @@ class Enrolments:
         if role is Role.INVITED:
             self._recorder.record(NodeEnrolled(node=name))
         else:
-            logger.info("node=%s has a new certificate", name)
+            logger.debug("node=%s has a new certificate", name)
 
     @asynccontextmanager
     async def followed(self, note: Callable[[Collection[str]], None], tell: Tell) -> AsyncIterator[None]:

@@ -54,7 +54,7 @@ class Folder:
         """Changes the registry. No other process changes it meanwhile, and readers see the old one or the new one."""
         with contextlib.ExitStack() as stack:
             try:
-                lock = stack.enter_context(open(self.path / "lock", "ab"))
+                lock = stack.enter_context(open(self.path / "lock", "ab", opener=_for_me))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError as error:
                 raise not_written(self.path / "lock", error) from error
@@ -112,6 +112,10 @@ def _found(file: Path, ca: x509.Certificate) -> x509.Certificate | None:
     except Exception:  # it is missing, or of another CA, or no certificate: `cryptography` has several errors
         return None
     return found
+
+
+def _for_me(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _read(path: Path) -> bytes:

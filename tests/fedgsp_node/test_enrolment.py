@@ -1,0 +1,94 @@
+"""The folder of a node's identity, and its renewal while the node runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from pathlib import Path
+
+import pytest
+
+from fedgsp.certificates import renewal_due
+from fedgsp.errors import ConfigError
+from fedgsp.settings.run import NodeSettings
+from fedgsp.tls_followed import Followed
+from fedgsp_node.enrolment import command, folder, renewal
+from fedgsp_node.server import credentials
+from tests.support.federations import federated, invite
+from tests.support.fuzzing import until
+
+
+async def test_a_node_renews_its_certificate_with_a_new_key_and_new_connections_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with federated(tmp_path / "federation", monkeypatch) as scene:
+        own = await scene.enrol("n0")
+        where = own.files.cert.parent
+        followed, before = Followed(own), folder.certificate_in(where)
+        due = renewal_due(before)
+        assert dt.timedelta(days=4) < due - dt.datetime.now(dt.UTC) < dt.timedelta(days=5)
+        moments = iter([due - dt.timedelta(milliseconds=1), due])
+        monkeypatch.setattr(renewal, "now", lambda: next(moments, dt.datetime.now(dt.UTC)))
+        async with renewal.renewed(where, "n0", scene.address):
+            await until(lambda: folder.certificate_in(where).serial_number != before.serial_number)
+        after = folder.certificate_in(where)
+        assert after.public_key() != before.public_key()
+        assert renewal_due(after) >= due
+        assert followed.now().cert != own.cert
+        assert where.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in where.iterdir()} == {0o600}
+
+
+async def test_a_renewal_that_fails_is_tried_again_and_the_old_certificate_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(renewal, "LOOK_S", 0.01)
+    async with federated(tmp_path / "federation", monkeypatch) as scene:
+        own = await scene.enrol("n0")
+        where = own.files.cert.parent
+        content = own.files.cert.read_bytes()
+        scene.revoke("n0")
+        await until(lambda: len(scene.managers.told) > 1)
+        far = dt.datetime.now(dt.UTC) + dt.timedelta(days=5)
+        monkeypatch.setattr(renewal, "now", lambda: far)
+        async with renewal.renewed(where, "n0", scene.address):
+            await until(lambda: caplog.text.count("is not renewed yet: the top server gives no certificate") > 1)
+        assert own.files.cert.read_bytes() == content
+
+
+def test_an_identity_that_is_missing_or_late_or_open_to_others_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = NodeSettings(top_server="127.0.0.1:1", identity=tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"--identity .*none holds no identity; ask for an invitation"):
+        credentials(settings)
+
+
+async def test_a_folder_is_that_of_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with federated(tmp_path / "federation", monkeypatch) as scene:
+        own = await scene.enrol("n0")
+        where = own.files.cert.parent
+        settings = NodeSettings(top_server=scene.address, identity=where)
+        assert credentials(settings) is not None
+        with pytest.raises(ConfigError, match="is that of node n0; give another folder"):
+            folder.prepare(where, "n1")
+        folder.prepare(where, "n0")  # a new invitation of the same node
+        monkeypatch.setattr(folder, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(days=8))
+        with pytest.raises(ConfigError, match=r"ended on .* UTC; ask for an invitation"):
+            credentials(settings)
+        monkeypatch.undo()
+        own.files.key.chmod(0o644)
+        with pytest.raises(ConfigError, match="can be used by every user"):
+            credentials(settings)
+
+
+def test_a_token_comes_from_the_command_line_a_file_or_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = invite(tmp_path / "federation", "a").token
+    (tmp_path / "token").write_text(f"{token}\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{token}\n"))
+    found = [command._read(text).strip() for text in (token, f"@{tmp_path / 'token'}", "-")]
+    assert found == [token] * 3
+    with pytest.raises(ConfigError, match="give the file of a token after the @"):
+        command._read("@/dev/zero")

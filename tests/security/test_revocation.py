@@ -1,0 +1,197 @@
+"""The registry of a federation and the revocation of nodes, attacked over real TLS connections."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from fedgsp import certificates, wire
+from fedgsp.access import Guard, shown
+from fedgsp.certificates import new_key, request_for, uris_of
+from fedgsp.identity import TOP_SERVER, manager, node
+from fedgsp.messages import Attached, Failure, FailureCode, NodeMessage, NodeReport, Revoked, TopServerMessage, Welcome
+from fedgsp.model_service import ModelServicer
+from fedgsp.revocation import REASON, Revocations
+from fedgsp.tickets import Door, Ticket, Verb
+from fedgsp.tls import Tls, TlsFiles, load
+from fedgsp.v1 import membership_pb2_grpc, model_pb2, order_pb2_grpc
+from group_manager.members import Members
+from group_manager.server import OrderServicer
+from tests.support.callers import ISSUER, attach_ticket
+from tests.support.federations import (
+    Scene,
+    answer,
+    code_of,
+    dialled,
+    end_of,
+    federated,
+    holding,
+    joins,
+)
+from tests.support.fuzzing import until
+from tests.support.hellos import hello
+from tests.support.holders import WEIGHTS
+from tests.support.serving import serving
+from top_server.federation.folder import opened
+
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    async with federated(tmp_path / "federation", monkeypatch) as found:
+        yield found
+
+
+async def test_a_node_hosts_the_clients_that_are_registered_for_it_and_no_others(scene: Scene) -> None:
+    a, b = await scene.enrol("hospital-a", "0-1"), await scene.enrol("hospital-b", "2-3")
+    async with dialled(a, scene.address) as of_a, dialled(b, scene.address) as of_b:
+        first, welcome = await joins(of_a, "hospital-a", (0, 1))
+        assert isinstance(welcome, Welcome)
+        first.cancel()
+        await until(lambda: scene.membership.nodes == 0)  # its owner has left: the clients stay its own
+        for name, clients in (("hospital-b", (1,)), ("hospital-b", (2, 9)), ("hospital-a", (0,))):
+            _, refused = await joins(of_b, name, clients)
+            assert isinstance(refused, Failure)
+            assert refused.code is FailureCode.NOT_ALLOWED
+        call, welcome = await joins(of_b, "hospital-b", (3,))
+        assert isinstance(welcome, Welcome)
+        call.cancel()
+
+
+async def test_who_is_not_registered_does_not_set_the_standard_of_a_run(scene: Scene, tmp_path: Path) -> None:
+    """The authority of the federation has issued a certificate for this name, but not for this enrolment."""
+    own = await scene.enrol("hospital-a")
+    entry = opened(scene.path).registry().nodes["hospital-a"]
+    ca, keys = opened(scene.path).authority(), [new_key(), new_key()]
+    other = dataclasses.replace(entry, enrolment="urn:uuid:1")
+    certificate = ca.for_node("hospital-a", other, keys[0].public_key())
+    unknown = ca.for_node("stranger", entry, keys[1].public_key())
+    der = certificates.read(certificate).public_bytes(Encoding.DER)
+    ca_der = ca.certificate.public_bytes(Encoding.DER)
+    strangers = {"hospital-a": holding(tmp_path / "x", ca_der, der, keys[0])}
+    strangers["stranger"] = holding(tmp_path / "y", ca_der, unknown, keys[1])
+    for name, tls in strangers.items():
+        async with dialled(tls, scene.address) as channel:
+            _, refused = await joins(channel, name, (0,))
+            assert isinstance(refused, Failure)
+            assert refused.code is FailureCode.NOT_ALLOWED
+    assert scene.membership.tensors == ()
+    async with dialled(own, scene.address) as channel:
+        call, welcome = await joins(channel, "hospital-a", (0,))
+        assert isinstance(welcome, Welcome)
+        call.cancel()
+
+
+async def test_the_same_node_replaces_its_own_connection_and_another_never_does(scene: Scene) -> None:
+    a, b = await scene.enrol("hospital-a", "0-1"), await scene.enrol("hospital-b", "2-3")
+    async with (
+        dialled(a, scene.address) as of_a,
+        dialled(a, scene.address) as again,
+        dialled(b, scene.address) as of_b,
+    ):
+        older, _ = await joins(of_a, "hospital-a", (0, 1))
+        _, refused = await joins(of_b, "hospital-a", (0, 1))
+        assert isinstance(refused, Failure)
+        assert not older.done()
+        newer, welcome = await joins(again, "hospital-a", (0,))
+        assert isinstance(welcome, Welcome)
+        told = wire.decode(TopServerMessage, await older.read()).kind
+        assert isinstance(told, Failure)  # so that a second process with this certificate ends, and does not fight
+        assert "joined anew" in told.detail
+        assert (await end_of(older))[0] is grpc.StatusCode.OK
+        assert scene.membership.nodes == 1
+        assert list(scene.membership.clients) == [0]
+        newer.cancel()
+
+
+async def test_a_revoked_node_loses_its_open_calls_at_once_and_gets_no_others(scene: Scene, tmp_path: Path) -> None:
+    own, other = await scene.enrol("hospital-a", "0-1"), await scene.enrol("hospital-b", "2-3")
+    async with dialled(own, scene.address) as channel, dialled(other, scene.address) as beside:
+        call, _ = await joins(channel, "hospital-a", (0, 1))
+        neighbour, _ = await joins(beside, "hospital-b", (2,))
+        scene.revoke("hospital-a")
+        assert await end_of(call) == (DENIED, REASON)
+        await scene.recorder.until("node_left")
+        assert scene.recorder.of_kind("node_revoked") == [{"event": "node_revoked", "node": "hospital-a"}]
+        assert scene.recorder.of_kind("node_left")[0]["reason"] == "its certificate was revoked"
+        # On the connection that is still open, nothing is to be had any more.
+        again = membership_pb2_grpc.MembershipServiceStub(channel).Join()
+        await again.write(wire.encode(NodeMessage(hello("hospital-a"))))
+        assert await end_of(again) == (DENIED, REASON)
+        # Other nodes and managers are told whose calls they refuse.
+        told = wire.decode(TopServerMessage, await neighbour.read()).kind
+        assert isinstance(told, Revoked)
+        assert [set(told.enrolments)] == scene.managers.told[-1:]
+        # The same name can be invited anew, and the old certificate stays refused.
+        fresh = await scene.enrol("hospital-a", "0-1")
+        async with dialled(fresh, scene.address) as new:
+            newer, welcome = await joins(new, "hospital-a", (0, 1))
+            assert isinstance(welcome, Welcome)
+            newer.cancel()
+        assert await code_of(answer(own, scene, "Renew", request_for(new_key()))) is DENIED
+        neighbour.cancel()
+
+
+async def test_a_manager_ends_the_session_and_the_waiting_fetches_of_a_revoked_node(scene: Scene) -> None:
+    own = await scene.enrol("hospital-a")
+    (enrolment,) = [uri for uri in uris_of(x509.load_pem_x509_certificate(own.cert)) if uri.startswith("urn:")]
+    members, revoked = Members(), Revocations()
+    door = Door(ISSUER.key_of(manager("m0")))
+    guard = Guard({Verb.ATTACH: door, Verb.FETCH: door}, True, revoked)
+    top = scene_tls(scene)
+
+    def register(server: grpc.aio.Server) -> None:
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run-1"), server)
+
+    async with (
+        serving(register, tls=top, access=guard, who=manager("m0")) as served,
+        dialled(own, served.address, manager("m0")) as channel,
+    ):
+        stub = order_pb2_grpc.OrderServiceStub(channel)
+        calls = []
+        for _ in range(2):  # the second one takes the place of the first
+            call = stub.Attach(metadata=shown(attach_ticket("hospital-a")))
+            await call.write(wire.encode(NodeReport(Attached("run-1", "hospital-a", "m0"))))
+            await until(lambda: members.attached("hospital-a"))
+            calls.append(call)
+        assert (await end_of(calls[0]))[0] is grpc.StatusCode.OK
+        revoked.replace([enrolment])
+        assert await end_of(calls[1]) == (DENIED, REASON)
+        await until(lambda: not members.attached("hospital-a"))
+        last = stub.Attach(metadata=shown(attach_ticket("hospital-a")))
+        assert await end_of(last) == (DENIED, REASON)
+
+
+async def test_a_fetch_that_waits_for_a_promised_model_ends_with_the_certificate(scene: Scene) -> None:
+    own = await scene.enrol("hospital-a")
+    ticket = ISSUER.ticket(TOP_SERVER, Ticket(Verb.FETCH, "m", node("hospital-a")))
+    (enrolment,) = [uri for uri in uris_of(x509.load_pem_x509_certificate(own.cert)) if uri.startswith("urn:")]
+    revoked = Revocations()
+    guard = Guard({Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER))}, True, revoked)
+    servicer = ModelServicer(scene.store)
+    async with (
+        serving(servicer.add_to, tls=scene_tls(scene), access=guard) as served,
+        dialled(own, served.address) as channel,
+    ):
+        call = channel.stream_stream("/fedgsp.v1.ModelService/Fetch")(metadata=shown(ticket))
+        await call.write(model_pb2.FetchRequest(model_id="m").SerializeToString())
+        await until(lambda: len(scene.store._waiting.get("m", ())) == 1)
+        revoked.replace([enrolment])
+        scene.store.put("m", WEIGHTS)
+        assert await end_of(call) == (DENIED, REASON)
+
+
+def scene_tls(scene: Scene) -> Tls:
+    """The credentials of the top server, with which managers run, too."""
+    (file,) = scene.path.glob("top-server-*.pem")
+    found = load(TlsFiles(scene.path / "ca.pem", file, file))
+    assert found is not None
+    return found

@@ -1,0 +1,102 @@
+"""The folder of a federation: its rights, its files when they are damaged, and the top server's own certificate."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from fedgsp.certificates import ends
+from fedgsp.errors import ConfigError, DataError
+from fedgsp.tls import TlsFiles, load
+from tests.support.federations import invite
+from top_server.federation import folder
+from top_server.federation.folder import made, opened
+from top_server.federation.registry import Entry, Registry, State, new_enrolment
+
+
+def entry(clients: str) -> Entry:
+    return Entry({"digits": clients}, (), 60, new_enrolment(), State.INVITED, time.time() + 60)
+
+
+def test_nobody_else_can_read_what_is_in_it(tmp_path: Path) -> None:
+    invite(tmp_path / "f", "a")
+    made(tmp_path / "f").certify(tmp_path / "f" / "own.pem", ["localhost"])
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "f").iterdir()} == {0o600}
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["ca.key", "ca.pem", "registry.json"])
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path, name: str) -> None:
+    invite(tmp_path / "f", "a")
+    (tmp_path / "f" / name).chmod(0o640)
+    with pytest.raises(ConfigError, match=f"{name} can be used by group"):
+        invite(tmp_path / "f", "b", "5")
+
+
+def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    invite(tmp_path / "f", "a")
+    (tmp_path / "f").chmod(0o777)
+    with pytest.raises(ConfigError, match="can be changed by every user"):
+        opened(tmp_path / "f")
+
+
+def test_a_folder_without_a_federation_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no federation; make one: top-server invite"):
+        opened(tmp_path / "f")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match="holds no federation"):
+        made(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"nodes": [], "revoked": {}}', '{"nodes": {"../x": {}}, "revoked": {}}', "[" * 100_000, "\xff"],
+)
+def test_a_damaged_registry_is_told(tmp_path: Path, text: str) -> None:
+    invite(tmp_path / "f", "a")
+    (tmp_path / "f" / "registry.json").write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=r"registry\.json is damaged"):
+        opened(tmp_path / "f").registry()
+
+
+def test_changes_at_the_same_time_are_all_made(tmp_path: Path) -> None:
+    invite(tmp_path / "f", "a")
+    now = time.time()
+
+    def change(number: int) -> None:
+        one = entry(str(100 + number))
+        opened(tmp_path / "f").change(lambda registry: registry.invited(f"n{number}", one, now))
+
+    threads = [threading.Thread(target=change, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found: Registry = opened(tmp_path / "f").registry()
+    assert found.nodes.keys() == {"a", *(f"n{number}" for number in range(8))}
+
+
+def test_the_certificate_of_the_top_server_is_kept_until_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invite(tmp_path / "f", "a")
+    here, file = opened(tmp_path / "f"), tmp_path / "f" / "own.pem"
+    due = here.certify(file, ["localhost", "::1"])
+    first = file.read_bytes()
+    assert here.certify(file, ["localhost", "::1"]) == due
+    assert file.read_bytes() == first
+    tls = load(TlsFiles(tmp_path / "f" / "ca.pem", file, file))
+    assert tls is not None
+    tls.check_covers("::1", "where it is")
+    monkeypatch.setattr(folder, "now", lambda: due)
+    assert here.certify(file, ["localhost"]) > due - dt.timedelta(minutes=1)
+    assert file.read_bytes() != first
+    file.write_text("noise")
+    here.certify(file, ["localhost"])
+    assert ends(x509.load_pem_x509_certificate(file.read_bytes())) > dt.datetime.now(dt.UTC)
