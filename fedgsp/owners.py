@@ -63,7 +63,11 @@ def _check_tree(flag: str, path: Path) -> None:
     for folder, folders, files in os.walk(path, onerror=_raise):
         for name in (*folders, *files):
             found = Path(folder, name)
-            _check_owner(flag, found, found.lstat(), own)
+            try:
+                status = found.lstat()
+            except FileNotFoundError:  # another process has put its file in place meanwhile
+                continue
+            _check_owner(flag, found, status, own)
             if found.is_symlink() and found.exists():
                 _check_owner(flag, found, found.stat(), own)
             if not found.is_symlink():

@@ -12,8 +12,8 @@ from fedgsp.certificates import renewal_due
 from fedgsp.errors import ConfigError
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tls_followed import Followed
+from fedgsp_node.credentials import credentials
 from fedgsp_node.enrolment import command, folder, renewal
-from fedgsp_node.server import credentials
 from tests.support.federations import federated, invite
 from tests.support.fuzzing import until
 

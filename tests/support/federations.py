@@ -117,7 +117,8 @@ async def federated(path: Path, monkeypatch: Any) -> AsyncIterator[Scene]:
         models_of(store).add_to(server)
         here.add_to(server)
 
-    guard = Guard({Verb.JOIN: None, Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER)), **here.doors}, True, here.revoked)
+    doors = {Verb.JOIN: Door(), Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER)), **here.doors}
+    guard = Guard(doors, True, here.revoked, [Verb.JOIN, *here.doors])
     async with serving(register, tls=load(config.tls_files), access=guard) as served, here.followed(managers):
         yield Scene(path, served.address, members, recorder, managers, store)
 

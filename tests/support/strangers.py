@@ -72,9 +72,6 @@ def said(run: str) -> dict[str, list[bytes]]:
         "Renew": [enrolment_pb2.CertificateRequest(request=request_for(new_key()))],
         "Fetch": [model_pb2.FetchRequest(model_id=model_id) for model_id in models],
         "Upload": [header],
-        "Revoke": [b""],
-        "Enrol": [b""],
-        "Renew": [b""],
         "Assign": [grouping_pb2.AssignRequest(question=grouping_pb2.AssignQuestion(grouping="icg"))],
     }
     return {
