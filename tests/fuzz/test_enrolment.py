@@ -1,4 +1,4 @@
-"""Requests, tokens and registries that nobody has checked: each is read, or refused with the error that is expected."""
+"""Requests, tokens and registries that nobody has checked: each is read, or refused with the expected error."""
 
 from __future__ import annotations
 
