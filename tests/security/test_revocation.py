@@ -15,15 +15,27 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fedgsp import certificates, wire
 from fedgsp.access import Guard, shown
 from fedgsp.certificates import new_key, request_for, uris_of
+from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, manager, node
-from fedgsp.messages import Attached, Failure, FailureCode, NodeMessage, NodeReport, Revoked, TopServerMessage, Welcome
+from fedgsp.messages import (
+    Attached,
+    Failure,
+    FailureCode,
+    NodeMessage,
+    NodeReport,
+    Revoked,
+    Source,
+    SourceKind,
+    TopServerMessage,
+    Welcome,
+)
 from fedgsp.model_service import ModelServicer
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.tickets import Door, Ticket, Verb
 from fedgsp.tls import Tls, TlsFiles, load
-from fedgsp.v1 import membership_pb2_grpc, model_pb2, order_pb2_grpc
+from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, model_pb2, order_pb2_grpc
 from group_manager.members import Members
-from group_manager.server import OrderServicer
+from group_manager.server import GroupServicer, OrderServicer
 from tests.support.callers import ISSUER, attach_ticket
 from tests.support.federations import (
     Scene,
@@ -40,6 +52,7 @@ from tests.support.hellos import hello
 from tests.support.holders import WEIGHTS
 from tests.support.serving import serving
 from top_server.federation.folder import opened
+from top_server.managers.client import ManagerClient
 
 DENIED = grpc.StatusCode.PERMISSION_DENIED
 
@@ -145,11 +158,13 @@ async def test_a_manager_ends_the_session_and_the_waiting_fetches_of_a_revoked_n
     (enrolment,) = [uri for uri in uris_of(x509.load_pem_x509_certificate(own.cert)) if uri.startswith("urn:")]
     members, revoked = Members(), Revocations()
     door = Door(ISSUER.key_of(manager("m0")))
-    guard = Guard({Verb.ATTACH: door, Verb.FETCH: door}, True, revoked)
-    top = scene_tls(scene)
+    guard = Guard({Verb.ATTACH: door, Verb.LEAD: door}, True, revoked)
+    top, me = scene_tls(scene), Source(SourceKind.MANAGER, "m0")
+    groups = GroupServicer(members, scene.store, Channels(), me, ISSUER, door, revoked)
 
     def register(server: grpc.aio.Server) -> None:
         order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, "m0", "run-1"), server)
+        group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
 
     async with (
         serving(register, tls=top, access=guard, who=manager("m0")) as served,
@@ -163,7 +178,8 @@ async def test_a_manager_ends_the_session_and_the_waiting_fetches_of_a_revoked_n
             await until(lambda: members.attached("hospital-a"))
             calls.append(call)
         assert (await end_of(calls[0]))[0] is grpc.StatusCode.OK
-        revoked.replace([enrolment])
+        assert not await ManagerClient("m0", channel, ISSUER).revoke([])  # a node cannot revoke, nor undo it
+        assert await ManagerClient("m0", served.channel, ISSUER).revoke([enrolment])
         assert await end_of(calls[1]) == (DENIED, REASON)
         await until(lambda: not members.attached("hospital-a"))
         last = stub.Attach(metadata=shown(attach_ticket("hospital-a")))
