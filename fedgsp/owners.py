@@ -1,5 +1,6 @@
 """Files and folders that only the user of this process can change, and secrets that nobody else can read."""
 
+import contextlib
 import grp
 import os
 import pwd
@@ -62,16 +63,17 @@ def _check_tree(flag: str, path: Path) -> None:
     check_directory(flag, path)
     for folder, folders, files in os.walk(path, onerror=_raise):
         for name in (*folders, *files):
-            found = Path(folder, name)
-            try:
-                status = found.lstat()
-            except FileNotFoundError:  # another process has put its file in place meanwhile
-                continue
-            _check_owner(flag, found, status, own)
-            if found.is_symlink() and found.exists():
-                _check_owner(flag, found, found.stat(), own)
-            if not found.is_symlink():
-                _check_unchanged(flag, found, found.lstat())
+            with contextlib.suppress(FileNotFoundError):  # another process has put its file in place meanwhile
+                _check_file(flag, Path(folder, name), own)
+
+
+def _check_file(flag: str, path: Path, owners: tuple[int, ...]) -> None:
+    status = path.lstat()
+    _check_owner(flag, path, status, owners)
+    if not stat.S_ISLNK(status.st_mode):
+        _check_unchanged(flag, path, status)
+    elif path.exists():
+        _check_owner(flag, path, path.stat(), owners)
 
 
 def keep_from_others(paths: list[Path]) -> None:
