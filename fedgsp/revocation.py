@@ -10,6 +10,9 @@ import grpc.aio
 #: What a caller is told whose certificate was revoked.
 REASON = "the certificate of this node was revoked: ask for a new invitation"
 
+#: Time for a message that is being sent when its call is ended.
+SETTLE_S = 0.2
+
 
 class Revocations:
     """The revoked enrolments, as this process knows them, and the open calls of all enrolments."""
@@ -42,6 +45,8 @@ class Revocations:
             if enrolment not in self:  # the caller has hung up
                 raise
             call.uncancel()
+            # gRPC sends no status, and the call hangs, while a message is on its way that the end has interrupted.
+            await asyncio.sleep(SETTLE_S)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, REASON)
         finally:
             self._calls[enrolment].discard(call)

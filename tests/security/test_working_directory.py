@@ -18,7 +18,7 @@ from tests.support.user_modules import started_in
 ROOT = Path(__file__).resolve().parents[2]
 #: Modules that our processes import at their start or later: ours, libraries, and of the standard library.
 PACKAGES = ("fedgsp", "fedgsp_node", "group_manager", "torch", "google", "rich")
-MODULES = ("xxhash", "numpy", "grpc", "typer", "setproctitle", "sklearn", "tomli_w", "queue", "csv", "tomllib", "json")
+MODULES = ("blake3", "numpy", "grpc", "typer", "setproctitle", "sklearn", "tomli_w", "queue", "csv", "tomllib", "json")
 #: What Python imports by itself.
 HOOKS = ("sitecustomize", "usercustomize")
 #: Says that it was run, and by which program.
@@ -97,7 +97,7 @@ def test_a_python_path_for_children_names_the_same_folders_wherever_they_start(
     assert python_path(":") == ""
 
 
-@pytest.mark.parametrize("name", ["xxhash", "queue", "json"])
+@pytest.mark.parametrize("name", ["blake3", "queue", "json"])
 def test_a_task_with_the_name_of_another_module_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("raise AssertionError\n")
     with started_in(tmp_path), pytest.raises(TaskError, match=f"{name!r} of this folder has the name of another"):
