@@ -19,6 +19,7 @@ from benchmarks.performance.memory import pss, uss
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.runs import MIB, joined
 from fedgsp.children import Template, ready_line, stop
+from fedgsp.tickets import KEY_BYTES
 from top_server.managers.pool import COMMAND, IMPORTS
 
 CLIENTS = 100
@@ -33,6 +34,7 @@ async def managers() -> tuple[float, float, float, float]:
         for name in ("m0", "m1"):
             begin = time.perf_counter()
             child = await made.spawn([*COMMAND, "--name", name, "--listen", "127.0.0.1:0"], None)
+            child.tell(bytes(KEY_BYTES).hex())
             await ready_line(child, name, None)
             seconds.append(time.perf_counter() - begin)
             found = pss(child.pid) / MIB, uss(child.pid) / MIB
