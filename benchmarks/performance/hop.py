@@ -150,12 +150,12 @@ async def network(index: int, parameters: int, tls: Tls | None) -> None:
 async def ours(index: int, parameters: int, tls: Tls | None) -> None:
     """A hop by the code of nodes."""
     store = ModelStore()
-    holder, reader = node("before"), node("reader")
+    holder = reader = node("reader")  # all processes of the chain have one certificate
     issuer = Issuer(bytes(KEY_BYTES))
     guard = Guard({Verb.FETCH: Door(issuer.key_of(holder))}, tls is not None)
     server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to], guard, tls)
     _say(address.rpartition(":")[2])
-    source = Source(SourceKind.NODE, "before", f"127.0.0.1:{int(await _line())}")
+    source = Source(SourceKind.NODE, reader.name, f"127.0.0.1:{int(await _line())}")
     model = _model(parameters)
     async with Channels(tls) as channels:
         fetcher = Fetcher(store, channels, model.tensors, "127.0.0.1")
