@@ -42,7 +42,7 @@ from fedgsp.messages import Failure, Member, RunGroupRequest, Source
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from group_manager.members import Ticket
+    from group_manager.members import PendingOrder
 
 
 class Origin(Enum):
@@ -90,7 +90,7 @@ class Record:
     node: str = ""  # the holder, if `origin` is AT_NODE
     digest: bytes = b""  # if it is known from the request
     wrong: Failure | None = None  # what came was not what its maker reported: the maker is not asked again
-    maker: Ticket | None = None  # the order that makes it, or that found it again
+    maker: PendingOrder | None = None  # the order that makes it, or that found it again
     copy: Copy = Copy.NONE
     fetch: Task[None] | None = None
     #: The reader, and the node from which it should get the model; None if it should get it from this manager.
@@ -143,7 +143,7 @@ class Ledger:
         brings = record.origin is Origin.BRINGING and record.maker is not None and not record.maker.outcome.done()
         return brings or record.copy is Copy.COMING
 
-    def promise(self, model_id: str, maker: Ticket, brings: bool = False) -> None:
+    def promise(self, model_id: str, maker: PendingOrder, brings: bool = False) -> None:
         """A node was ordered to make a model, or found it again; this counts more than an older model of that id."""
         record = self._records.setdefault(model_id, Record())
         if record.maker is not None:

@@ -57,7 +57,7 @@ Outcome = Result | Recalled | Failure | None
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class PendingOrder:
     """An order and its outcome, once that is known."""
 
     key: OrderKey
@@ -82,7 +82,7 @@ class Session:
     #: The certificate that the node has shown, in PEM; empty without TLS.
     certificate: bytes = b""
     outbox: asyncio.Queue[Order | None] = field(default_factory=asyncio.Queue)
-    pending: dict[OrderKey, Ticket] = field(default_factory=dict)
+    pending: dict[OrderKey, PendingOrder] = field(default_factory=dict)
     progress_at: float = -math.inf  # loop time of the last progress report that was read
     done_at: float = -math.inf  # loop time at which the last order was done
 
@@ -98,7 +98,7 @@ class Session:
 class Members:
     """The nodes attached to this manager.
 
-    Invariant: every ticket ends, by a report, by the loss of its node, or by a stall.
+    Invariant: every order ends, by a report, by the loss of its node, or by a stall.
     """
 
     def __init__(self) -> None:
@@ -111,9 +111,9 @@ class Members:
         """Whether a node is attached now."""
         return node in self._sessions
 
-    def stayed(self, ticket: Ticket) -> bool:
+    def stayed(self, pending: PendingOrder) -> bool:
         """Whether the node has been attached without a break since it got this order."""
-        return ticket.session is not None and self._sessions.get(ticket.node) is ticket.session
+        return pending.session is not None and self._sessions.get(pending.node) is pending.session
 
     async def attach(self, node: str, certificate: bytes = b"") -> Session:
         """Opens a node's session, and ends an older session of the same node."""
@@ -156,18 +156,18 @@ class Members:
             pass
         return missing
 
-    def submit(self, node: str, order: Order, need: Need = UNKNOWN) -> Ticket:
-        """Sends an order with so many steps. Its ticket fails at once if the node is not attached."""
+    def submit(self, node: str, order: Order, need: Need = UNKNOWN) -> PendingOrder:
+        """Sends an order with so many steps. It fails at once if the node is not attached."""
         assert order.key is not None
         loop = asyncio.get_running_loop()
         session, now = self._sessions.get(node), loop.time()
-        ticket = Ticket(order.key, node, session, loop.create_future(), now, order, begun=now, need=need)
+        pending = PendingOrder(order.key, node, session, loop.create_future(), now, order, begun=now, need=need)
         if session is None:
-            ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {node} is not attached"))
+            pending.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {node} is not attached"))
         else:
-            session.pending[order.key] = ticket
+            session.pending[order.key] = pending
             session.outbox.put_nowait(order)
-        return ticket
+        return pending
 
     def tell(self, node: str, order: Order) -> None:
         """Sends an order that has no outcome."""
@@ -180,24 +180,24 @@ class Members:
         now = asyncio.get_running_loop().time()
         if isinstance(kind, Progress):
             for progress in kind.orders:
-                ticket = session.pending.get(progress.key) if progress.key else None
+                pending = session.pending.get(progress.key) if progress.key else None
                 # A mark grows with the work, and no order has endless work.
-                if ticket is not None and progress.mark > ticket.mark and ticket.reports < ticket.need.reports:
-                    ticket.mark = progress.mark
-                    ticket.reports += 1
-                    _touch(ticket, now)
+                if pending is not None and progress.mark > pending.mark and pending.reports < pending.need.reports:
+                    pending.mark = progress.mark
+                    pending.reports += 1
+                    _touch(pending, now)
             return
-        ticket = session.pending.pop(kind.key, None) if kind.key else None
-        if ticket is not None and not ticket.outcome.done():
-            _touch(ticket, now)
+        pending = session.pending.pop(kind.key, None) if kind.key else None
+        if pending is not None and not pending.outcome.done():
+            _touch(pending, now)
             if isinstance(kind, Done):
-                self._pace.note(_whose(ticket), ticket.silence)
+                self._pace.note(_whose(pending), pending.silence)
                 # The node has one thread: it began with this order when the one before was done.
-                self._deadlines.note(_whose(ticket), now - max(ticket.begun, session.done_at), ticket.need)
+                self._deadlines.note(_whose(pending), now - max(pending.begun, session.done_at), pending.need)
                 session.done_at = now
-            ticket.outcome.set_result(_outcome(ticket, kind))
+            pending.outcome.set_result(_outcome(pending, kind))
 
-    async def outcome(self, ticket: Ticket, stall_timeout_s: float, in_turn: bool = True) -> Outcome:
+    async def outcome(self, pending: PendingOrder, stall_timeout_s: float, in_turn: bool = True) -> Outcome:
         """The outcome of an order: its result, or a failure.
 
         The order stalls if no report about it comes for `stall_timeout_s` seconds, or for a shorter time if `Pace`
@@ -208,68 +208,68 @@ class Members:
         """
         loop = asyncio.get_running_loop()
         if in_turn:
-            ticket.touched = ticket.begun = loop.time()
-            ticket.silence = 0.0
-        while not ticket.outcome.done():
-            given_s = self._pace.deadline_s(_whose(ticket), stall_timeout_s)
-            whole_s = self._deadlines.deadline_s(_whose(ticket), ticket.need, stall_timeout_s)
+            pending.touched = pending.begun = loop.time()
+            pending.silence = 0.0
+        while not pending.outcome.done():
+            given_s = self._pace.deadline_s(_whose(pending), stall_timeout_s)
+            whole_s = self._deadlines.deadline_s(_whose(pending), pending.need, stall_timeout_s)
             now = loop.time()
-            if now >= ticket.touched + given_s:
-                self._pace.note_stall(_whose(ticket), given_s, stall_timeout_s)
-                return _stalled(ticket, given_s, stall_timeout_s)
-            if now >= ticket.begun + whole_s:
-                self._deadlines.note_overdue(_whose(ticket))
-                return _overdue(ticket, whole_s)
-            ends = min(ticket.touched + given_s, ticket.begun + whole_s)
-            await asyncio.wait([ticket.outcome], timeout=ends - now)
-        return ticket.outcome.result()
+            if now >= pending.touched + given_s:
+                self._pace.note_stall(_whose(pending), given_s, stall_timeout_s)
+                return _stalled(pending, given_s, stall_timeout_s)
+            if now >= pending.begun + whole_s:
+                self._deadlines.note_overdue(_whose(pending))
+                return _overdue(pending, whole_s)
+            ends = min(pending.touched + given_s, pending.begun + whole_s)
+            await asyncio.wait([pending.outcome], timeout=ends - now)
+        return pending.outcome.result()
 
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
 
-def _touch(ticket: Ticket, now: float) -> None:
-    ticket.silence, ticket.touched = max(ticket.silence, now - ticket.touched), now
+def _touch(pending: PendingOrder, now: float) -> None:
+    pending.silence, pending.touched = max(pending.silence, now - pending.touched), now
 
 
-def _whose(ticket: Ticket) -> Whose:
-    return ticket.key.task, ticket.node, ticket.order.client
+def _whose(pending: PendingOrder) -> Whose:
+    return pending.key.task, pending.node, pending.order.client
 
 
-def _stalled(ticket: Ticket, given_s: float, most_s: float) -> Failure:
+def _stalled(pending: PendingOrder, given_s: float, most_s: float) -> Failure:
     # The flag helps only if it set the limit.
     why = "raise --stall-timeout if it may take longer" if given_s == most_s else "far longer than such orders take"
-    return Failure(FailureCode.STALLED, f"node {ticket.node} made no progress for {given_s:.0f} s: {why}")
+    return Failure(FailureCode.STALLED, f"node {pending.node} made no progress for {given_s:.0f} s: {why}")
 
 
-def _overdue(ticket: Ticket, whole_s: float) -> Failure:
+def _overdue(pending: PendingOrder, whole_s: float) -> Failure:
     return Failure(
         FailureCode.STALLED,
-        f"node {ticket.node} reported progress, but did not finish in {whole_s:.0f} s,"
+        f"node {pending.node} reported progress, but did not finish in {whole_s:.0f} s,"
         " far longer than such orders take: raise --stall-timeout if it may take longer",
     )
 
 
-def _outcome(ticket: Ticket, kind: Done | Failed) -> Outcome:
+def _outcome(pending: PendingOrder, kind: Done | Failed) -> Outcome:
     if isinstance(kind, Failed):
-        return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {ticket.node} gave no reason")
-    if wrong := flaw(ticket.order.work, kind.result):
-        return Failure(FailureCode.BAD_ORDER, f"node {ticket.node}: {wrong}")
-    certificate = ticket.session.certificate if ticket.session is not None else b""
+        return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {pending.node} gave no reason")
+    if wrong := flaw(pending.order.work, kind.result):
+        return Failure(FailureCode.BAD_ORDER, f"node {pending.node}: {wrong}")
+    certificate = pending.session.certificate if pending.session is not None else b""
     if certificate and isinstance(kind.result, Made) and kind.result.ref is not None:
-        statement = Statement.of(ticket.key, ticket.order.client, ticket.node, kind.result)
+        statement = Statement.of(pending.key, pending.order.client, pending.node, kind.result)
         if not (statement.digest and holds(certificate, statement.text, kind.receipt)):
-            return Failure(FailureCode.BAD_RECEIPT, f"node {ticket.node} has not signed what it reports")
-        ticket.receipt = kind.receipt
+            return Failure(FailureCode.BAD_RECEIPT, f"node {pending.node} has not signed what it reports")
+        pending.receipt = kind.receipt
     return kind.result
 
 
 def _end(session: Session) -> None:
     session.outbox.put_nowait(None)
-    for ticket in session.pending.values():
-        if not ticket.outcome.done():
-            ticket.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {session.node} is gone"))
+    for pending in session.pending.values():
+        if not pending.outcome.done():
+            pending.outcome.set_result(Failure(FailureCode.NODE_LOST, f"node {session.node} is gone"))
     session.pending.clear()
 
 

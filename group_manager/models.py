@@ -209,11 +209,11 @@ class Models:
             raise WeightsError(FailureCode.NODE_LOST, f"node {maker.node} is gone, and model {model_id!r} with it")
         if not node:
             raise WeightsError(FailureCode.NO_SUCH_MODEL, f"no node is known to have model {model_id!r}")
-        ticket = self._orders.send_up(node, model_id, older=maker is None)
+        pending = self._orders.send_up(node, model_id, older=maker is None)
         if maker is not None:
             # The model may not be made yet. If the chain stalls, the program ends the chain, and with it this wait.
-            await asyncio.wait([maker.outcome, ticket.outcome], return_when=asyncio.FIRST_COMPLETED)
-        outcome = await self._orders.outcome(ticket)
+            await asyncio.wait([maker.outcome, pending.outcome], return_when=asyncio.FIRST_COMPLETED)
+        outcome = await self._orders.outcome(pending)
         if isinstance(outcome, Failure):
             raise WeightsError(outcome.code, outcome.detail)
         if model_id not in self._store:

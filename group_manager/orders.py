@@ -38,7 +38,7 @@ from fedgsp.weights import Weights
 from fedgsp.windows import machine
 from group_manager.deadline import need
 from group_manager.ledger import Ledger
-from group_manager.members import Members, Outcome, Ticket
+from group_manager.members import Members, Outcome, PendingOrder
 from group_manager.tickets import Tickets
 
 
@@ -50,7 +50,7 @@ class Orders:
         self._members = members
         self._ledger = ledger
         self._tickets = tickets
-        self._open: list[Ticket] = []
+        self._open: list[PendingOrder] = []
         self._numbers: Counter[str] = Counter()  # of orders that no program counts, by task
 
     def key(self, task: str, position: int, attempt: int = 0) -> OrderKey:
@@ -58,26 +58,26 @@ class Orders:
         request = self._request
         return OrderKey(request.round, task, request.group, position, attempt, request.run_id, request.serial)
 
-    def submit(self, member: Member, key: OrderKey, work: Work) -> Ticket:
+    def submit(self, member: Member, key: OrderKey, work: Work) -> PendingOrder:
         """Sends an order to the node that hosts a member."""
-        ticket = self._submit(member.node, Order(key, member.client, work))
+        pending = self._submit(member.node, Order(key, member.client, work))
         produces = getattr(work, "produces", "")
         if produces:
-            self._ledger.promise(produces, ticket, isinstance(work, Train) and work.bring)
+            self._ledger.promise(produces, pending, isinstance(work, Train) and work.bring)
         if isinstance(work, Train) and work.reveal is not None:
-            self._ledger.promise(update_of(produces), ticket)
-        return ticket
+            self._ledger.promise(update_of(produces), pending)
+        return pending
 
-    async def outcome(self, ticket: Ticket, in_turn: bool = True) -> Outcome:
+    async def outcome(self, pending: PendingOrder, in_turn: bool = True) -> Outcome:
         """The outcome of an order; a failure if it makes no progress for the stall timeout of the request.
 
         `in_turn`: the order waited for other orders until now, so that its stall clock starts with this call.
         """
-        return await self._members.outcome(ticket, self._request.stall_timeout_s, in_turn)
+        return await self._members.outcome(pending, self._request.stall_timeout_s, in_turn)
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, pending: PendingOrder) -> None:
         """Cancels an order."""
-        self._members.tell(ticket.node, Order(ticket.key, 0, Cancel()))
+        self._members.tell(pending.node, Order(pending.key, 0, Cancel()))
 
     def holds(self, model_id: str) -> bool:
         """Whether the maker of a model still has it: the model is not released, and the node has not left since."""
@@ -96,17 +96,17 @@ class Orders:
         by_node: dict[str, list[str]] = {member.node: [] for member in self._request.members}
         for member, model_id in made:
             by_node.setdefault(member.node, []).append(model_id)
-        tickets = []
+        recalls = []
         for number, (node, model_ids) in enumerate(by_node.items()):
             key = self.key("recall", number, self._request.attempt)
-            tickets.append(self._submit(node, Order(key, 0, Recall(prefix, tuple(model_ids)))))
-        for ticket in tickets:
-            outcome = await self.outcome(ticket)
+            recalls.append(self._submit(node, Order(key, 0, Recall(prefix, tuple(model_ids)))))
+        for pending in recalls:
+            outcome = await self.outcome(pending)
             if isinstance(outcome, Recalled):
                 for model_id in set(outcome.model_ids):  # `Members` has refused models that were not asked for
-                    self._ledger.promise(model_id, ticket)
+                    self._ledger.promise(model_id, pending)
 
-    def send_up(self, node: str, model_id: str, older: bool) -> Ticket:
+    def send_up(self, node: str, model_id: str, older: bool) -> PendingOrder:
         """Orders a node to upload a model to this manager.
 
         `older`: the model is older than the group. If the node does not have it, it is lost and will not come later.
@@ -120,18 +120,18 @@ class Orders:
 
     def close(self) -> None:
         """Cancels all orders that are still open."""
-        for ticket in self._open:
-            if not ticket.outcome.done():
-                self.cancel(ticket)
+        for pending in self._open:
+            if not pending.outcome.done():
+                self.cancel(pending)
 
     def _next(self, task: str) -> OrderKey:
         self._numbers[task] += 1
         return self.key(task, self._numbers[task])
 
-    def _submit(self, node: str, order: Order) -> Ticket:
-        ticket = self._members.submit(node, self._tickets.stamped(order, node), need(self._request, node, order))
-        self._open.append(ticket)
-        return ticket
+    def _submit(self, node: str, order: Order) -> PendingOrder:
+        pending = self._members.submit(node, self._tickets.stamped(order, node), need(self._request, node, order))
+        self._open.append(pending)
+        return pending
 
 
 class Reports:
@@ -148,11 +148,11 @@ class Reports:
         self._tell(GroupEvent(kind))
 
     def done(
-        self, member: Member, position: int, result: Result, ticket: Ticket | None, update_length: float = 0.0
+        self, member: Member, position: int, result: Result, pending: PendingOrder | None, update_length: float = 0.0
     ) -> None:
         """A member finished its order, unless it needed none; `update_length` is 0 if it was not measured."""
         self.count(result)
-        proof = _proof(member, ticket) if ticket is not None else {}
+        proof = _proof(member, pending) if pending is not None else {}
         self.tell(MemberDone(member.client, position, result, update_length, **proof))
 
     def count(self, result: Result) -> None:
@@ -173,15 +173,15 @@ class Reports:
         self.tell(MemberSkipped(member.client, failure))
 
 
-def _proof(member: Member, ticket: Ticket) -> dict[str, Any]:
+def _proof(member: Member, pending: PendingOrder) -> dict[str, Any]:
     """What the top server needs to verify the receipt of an order, beside the result."""
-    reported = ticket.outcome.result()
+    reported = pending.outcome.result()
     update = reported.update if isinstance(reported, Trained) else None
-    shown = ticket.session.certificate if ticket.session is not None else b""
+    shown = pending.session.certificate if pending.session is not None else b""
     known = not shown or bytes.fromhex(fingerprint(shown)) == member.certificate_digest
     return {
-        "key": ticket.key,
-        "receipt": ticket.receipt,
+        "key": pending.key,
+        "receipt": pending.receipt,
         "update_digest": update.digest if update is not None else b"",
         "certificate": b"" if known else shown,
     }

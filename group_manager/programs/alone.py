@@ -30,7 +30,7 @@ async def run(group: Group) -> GroupResult | Failure:
             group.reports.skipped(one.member, outcome)
             continue
         outcome = await group.models.with_update(outcome)
-        group.reports.done(one.member, one.position, outcome, one.ticket, one.length or 0.0)
+        group.reports.done(one.member, one.position, outcome, one.pending, one.length or 0.0)
         samples, trained = samples + outcome.samples, trained + 1
     if not trained:
         return group.nobody_trained()

@@ -88,7 +88,7 @@ class _Exchange:
     async def carry_out(self, members: dict[int, Member]) -> set[int]:
         """Plays the exchange. Members that fail are skipped, and returned."""
         group, made = self._group, set[str]()
-        tickets = {}
+        asked = {}
         for position, member in enumerate(members.values()):
             others = self._found.others(member.client)
             if others:
@@ -96,14 +96,14 @@ class _Exchange:
                 if work.start is not None:
                     made.add(work.start.model_id)
                 key = group.orders.key("discriminate", position, self._number)
-                tickets[member.client] = (work, group.orders.submit(member, key, work))
+                asked[member.client] = (work, group.orders.submit(member, key, work))
         judged: dict[int, Discriminated] = {}
         trained: dict[int, Weights] = {}
         failed: set[int] = set()
-        for client, (work, ticket) in tickets.items():
-            outcome = await group.orders.outcome(ticket, in_turn=False)
+        for client, (work, pending) in asked.items():
+            outcome = await group.orders.outcome(pending, in_turn=False)
             if not isinstance(outcome, Discriminated):
-                group.orders.cancel(ticket)
+                group.orders.cancel(pending)
             failure = await self._take(client, work, outcome, judged, trained)
             if failure is not None:
                 failed.add(client)

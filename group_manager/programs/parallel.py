@@ -83,7 +83,7 @@ class _Intake:
         else:
             self.samples += trained.samples
         trained = await group.models.with_update(trained)
-        group.reports.done(one.member, one.position, trained, one.ticket, one.length or 0.0)
+        group.reports.done(one.member, one.position, trained, one.pending, one.length or 0.0)
         group.models.release([one.model_id], stays=self.retain)
 
     def result(self, start: Weights | None) -> Weights:

@@ -11,7 +11,7 @@ from fedgsp.messages import Failure, FailureCode, GroupResult, Rerouted, SourceK
 from fedgsp.weights import Weights
 from group_manager.chain import Chain, Decision, Hop
 from group_manager.group import Group
-from group_manager.members import Ticket
+from group_manager.members import PendingOrder
 from group_manager.update_norms import Norms
 
 #: Failures of a reader that may mean that the holder of its start is gone.
@@ -32,7 +32,7 @@ ATTEMPTS = 1 << 16
 
 
 #: A hop, the id of the model that its member starts from, and the order.
-HopOrder = tuple[Hop, str, Ticket]
+HopOrder = tuple[Hop, str, PendingOrder]
 
 
 async def run(group: Group) -> GroupResult | Failure:
@@ -73,8 +73,8 @@ class _Walk:
             if isinstance(model, Weights):
                 return model
             stopped = model
-        for _, _, ticket in orders:
-            self._group.orders.cancel(ticket)
+        for _, _, pending in orders:
+            self._group.orders.cancel(pending)
         if isinstance(stopped, Failure):
             last = self.chain.last
             if last is not None and stopped.code in HOLDER_GONE:
@@ -95,8 +95,8 @@ class _Walk:
                 else group.trained_start(before.member, before.model_id, hop.member)
             )
             work = Train(start, hop.model_id, request.training, request.reveal, outgoing=request.outgoing)
-            ticket = group.orders.submit(hop.member, group.orders.key("train", position, self._attempt), work)
-            orders.append((hop, start.model_id, ticket))
+            pending = group.orders.submit(hop.member, group.orders.key("train", position, self._attempt), work)
+            orders.append((hop, start.model_id, pending))
         self._attempt += 1
         return orders
 
@@ -104,12 +104,12 @@ class _Walk:
         """Finishes hop after hop, and takes its order out. Returns why the next one failed, or what was decided."""
         group = self._group
         while orders:
-            hop, start_id, ticket = orders[0]
-            outcome = await group.orders.outcome(ticket)
+            hop, start_id, pending = orders[0]
+            outcome = await group.orders.outcome(pending)
             if isinstance(outcome, Failure):
                 return outcome
             if not isinstance(outcome, Trained) or outcome.ref is None:
-                return Failure(FailureCode.BAD_ORDER, f"node {ticket.node} reported no model of its training")
+                return Failure(FailureCode.BAD_ORDER, f"node {pending.node} reported no model of its training")
             if disputed := self._dispute(outcome):
                 return disputed
             if self._norms is not None:
@@ -124,7 +124,7 @@ class _Walk:
             self.chain.finish(outcome.samples, outcome.ref.digest)
             orders.popleft()
             outcome = await group.models.with_update(outcome)
-            group.reports.done(hop.member, self.chain.done - 1, outcome, ticket, hop.length)
+            group.reports.done(hop.member, self.chain.done - 1, outcome, pending, hop.length)
             self._release_spare()
         return None
 

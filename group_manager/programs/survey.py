@@ -20,28 +20,28 @@ from fedgsp.messages import (
 from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from group_manager.group import Group
-from group_manager.members import Ticket
+from group_manager.members import PendingOrder
 
 
 async def ask(group: Group) -> GroupResult | Failure:
     """Asks every member the program's question. A member that lacks the model that the question needs is skipped."""
     question, task = QUESTIONS[group.request.program], group.request.program
-    tickets: list[tuple[int, Member, Ticket]] = []
+    asked: list[tuple[int, Member, PendingOrder]] = []
     for position, member in enumerate(group.request.members):
         work = question(group, member)
         if work is None:
             lacking = Failure(FailureCode.NO_SUCH_MODEL, "it has no model of its own to compare with")
             group.reports.skipped(member, lacking)
         else:
-            tickets.append((position, member, group.orders.submit(member, group.orders.key(task, position), work)))
-    for position, member, ticket in tickets:
-        outcome = await group.orders.outcome(ticket, in_turn=False)
+            asked.append((position, member, group.orders.submit(member, group.orders.key(task, position), work)))
+    for position, member, pending in asked:
+        outcome = await group.orders.outcome(pending, in_turn=False)
         if isinstance(outcome, Failure):
-            group.orders.cancel(ticket)
+            group.orders.cancel(pending)
             group.reports.skipped(member, outcome)
         else:
             assert isinstance(outcome, Result)  # `Members` has turned all else into failures
-            group.reports.done(member, position, outcome, ticket)
+            group.reports.done(member, position, outcome, pending)
     return group.result()
 
 
@@ -75,12 +75,12 @@ async def initialise(group: Group) -> GroupResult | Failure:
     for position, member in enumerate(request.members):
         model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
         key = group.orders.key("initialise", position)
-        ticket = group.orders.submit(member, key, Initialise(model_id, seed))
-        outcome = await group.orders.outcome(ticket)
+        pending = group.orders.submit(member, key, Initialise(model_id, seed))
+        outcome = await group.orders.outcome(pending)
         if isinstance(outcome, Trained):
             weights = await group.models.collect(model_id)
             if isinstance(weights, Weights):
-                group.reports.done(member, position, outcome, ticket)
+                group.reports.done(member, position, outcome, pending)
                 return group.result(weights.ref(model_id))
             outcome = weights
         assert isinstance(outcome, Failure)  # `Members` has turned all else into failures

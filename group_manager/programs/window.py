@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fedgsp import windows
 from fedgsp.messages import Failure, FailureCode, Member, Results, Train, Trained
 from group_manager.group import Group
-from group_manager.members import Ticket
+from group_manager.members import PendingOrder
 from group_manager.update_norms import Norms
 
 #: Orders per node that are in training, or whose results wait; bounds memory for any number of members.
@@ -24,7 +24,7 @@ class MemberResult:
     member: Member
     model_id: str
     outcome: Trained | Failure
-    ticket: Ticket
+    pending: PendingOrder
     length: float | None = None
 
 
@@ -73,7 +73,7 @@ async def _trained(
     most = request.max_model_bytes
     bring = bring and most < windows.LEAST_BYTES and ahead * most <= MOST_BROUGHT_BYTES
     waiting = deque(enumerate(request.members))
-    window: deque[tuple[int, Member, str, Ticket]] = deque()
+    window: deque[tuple[int, Member, str, PendingOrder]] = deque()
     if request.attempt and group.program.aggregates and not retain:
         # Nodes forget the models that they made for a manager that was lost.
         await group.orders.recall(f"{prefix}/", ())
@@ -98,11 +98,11 @@ async def _trained(
             )
             key = group.orders.key(request.program, position, request.attempt)
             window.append((position, member, model_id, group.orders.submit(member, key, work)))
-        position, member, model_id, ticket = window.popleft()
-        outcome = await group.orders.outcome(ticket, in_turn=False)
+        position, member, model_id, pending = window.popleft()
+        outcome = await group.orders.outcome(pending, in_turn=False)
         if isinstance(outcome, Trained):
             outcome = group.models.arrived(model_id, outcome)
         else:
-            group.orders.cancel(ticket)
+            group.orders.cancel(pending)
             outcome = outcome if isinstance(outcome, Failure) else Failure(FailureCode.BAD_ORDER, "no model reported")
-        yield MemberResult(position, member, model_id, outcome, ticket)
+        yield MemberResult(position, member, model_id, outcome, pending)

@@ -23,7 +23,7 @@ async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:
     async with scene() as play:
         silent = await play.members.attach("n1")
         group = group_of(play, [])
-        ticket = group.orders.submit(MEMBERS[0], group.orders.key("initialise", 0), Initialise("fresh", 1))
+        pending = group.orders.submit(MEMBERS[0], group.orders.key("initialise", 0), Initialise("fresh", 1))
         assert group.ledger.provides("fresh")
         asking = asyncio.create_task(group.models.wanted("fresh"))
         await let_others_run()
@@ -34,7 +34,7 @@ async def test_a_node_that_answers_nothing_holds_nothing_up() -> None:
         while not silent.outbox.empty():
             orders.append(silent.outbox.get_nowait())
         sent = [(order.key.task, order.work) for order in orders if order and order.key]
-        assert (ticket.key.task, Cancel()) in sent
+        assert (pending.key.task, Cancel()) in sent
         assert ("send-up", Cancel()) in sent
         assert sent[-1] == ("release", Release(("fresh",)))
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("carry")]
@@ -68,12 +68,12 @@ async def test_what_is_brought_may_come_until_its_maker_has_reported() -> None:
         group = group_of(play, [])
         training = TrainingSettings("sgd", 1, 1, 0.1, 0)
         order = Train(group.given_start(MEMBERS[0], keep=False), "made", training, bring=True)
-        ticket = group.orders.submit(MEMBERS[0], group.orders.key("train", 0), order)
+        pending = group.orders.submit(MEMBERS[0], group.orders.key("train", 0), order)
         await play.holding.wait()
         assert group.ledger.expects("made")
         assert not group.ledger.expects("another")
         play.answered[1].set()
-        await ticket.outcome
+        await pending.outcome
         assert not group.ledger.expects("made")
         assert "made" in play.store
         group.close("")

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fedgsp.messages import Member, ModelRef, Order, OrderKey, Part, Source, SourceKind, Trained
 from group_manager.ledger import Copy, Ledger, LedgerError, Origin
-from group_manager.members import Ticket
+from group_manager.members import PendingOrder
 from tests.support.real_manager import REF, request
 
 OLD, ELSEWHERE = Part(ModelRef("old"), "n1", 1.0, 1), Part(ModelRef("elsewhere"), "", 1.0)
@@ -26,9 +26,9 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def ticket(loop: asyncio.AbstractEventLoop, node: str = "n1") -> Ticket:
+def pending(loop: asyncio.AbstractEventLoop, node: str = "n1") -> PendingOrder:
     key = OrderKey(1, "train", 0, 0, 0)
-    return Ticket(key, node, None, loop.create_future(), 0.0, Order(key, 0, None))
+    return PendingOrder(key, node, None, loop.create_future(), 0.0, Order(key, 0, None))
 
 
 def a_fetch(loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
@@ -72,9 +72,9 @@ def test_older_models_are_never_forgotten_at_their_holders_but_their_copies_are(
 
 def test_a_model_cannot_be_promised_twice(loop: asyncio.AbstractEventLoop) -> None:
     ledger = empty()
-    ledger.promise("m", ticket(loop))
+    ledger.promise("m", pending(loop))
     with pytest.raises(LedgerError, match="promised twice"):
-        ledger.promise("m", ticket(loop), brings=True)
+        ledger.promise("m", pending(loop), brings=True)
 
 
 def test_a_model_cannot_be_fetched_twice_at_once(loop: asyncio.AbstractEventLoop) -> None:
@@ -107,9 +107,9 @@ def test_a_model_that_nobody_promised_has_no_direct_reader() -> None:
 
 
 def test_an_upload_is_expected_while_it_is_fetched_or_its_maker_is_at_work(loop: asyncio.AbstractEventLoop) -> None:
-    ledger, made = empty(), ticket(loop)
+    ledger, made = empty(), pending(loop)
     ledger.promise("brought", made, brings=True)
-    ledger.promise("asked for", ticket(loop))
+    ledger.promise("asked for", pending(loop))
     assert ledger.expects("brought")
     assert not ledger.provides("brought")
     assert not ledger.expects("asked for")
@@ -121,7 +121,7 @@ def test_an_upload_is_expected_while_it_is_fetched_or_its_maker_is_at_work(loop:
 
 def test_a_model_that_was_given_up_is_not_expected_and_its_maker_is_told(loop: asyncio.AbstractEventLoop) -> None:
     ledger = empty()
-    ledger.promise("m", ticket(loop), brings=True)
+    ledger.promise("m", pending(loop), brings=True)
     ledger.forget_copy("m")
     assert not ledger.expects("m")
     assert ledger.close("")[0] == [("n1", "m")]
@@ -129,7 +129,7 @@ def test_a_model_that_was_given_up_is_not_expected_and_its_maker_is_told(loop: a
 
 def test_a_reader_that_came_by_another_way_is_named_once(loop: asyncio.AbstractEventLoop) -> None:
     ledger = empty()
-    ledger.promise("m", ticket(loop))
+    ledger.promise("m", pending(loop))
     ledger.expect_direct("m", READER, HOLDER)
     assert ledger.detour("m") == (READER, HOLDER)
     assert ledger.detour("m") is None
@@ -137,7 +137,7 @@ def test_a_reader_that_came_by_another_way_is_named_once(loop: asyncio.AbstractE
 
 def test_a_model_that_is_released_while_it_comes_is_forgotten_at_the_end(loop: asyncio.AbstractEventLoop) -> None:
     ledger, task = empty(), a_fetch(loop)
-    ledger.promise("m", ticket(loop))
+    ledger.promise("m", pending(loop))
     ledger.copy("m", Copy.COMING, task)
     assert ledger.release(["m"]) == [("n1", "m")]
     assert ledger.close("") == ([], ["m"], [task])
@@ -185,9 +185,9 @@ class Lives(RuleBasedStateMachine):
     def promise(self, model_id: str, node: str, brings: bool) -> None:
         if self.ledger.look(model_id).maker is not None:
             with pytest.raises(LedgerError):
-                self.ledger.promise(model_id, ticket(self.loop, node), brings)
+                self.ledger.promise(model_id, pending(self.loop, node), brings)
             return
-        self.ledger.promise(model_id, ticket(self.loop, node), brings)
+        self.ledger.promise(model_id, pending(self.loop, node), brings)
         if brings:
             self.brought[model_id] = node
         else:

@@ -1,4 +1,4 @@
-"""Sessions and orders: every ticket ends."""
+"""Sessions and orders: every order ends."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ def code(outcome: object) -> FailureCode:
     return outcome.code
 
 
-async def test_an_order_reaches_the_node_and_its_report_ends_the_ticket() -> None:
+async def test_an_order_reaches_the_node_and_its_report_ends_the_wait() -> None:
     members = Members()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
+    pending = members.submit("n1", ORDER)
     assert await session.outbox.get() == ORDER
     members.report(session, Done(KEY, RESULT))
-    assert await members.outcome(ticket, 30) == RESULT
+    assert await members.outcome(pending, 30) == RESULT
     assert not session.pending
 
 
-async def test_a_failure_ends_the_ticket_as_a_value() -> None:
+async def test_a_failure_ends_the_wait_as_a_value() -> None:
     members = Members()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
+    pending = members.submit("n1", ORDER)
     failure = Failure(FailureCode.TASK_RAISED, "ValueError")
     members.report(session, Failed(KEY, failure))
-    assert await members.outcome(ticket, 30) == failure
+    assert await members.outcome(pending, 30) == failure
 
 
 async def test_an_order_to_a_node_that_is_not_there_fails_at_once() -> None:
-    ticket = Members().submit("n1", ORDER)
-    assert ticket.outcome.done()
-    assert code(ticket.outcome.result()) is FailureCode.NODE_LOST
+    pending = Members().submit("n1", ORDER)
+    assert pending.outcome.done()
+    assert code(pending.outcome.result()) is FailureCode.NODE_LOST
 
 
-async def test_the_loss_of_a_node_ends_its_tickets_and_no_others() -> None:
+async def test_the_loss_of_a_node_ends_its_orders_and_no_others() -> None:
     members = Members()
     lost, alive = await members.attach("n1"), await members.attach("n2")
     ended, open_still = members.submit("n1", ORDER), members.submit("n2", ORDER)
@@ -73,30 +73,30 @@ async def test_the_loss_of_a_node_ends_its_tickets_and_no_others() -> None:
 async def test_a_report_that_repeats_itself_changes_nothing() -> None:
     members = Members()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
+    pending = members.submit("n1", ORDER)
     members.report(session, Done(KEY, RESULT))
     members.report(session, Failed(KEY, Failure(FailureCode.STALLED, "late")))
-    assert await members.outcome(ticket, 30) == RESULT
+    assert await members.outcome(pending, 30) == RESULT
 
 
 @pytest.mark.parametrize("key", [None, OrderKey(1, "train", 0, 0, attempt=1), OrderKey(2, "train", 0, 0)])
 async def test_a_report_that_names_no_open_order_changes_nothing(key: OrderKey | None) -> None:
     members = Members()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
+    pending = members.submit("n1", ORDER)
     members.report(session, Done(key, RESULT))
     members.report(session, Progress((OrderProgress(key, 1),)))
-    assert not ticket.outcome.done()
+    assert not pending.outcome.done()
 
 
 async def test_a_node_that_attaches_again_ends_its_older_session() -> None:
     members = Members()
     old = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
+    pending = members.submit("n1", ORDER)
     await old.outbox.get()
     new = await members.attach("n1")
     assert await old.outbox.get() is None
-    assert code(ticket.outcome.result()) is FailureCode.NODE_LOST
+    assert code(pending.outcome.result()) is FailureCode.NODE_LOST
     await members.detach(old)  # its stream notices late
     assert members.attached("n1")
     assert new.outbox.empty()
@@ -124,13 +124,13 @@ async def test_an_old_sessions_report_does_not_end_the_new_sessions_order() -> N
 async def test_a_node_has_stayed_only_while_its_session_lasts() -> None:
     members = Members()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
+    pending = members.submit("n1", ORDER)
     members.report(session, Done(KEY, RESULT))
-    assert members.stayed(ticket)
+    assert members.stayed(pending)
     await members.detach(session)
-    assert not members.stayed(ticket)
+    assert not members.stayed(pending)
     await members.attach("n1")
-    assert not members.stayed(ticket)
+    assert not members.stayed(pending)
     assert not members.stayed(members.submit("n2", ORDER))
 
 
@@ -146,8 +146,8 @@ async def test_orders_without_an_outcome_are_sent_and_not_waited_for() -> None:
 async def test_an_order_without_progress_stalls() -> None:
     members, clock = Members(), Clock()
     await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
-    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    pending = members.submit("n1", ORDER)
+    waiting = asyncio.create_task(members.outcome(pending, 30))
     await let_others_run()
     clock.advance(29)
     await let_others_run()
@@ -159,9 +159,9 @@ async def test_an_order_without_progress_stalls() -> None:
 async def test_the_stall_clock_starts_when_somebody_waits() -> None:
     members, clock = Members(), Clock()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
+    pending = members.submit("n1", ORDER)
     clock.advance(100)  # behind others in a chain
-    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    waiting = asyncio.create_task(members.outcome(pending, 30))
     await let_others_run()
     assert not waiting.done()
     members.report(session, Done(KEY, RESULT))
@@ -171,8 +171,8 @@ async def test_the_stall_clock_starts_when_somebody_waits() -> None:
 async def test_progress_puts_a_stall_off() -> None:
     members, clock = Members(), Clock()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
-    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    pending = members.submit("n1", ORDER)
+    waiting = asyncio.create_task(members.outcome(pending, 30))
     for mark in range(5):
         await let_others_run()
         clock.advance(20)
@@ -186,8 +186,8 @@ async def test_progress_puts_a_stall_off() -> None:
 async def test_a_late_result_of_a_stalled_order_changes_nothing() -> None:
     members, clock = Members(), Clock()
     session = await members.attach("n1")
-    ticket = members.submit("n1", ORDER)
-    waiting = asyncio.create_task(members.outcome(ticket, 30))
+    pending = members.submit("n1", ORDER)
+    waiting = asyncio.create_task(members.outcome(pending, 30))
     await let_others_run()
     clock.advance(31)
     await waiting
@@ -341,7 +341,7 @@ async def test_orders_that_need_not_wait_for_each_other_stall_at_the_same_time()
     clock, members = Clock(), Members()
     await members.attach("n1")
     keys = [OrderKey(1, "train", 0, position) for position in range(3)]
-    tickets = [members.submit("n1", Order(key, 3, Describe())) for key in keys]
+    every = [members.submit("n1", Order(key, 3, Describe())) for key in keys]
     clock.advance(31)
-    for ticket in tickets:
-        assert code(await members.outcome(ticket, 30, in_turn=False)) is FailureCode.STALLED
+    for pending in every:
+        assert code(await members.outcome(pending, 30, in_turn=False)) is FailureCode.STALLED

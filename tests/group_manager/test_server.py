@@ -89,11 +89,11 @@ async def test_an_attached_node_takes_orders_and_reports() -> None:
         stream.say(NodeReport(Attached("run", "n1", "m0")))
         assert await members.wait_for({"n1"}, 10) == set()
         asked = Order(KEY, 3, Describe())
-        ticket = members.submit("n1", asked)
+        pending = members.submit("n1", asked)
         assert await stream.order() == asked
         stream.say(NodeReport(None))  # of a kind that this version does not know
         stream.say(NodeReport(Done(KEY, Described((1, 2)))))
-        assert await members.outcome(ticket, 10) == Described((1, 2))
+        assert await members.outcome(pending, 10) == Described((1, 2))
         stream.say(None)
         assert await stream.order() is None
 
@@ -129,12 +129,12 @@ async def test_the_orders_of_a_node_that_leaves_are_lost(hangs_up: bool) -> None
         stream = Stream(channel)
         stream.say(NodeReport(Attached("run", "n1", "m0")))
         await members.wait_for({"n1"}, 10)
-        ticket = members.submit("n1", ORDER)
+        pending = members.submit("n1", ORDER)
         await stream.order()
         if hangs_up:
             stream.call.cancel()
         stream.say(None)
-        outcome = await members.outcome(ticket, 10)
+        outcome = await members.outcome(pending, 10)
         assert isinstance(outcome, Failure)
         assert outcome.code is FailureCode.NODE_LOST
         assert not members.attached("n1")
@@ -150,10 +150,10 @@ async def test_a_node_that_attaches_again_ends_its_older_stream() -> None:
         new.say(NodeReport(Attached("run", "n1", "m0")))
         assert await old.order() is None
         assert isinstance(lost.outcome.result(), Failure)
-        ticket = members.submit("n1", ORDER)
+        pending = members.submit("n1", ORDER)
         assert await new.order() == ORDER
         new.say(NodeReport(Done(KEY, None)))
-        assert await members.outcome(ticket, 10) is None
+        assert await members.outcome(pending, 10) is None
         for stream in (old, new):
             stream.say(None)
 

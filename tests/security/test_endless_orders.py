@@ -30,7 +30,7 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from group_manager.deadline import LEAST_STALLS, MOST_S, UNKNOWN, Deadlines, Need, need
-from group_manager.members import Members, Session, Ticket
+from group_manager.members import Members, PendingOrder, Session
 from tests.support.clock import Clock
 from tests.support.faults import Faults
 from tests.support.scene import Scene, hosted, relayed, scene
@@ -111,22 +111,22 @@ async def test_a_slow_member_may_take_far_longer_than_the_stall_timeout() -> Non
 # --- one order
 
 
-async def opened(given: Need) -> tuple[Members, Clock, Session, Ticket]:
+async def opened(given: Need) -> tuple[Members, Clock, Session, PendingOrder]:
     members, clock = Members(), Clock()
     session = await members.attach("n1")
-    ticket = members.submit("n1", Order(OrderKey(1, "train", 0, 0), 3, Describe()), given)
-    return members, clock, session, ticket
+    pending = members.submit("n1", Order(OrderKey(1, "train", 0, 0), 3, Describe()), given)
+    return members, clock, session, pending
 
 
 async def test_marks_that_jump_or_crawl_hold_an_order_no_longer_than_its_work_can_take() -> None:
     for step in (1, 1 << 40):
-        members, clock, session, ticket = await opened(Need(1, 20))
-        waiting = asyncio.create_task(members.outcome(ticket, STALL_S))
+        members, clock, session, pending = await opened(Need(1, 20))
+        waiting = asyncio.create_task(members.outcome(pending, STALL_S))
         await let_others_run()
         mark, passed = 0, 0.0
         while not waiting.done():
             mark += step
-            members.report(session, Progress((OrderProgress(ticket.key, mark),)))
+            members.report(session, Progress((OrderProgress(pending.key, mark),)))
             clock.advance(0.9 * STALL_S)
             passed += 0.9 * STALL_S
             await let_others_run()
@@ -137,25 +137,25 @@ async def test_marks_that_jump_or_crawl_hold_an_order_no_longer_than_its_work_ca
 
 
 async def test_reports_beyond_the_work_of_an_order_do_not_keep_it_alive() -> None:
-    members, clock, session, ticket = await opened(Need(1, 1))
-    waiting = asyncio.create_task(members.outcome(ticket, STALL_S))
+    members, clock, session, pending = await opened(Need(1, 1))
+    waiting = asyncio.create_task(members.outcome(pending, STALL_S))
     await let_others_run()
-    for mark in range(ticket.need.reports + 10):
-        members.report(session, Progress((OrderProgress(ticket.key, mark),)))
-    assert ticket.reports == ticket.need.reports
+    for mark in range(pending.need.reports + 10):
+        members.report(session, Progress((OrderProgress(pending.key, mark),)))
+    assert pending.reports == pending.need.reports
     clock.advance(STALL_S + 1)
     await let_others_run()
     assert isinstance(waiting.result(), Failure)
 
 
 async def test_the_deadline_of_an_order_in_turn_begins_with_its_turn() -> None:
-    members, clock, session, ticket = await opened(Need(1, 10))
+    members, clock, session, pending = await opened(Need(1, 10))
     clock.advance(1_000_000.0)  # other hops of its relay
-    waiting = asyncio.create_task(members.outcome(ticket, STALL_S))
+    waiting = asyncio.create_task(members.outcome(pending, STALL_S))
     await let_others_run()
     clock.advance(0.9 * STALL_S)
     await let_others_run()
-    members.report(session, Done(ticket.key, Described((1,))))
+    members.report(session, Done(pending.key, Described((1,))))
     assert await waiting == Described((1,))
 
 
