@@ -28,7 +28,7 @@ TICKET = "fedgsp-ticket-bin"
 #: How long a revoked caller may take to send its first message, in seconds.
 _HEAR_OUT_S = 1.0
 #: What a refused stranger is told; the log of this process has the reason.
-_REFUSED = "this process does not do that for the caller"
+REFUSED = "this process does not do that for the caller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,14 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Denied:
+    """A call that is refused: `why`, for the log, and what its caller is told."""
+
+    why: str
+    told: str = REFUSED
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
     """A caller that the table lets in."""
 
@@ -134,8 +142,8 @@ def shown(ticket: bytes) -> tuple[tuple[str, bytes], ...]:
 class Access(Protocol):
     """Decides about the callers of one server."""
 
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
-        """The caller; the reason, for the log, if the call is refused."""
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | Denied:
+        """The caller, or why the call is refused."""
 
     def while_good(self, caller: Caller, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
         """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
@@ -144,7 +152,7 @@ class Access(Protocol):
         """A call was refused, and so were `number` calls for this reason. Called for number 1, 10, 100, ..."""
 
 
-class Guard:
+class AccessControl:
     """The table, with the doors of one process.
 
     `doors` has the verbs that this process serves. The door of a verb checks its tickets. For a verb of
@@ -170,11 +178,11 @@ class Guard:
         """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
         return self._revoked.ends(caller.enrolment, context)
 
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | str:
-        """The caller; the reason, for the log, if the call is refused."""
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | Denied:
+        """The caller, or why the call is refused."""
         rule = RULES.get(method)
         if rule is None or rule.verb not in self._doors:
-            return "no caller may do that here"
+            return Denied("no caller may do that here")
         proven, enrolment, certificate = None, "", b""
         if self._tls:
             shown = context.auth_context()
@@ -182,18 +190,18 @@ class Guard:
             uris = [uri.decode(errors="replace") for uri in shown.get("peer_uri", [])]
             proven, enrolment = identity_in(uris), enrolment_in(uris)
             if proven is None:
-                return "its certificate names no process of a federation (URI:fedgsp://...)"
+                return Denied("its certificate names no process of a federation (URI:fedgsp://...)")
             if proven.role not in (*rule.roles, Role.TOP_SERVER):
-                return f"{proven} may not do that"
+                return Denied(f"{proven} may not do that")
             if enrolment in self._revoked:
-                return f"{proven}: {REASON}"
+                return Denied(f"{proven}: {REASON}", REASON)  # it was no stranger
         ticket = self._doors[rule.verb].read(_ticket_in(context))
         if ticket is None or ticket.verb is not rule.verb:
             if rule.verb in self._without_ticket:
                 return Admitted(proven, None, enrolment, certificate)
-            return f"{proven or 'it'} shows no ticket that is good here"
+            return Denied(f"{proven or 'it'} shows no ticket that is good here")
         if proven is not None and not proven.speaks_for(ticket.reader):
-            return f"{proven} shows a ticket of {ticket.reader}"
+            return Denied(f"{proven} shows a ticket of {ticket.reader}")
         return Admitted(proven, ticket, enrolment, certificate)
 
 
@@ -211,7 +219,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler, method = await continuation(handler_call_details), handler_call_details.method
         if handler is None:
             return None
-        kind = next(kind for kind in _KINDS if getattr(handler, kind) is not None)
+        kind = kind_of(handler)
         behaviour = getattr(handler, kind)
         # A handler of streams either yields its messages, or writes them itself.
         behind = self._streaming if inspect.isasyncgenfunction(behaviour) else self._answering
@@ -239,14 +247,13 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def _admitted(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
         """The body is the call, if the caller is admitted, for as long as its certificate is good."""
         admitted = self._access.admit(method, context)
-        if isinstance(admitted, str):
-            self._tell(method, admitted, context.peer())
-            revoked = admitted.endswith(REASON)  # such a caller was no stranger: it learns the reason
-            if revoked and hasattr(request, "__anext__"):
+        if isinstance(admitted, Denied):
+            self._tell(method, admitted.why, context.peer())
+            if admitted.told != REFUSED and hasattr(request, "__anext__"):
                 # gRPC would report an internal error, and not the reason, to a caller that is still sending.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(anext(request, None), _HEAR_OUT_S)
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, REASON if revoked else _REFUSED)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, admitted.told)
         else:
             _caller.set(admitted)
             async with self._access.while_good(admitted, context):
@@ -261,8 +268,12 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._access.refused(method, peer, number, why)
 
 
-#: The kinds of handlers, as gRPC names them.
-_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+def kind_of(handler: Any) -> str:
+    """The field of a gRPC handler that has its method."""
+    return f"{_ARITIES[handler.request_streaming]}_{_ARITIES[handler.response_streaming]}"
+
+
+_ARITIES = {False: "unary", True: "stream"}
 
 
 def _ticket_in(context: grpc.aio.ServicerContext) -> bytes:

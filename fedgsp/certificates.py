@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import secrets
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-
-from fedgsp.errors import not_written
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -87,20 +82,3 @@ def renewal_due(certificate: x509.Certificate) -> dt.datetime:
 def now() -> dt.datetime:
     """This moment."""
     return dt.datetime.now(dt.UTC)
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """Puts a file in its place at once, for this user alone: a reader sees the old file or the new one.
-
-    Raises RunError if it cannot be written.
-    """
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise not_written(path, error) from error

@@ -1,14 +1,21 @@
-"""Reads files that somebody else may have made: only regular files, within bounds, and without a surprise."""
+"""Reads files that somebody else may have made: only regular files, within bounds, and without a surprise.
+
+And writes files that nobody else may read.
+"""
 
 import errno
 import json
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
 
-#: Most bytes of a file of settings, and of a record or a document of a run.
-MOST_OF_SETTINGS, MOST_OF_RECORD = 1 << 22, 1 << 32
+from fedgsp.errors import not_written
+
+#: Most bytes of a file of settings, of a record or a document of a run, and of keys or
+#: certificates.
+MOST_OF_SETTINGS, MOST_OF_RECORD, MOST_OF_PEM = 1 << 22, 1 << 32, 1 << 20
 
 _NOT_REGULAR = "it is not a regular file"
 _TOO_DEEP = "it is nested too deeply"
@@ -30,6 +37,33 @@ def read_text(path: Path, most_bytes: int = MOST_OF_RECORD) -> str:
 def read_secret(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
     """As `read_file`, with the owner and the access rights of the file that was read, not of one put in its place."""
     return _read(path, most_bytes)
+
+
+def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
+    """Puts a file in its place at once, for this user alone: a reader sees the old file or the new one.
+
+    A `lasting` file survives the crash of the machine. Raises RunError if the file cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise not_written(path, error) from error
+
+
+def file_version(path: os.PathLike[str]) -> tuple[int, ...]:
+    """What distinguishes two versions of a file; empty if it cannot be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def check_regular(path: Path) -> None:

@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -74,6 +74,18 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
         for number in SIGNAL_EXIT_CODES:
             loop.remove_signal_handler(number)
     return 0
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Does `work` while the body runs, and cancels it then. Waits until it has ended."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def _hold_signals() -> None:

@@ -7,7 +7,6 @@ user of the machine can neither call the server, nor pass for it: the server pro
 import contextlib
 import hmac
 import os
-import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from fedgsp.addresses import is_near, split_address
 from fedgsp.errors import ConfigError, PeerError, not_written
+from fedgsp.files import write_secret
 from fedgsp.tickets import KEY_BYTES, new_key
 
 REMEDY = (
@@ -45,13 +45,7 @@ def folder() -> Path:
 def offered(address: str) -> Iterator[bytes]:
     """A fresh key for a server of this process at host:port, in its file until the block ends."""
     key, path = new_key(), folder() / str(split_address(address)[1])
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(key)
-        fresh.rename(path)  # a reader sees the old key or the new one, never a part
-    except OSError as error:
-        raise not_written(path, error) from error
+    write_secret(path, key, lasting=False)
     try:
         yield key
     finally:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fedgsp.errors import UserError
+from fedgsp.times import stamp
 from fedgsp.visible import visible
 
 
@@ -50,8 +51,7 @@ class _Handler(logging.StreamHandler[Any]):
 
 class _Formatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 (logging's name)
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        return time.replace("+00:00", "Z")
+        return stamp(datetime.fromtimestamp(record.created, UTC))
 
     def format(self, record: logging.LogRecord) -> str:
         record.exc_text = None  # another handler may have left the text of the exception as it is

@@ -57,11 +57,10 @@ def fingerprint(certificate: bytes) -> str:
 
 def identity_of(certificate: bytes) -> Identity | None:
     """Whom a certificate (PEM) names; None if it names no process of a federation, or is no certificate."""
-    from cryptography import x509
+    from fedgsp.certificates import uris_of  # here: without TLS it is never needed
 
     try:
-        names = _certificates(certificate)[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return identity_in(names.get_values_for_type(x509.UniformResourceIdentifier))
+        return identity_in(uris_of(_certificates(certificate)[0]))
     except _refusals():
         return None
 

@@ -9,12 +9,10 @@ from typing import Any, NoReturn
 
 from fedgsp.addresses import ip_of
 from fedgsp.errors import ConfigError
-from fedgsp.files import read_secret
+from fedgsp.files import MOST_OF_PEM, read_secret
 from fedgsp.identity import Identity, Role, identity_in
 from fedgsp.owners import check_secret
 
-#: Most bytes of a PEM file, also of one with many certificates.
-_MOST_BYTES = 1 << 20
 #: Most calls of do_handshake in turn; a complete handshake needs fewer.
 _TURNS = 20
 
@@ -164,7 +162,7 @@ def handshake_failure(details: str) -> str | None:
 
 def _read(flag: str, path: Path) -> tuple[bytes, os.stat_result]:
     try:
-        return read_secret(path, _MOST_BYTES)
+        return read_secret(path, MOST_OF_PEM)
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a PEM file") from None
 
@@ -208,5 +206,10 @@ def _speak_with_itself(files: TlsFiles, host: str | None = None) -> list[str]:
             sides[turn % 2].do_handshake()
         except ssl.SSLWantReadError:
             continue
-    shown: Any = sides[0].getpeercert() or {}
-    return [name for kind, name in shown.get("subjectAltName", ()) if kind == "URI"]
+    return uris_of(sides[0])
+
+
+def uris_of(shown: ssl.SSLObject) -> list[str]:
+    """The URIs in the certificate that the other side of a connection has shown."""
+    found: Any = shown.getpeercert() or {}
+    return [name for kind, name in found.get("subjectAltName", ()) if kind == "URI"]

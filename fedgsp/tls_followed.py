@@ -1,16 +1,13 @@
 """TLS files that are read again when they have changed, so that a renewed certificate needs no restart."""
 
 import logging
-import os
 import threading
 
 from fedgsp.errors import ConfigError
+from fedgsp.files import file_version
 from fedgsp.tls import Tls, load
 
 logger = logging.getLogger(__name__)
-
-#: What distinguishes two versions of a file: it is another one, or it was written.
-_Version = tuple[int, int, int, int] | None
 
 
 class Followed:
@@ -33,9 +30,9 @@ class Followed:
                 self._read()
             return self._tls
 
-    def _look(self) -> list[_Version]:
+    def _look(self) -> list[tuple[int, ...]]:
         files = self._tls.files
-        return [_version(path) for path in (files.ca, files.cert, files.key)]
+        return [file_version(path) for path in (files.ca, files.cert, files.key)]
 
     def _read(self) -> None:
         try:
@@ -48,11 +45,3 @@ class Followed:
             logger.warning("the certificate is not replaced: it is that of %s now", found.identity or "nobody")
             return
         self._tls = found
-
-
-def _version(path: os.PathLike[str]) -> _Version:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -18,7 +18,7 @@ from fedgsp.addresses import loopback, split_address
 from fedgsp.errors import PeerError
 from fedgsp.identity import Identity, identity_in
 from fedgsp.liveness import MOST_DIAL_S
-from fedgsp.tls import Tls, handshake_failure, meaning_of
+from fedgsp.tls import Tls, handshake_failure, meaning_of, uris_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
     except ValueError as error:  # a host that cannot be one
         raise OSError(str(error)) from None
     spoken = writer.get_extra_info("ssl_object")
-    found, der = spoken.getpeercert(), spoken.getpeercert(binary_form=True)
+    uris, der = uris_of(spoken), spoken.getpeercert(binary_form=True)
     writer.transport.abort()
     with contextlib.suppress(OSError, TimeoutError):
         await asyncio.wait_for(writer.wait_closed(), timeout_s)
@@ -80,7 +80,6 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
             f"the server at {address} shows the certificate of a CA",
             "issue a certificate of its own: a channel that trusted this one would trust all that the CA issued",
         )
-    uris = [value for kind, value in found.get("subjectAltName", ()) if kind == "URI"]
     return Server(identity_in(uris), ssl.DER_cert_to_PEM_cert(der).encode())
 
 

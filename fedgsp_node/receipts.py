@@ -32,6 +32,7 @@ from fedgsp.messages import (
 )
 from fedgsp.receipts import Made, Statement
 from fedgsp.signing import Signer
+from fedgsp.times import stamp
 from fedgsp.visible import visible
 
 #: Orders on a client; all others only move or forget models.
@@ -74,7 +75,7 @@ class Receipts:
             return
         if self._log.number >= MOST_LINES:
             raise RunError(f"receipts.jsonl has {MOST_LINES:,} lines", "move it away, and restart the node")
-        when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        when = stamp(datetime.fromtimestamp(self._now(), UTC))
         told = {"time": when, "manager": visible(attached.manager), "order": dataclasses.asdict(key)}
         self._log.append({**told, "client": order.client, "asked": _asked(order.work), **answer})
 

@@ -144,7 +144,7 @@ async def _peer_server(
         raise ConfigError(
             f"--peer-listen {settings.peer_listen} has no address that peers could dial", "give --advertise"
         )
-    guard = access.Guard({Verb.FETCH: door}, tls is not None, revoked)
+    guard = access.AccessControl({Verb.FETCH: door}, tls is not None, revoked)
     server, bound = await start_server(
         settings.peer_listen, [ModelServicer(store).add_to], guard, tls, settings.lost_after, settings.insecure
     )

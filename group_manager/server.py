@@ -5,11 +5,12 @@ import dataclasses
 import logging
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc.aio
 
 from fedgsp import memory, windows, wire
-from fedgsp.access import Caller, Guard, caller
+from fedgsp.access import AccessControl, Caller, caller
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
 from fedgsp.identity import is_name, manager
@@ -226,6 +227,38 @@ def _give_back_memory() -> None:
     windows.drop_spare()
 
 
+@asynccontextmanager
+async def serving(
+    name: str,
+    run_id: str,
+    listen: str,
+    issuer: Issuer,
+    tls: Tls | None = None,
+    lost_after_s: float = LOST_AFTER_S,
+    insecure: bool = False,
+) -> AsyncIterator[str]:
+    """The group manager serves while the body runs, which gets the bound address."""
+    members, store, revoked = Members(), ModelStore(), Revocations()
+    door = Door(issuer.key_of(manager(name)))
+    guard = AccessControl(
+        dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls is not None, revoked
+    )
+    async with Channels(tls, lost_after_s, insecure) as channels:
+        server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
+        me = Source(SourceKind.MANAGER, name, address)
+        groups = GroupServicer(members, store, channels, me, issuer, door, revoked)
+        models = ModelServicer(
+            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room, groups.served
+        )
+        group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
+        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)
+        models.add_to(server)
+        try:
+            yield address
+        finally:
+            await server.stop(SHUTDOWN_GRACE_S)
+
+
 async def run(
     name: str,
     run_id: str,
@@ -237,22 +270,7 @@ async def run(
     run_key: bytes,
 ) -> None:
     """Writes the bound address to standard output and serves until it is cancelled."""
-    members, store, issuer = Members(), ModelStore(), Issuer(run_key)
-    door, revoked = Door(issuer.key_of(manager(name))), Revocations()
-    guard = Guard(dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls is not None, revoked)
-    async with Channels(tls, lost_after_s, insecure) as channels:
-        server, address = await start_server(listen, [], guard, tls, lost_after_s, insecure)
-        me = Source(SourceKind.MANAGER, name, address)
-        groups = GroupServicer(members, store, channels, me, issuer, door, revoked)
-        models = ModelServicer(
-            store, groups.wanted, groups.expected, lambda: groups.max_model_bytes, growing_room, groups.served
-        )
-        group_pb2_grpc.add_GroupServiceServicer_to_server(groups, server)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), server)
-        models.add_to(server)
+    async with serving(name, run_id, listen, Issuer(run_key), tls, lost_after_s, insecure) as address:
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await server.stop(SHUTDOWN_GRACE_S)
+        await asyncio.Event().wait()

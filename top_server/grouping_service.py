@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp import local_key
-from fedgsp.access import Guard, shown
+from fedgsp.access import AccessControl, shown
 from fedgsp.channels import SHUTDOWN_GRACE_S, describe, refuse, start_server
 from fedgsp.errors import PeerError, UserError
 from fedgsp.identity import TOP_SERVER
@@ -216,7 +216,7 @@ async def serve(listen: str, tls: Tls | None = None, insecure: bool = False) -> 
     server, address = await start_server(
         listen,
         [lambda server: grouping_pb2_grpc.add_GroupingServiceServicer_to_server(GroupingServicer(), server)],
-        Guard({Verb.ASK: asking}, tls is not None, without_ticket=[Verb.ASK] if tls or insecure else []),
+        AccessControl({Verb.ASK: asking}, tls is not None, without_ticket=[Verb.ASK] if tls or insecure else []),
         tls,
         insecure=insecure,
     )

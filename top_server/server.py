@@ -18,7 +18,7 @@ from typing import Any
 import grpc.aio
 
 from fedgsp import local_key, on_nodes, windows
-from fedgsp.access import Caller, Guard
+from fedgsp.access import AccessControl, Caller
 from fedgsp.addresses import loopback, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
 from fedgsp.errors import ConfigError, UserError, not_written
@@ -332,7 +332,7 @@ async def _doors(
     joining = Door()
     doors = {Verb.JOIN: joining, Verb.FETCH: Door(issuer.key_of(TOP_SERVER)), **federated.doors}
     free = [Verb.JOIN, *federated.doors] if tls or config.insecure else []
-    guard = Guard(doors, tls is not None, federated.revoked, free, refused)
+    guard = AccessControl(doors, tls is not None, federated.revoked, free, refused)
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)

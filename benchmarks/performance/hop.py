@@ -30,7 +30,7 @@ from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LARGE, LEAF_CNN
 from fedgsp import lifecycle, windows
-from fedgsp.access import Admitted, Guard
+from fedgsp.access import AccessControl, Admitted
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER, node
 from fedgsp.memory import room
@@ -152,7 +152,7 @@ async def ours(index: int, parameters: int, tls: Tls | None) -> None:
     store = ModelStore()
     holder = reader = node("reader")  # all processes of the chain have one certificate
     issuer = Issuer(bytes(KEY_BYTES))
-    guard = Guard({Verb.FETCH: Door(issuer.key_of(holder))}, tls is not None)
+    guard = AccessControl({Verb.FETCH: Door(issuer.key_of(holder))}, tls is not None)
     server, address = await start_server("127.0.0.1:0", [ModelServicer(store).add_to], guard, tls)
     _say(address.rpartition(":")[2])
     source = Source(SourceKind.NODE, reader.name, f"127.0.0.1:{int(await _line())}")

@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
+from fedgsp.access import kind_of
 from fedgsp.limits import calls, items
 from fedgsp.limits.calls import ALLOWANCES, Allowance
 from fedgsp.limits.counting import TooMuchError
@@ -38,7 +39,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         allowance = self._allowances.get(handler_call_details.method)
         if handler is None or allowance is None:
             return handler
-        kind = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
+        kind = kind_of(handler)
         behaviour = getattr(handler, kind)
         visits = _Visits(self, handler_call_details.method, allowance, handler.request_deserializer)
         if not handler.request_streaming:
@@ -69,14 +70,6 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 self._open[key] -= 1
                 if not self._open[key]:
                     del self._open[key]
-
-
-_KINDS = {
-    (False, False): "unary_unary",
-    (False, True): "unary_stream",
-    (True, False): "stream_unary",
-    (True, True): "stream_stream",
-}
 
 
 class _Visits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from cryptography import x509
 from fedgsp.certificates import Key, belongs, ends, now, pem_of, pem_of_key, read, request_for, uris_of
 from fedgsp.channels import MAX_REASON, Channels, describe
 from fedgsp.errors import ConfigError, PeerError
+from fedgsp.files import write_secret
 from fedgsp.identity import TOP_SERVER, identity_in, invited, node
 from fedgsp.invitation import Invitation
 from fedgsp.tls import Tls, TlsFiles, in_folder
@@ -75,6 +75,5 @@ def _tls(folder: Path, invitation: Invitation, ca: x509.Certificate) -> Tls:
     files = in_folder(folder, "invited")
     certificate, key = pem_of(invitation.opened), pem_of_key(invitation.key)
     files.ca.write_bytes(pem_of(ca))
-    with open(os.open(files.cert, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(certificate + key)
+    write_secret(files.cert, certificate + key, lasting=False)
     return Tls(TlsFiles(files.ca, files.cert, files.key), pem_of(ca), certificate, key, invited(invitation.name))

@@ -6,15 +6,14 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fedgsp.certificates import Key, ends, now, pem_of, pem_of_key, uris_of, write_secret
+from fedgsp.certificates import Key, ends, now, pem_of, pem_of_key, uris_of
 from fedgsp.errors import ConfigError, not_written
-from fedgsp.files import read_secret
+from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
 from fedgsp.identity import identity_in
 from fedgsp.owners import check_tree
 from fedgsp.tls import in_folder
 
 FLAG = "--identity"
-_MOST_OF_PEM = 1 << 20
 _REMEDY = "ask for an invitation (top-server invite), then run: fedgsp-node enrol"
 
 
@@ -22,7 +21,7 @@ def certificate_in(path: Path) -> x509.Certificate:
     """The certificate of this node; raises ConfigError if there is none, or if others can change the folder."""
     file = in_folder(path, "node").cert
     try:
-        content = read_secret(file, _MOST_OF_PEM)[0]
+        content = read_secret(file, MOST_OF_PEM)[0]
         found = x509.load_pem_x509_certificate(content)
     except FileNotFoundError:
         raise ConfigError(f"{FLAG} {path} holds no identity", _REMEDY) from None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from fedgsp import lifecycle
 from fedgsp.certificates import ends, new_key, now, renewal_due
 from fedgsp.errors import UserError
 from fedgsp.tls import in_folder, load
@@ -25,13 +25,8 @@ LOOK_S = 60.0
 @asynccontextmanager
 async def renewed(identity: Path, name: str, top_server: str) -> AsyncIterator[None]:
     """While the body runs, the certificate in the folder `identity` is replaced at two thirds of its life."""
-    renewing = asyncio.create_task(_renew(identity, name, top_server), name="renew the certificate")
-    try:
+    async with lifecycle.beside(_renew(identity, name, top_server), "renew the certificate"):
         yield
-    finally:
-        renewing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await renewing
 
 
 async def _renew(identity: Path, name: str, top_server: str) -> None:

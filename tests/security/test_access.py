@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fedgsp.access import RULES, TICKET, Guard, caller
+from fedgsp.access import RULES, TICKET, AccessControl, caller
 from fedgsp.identity import node
 from fedgsp.tickets import Door, Ticket, Verb, issue, new_key
 from tests.support.serving import serving
@@ -50,7 +50,7 @@ async def _once() -> AsyncIterator[bytes]:
 async def test_no_call_is_served_without_its_ticket_or_outside_the_table(path: str, kind: str) -> None:
     read: list[bytes] = []
     rule = RULES.get(path)
-    guard = Guard(dict.fromkeys(Verb, Door(KEY)), tls=False)
+    guard = AccessControl(dict.fromkeys(Verb, Door(KEY)), tls=False)
     good = issue(KEY, Ticket(rule.verb if rule else Verb.LEAD, "this", node("n0")))
     others = [issue(KEY, Ticket(verb, "this", node("n0"))) for verb in Verb if rule is None or verb is not rule.verb]
     async with serving(register(read, path, kind), access=guard) as served:
@@ -66,7 +66,7 @@ async def test_no_call_is_served_without_its_ticket_or_outside_the_table(path: s
 
 async def test_a_server_serves_only_the_verbs_that_it_has_doors_for() -> None:
     path, read = "/fedgsp.v1.GroupService/Forget", list[bytes]()
-    guard = Guard({Verb.FETCH: Door(KEY)}, tls=False)
+    guard = AccessControl({Verb.FETCH: Door(KEY)}, tls=False)
     async with serving(register(read, path, "unary_unary"), access=guard) as served:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await answer(served.channel, path, "unary_unary", issue(KEY, Ticket(Verb.LEAD, "", node("n0"))))
@@ -77,7 +77,7 @@ async def test_a_server_serves_only_the_verbs_that_it_has_doors_for() -> None:
 @pytest.mark.parametrize("shown", [None, b"noise"])
 async def test_a_call_that_needs_no_ticket_still_reads_a_good_one(shown: bytes | None) -> None:
     path, read = "/fedgsp.v1.MembershipService/Join", list[bytes]()
-    guard = Guard({Verb.JOIN: Door(KEY)}, tls=False, without_ticket=[Verb.JOIN])
+    guard = AccessControl({Verb.JOIN: Door(KEY)}, tls=False, without_ticket=[Verb.JOIN])
     async with serving(register(read, path, "stream_stream"), access=guard) as served:
         assert await answer(served.channel, path, "stream_stream", shown) == b""
         good = issue(KEY, Ticket(Verb.JOIN, "question", node("n0")))
@@ -86,7 +86,7 @@ async def test_a_call_that_needs_no_ticket_still_reads_a_good_one(shown: bytes |
 
 async def test_refusals_are_logged_with_their_reason_but_not_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
     path = "/fedgsp.v1.MembershipService/Join"
-    guard = Guard({Verb.JOIN: Door(KEY)}, tls=False)
+    guard = AccessControl({Verb.JOIN: Door(KEY)}, tls=False)
     async with serving(register([], path, "unary_unary"), access=guard) as served:
         for _ in range(25):
             with pytest.raises(grpc.aio.AioRpcError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.access import Admitted, Guard
+from fedgsp.access import AccessControl, Admitted
 from fedgsp.channels import Channels
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER, Identity, Role, manager, node
@@ -58,7 +58,7 @@ async def holding(
 ) -> AsyncIterator[Served]:
     """A process that serves the models of a store to holders of tickets and certificates."""
     tls = unchecked(authority.issue("holder", identity=HOLDER))
-    guard = Guard({verb: Door(ISSUER.key_of(HOLDER))}, tls=True)
+    guard = AccessControl({verb: Door(ISSUER.key_of(HOLDER))}, tls=True)
     async with serving(ModelServicer(store, **options).add_to, tls=tls, access=guard, who=HOLDER) as served:
         yield served
 

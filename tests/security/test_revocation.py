@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedgsp import certificates, wire
-from fedgsp.access import Guard, shown
+from fedgsp.access import AccessControl, shown
 from fedgsp.certificates import new_key, request_for, uris_of
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, manager, node
@@ -158,7 +158,7 @@ async def test_a_manager_ends_the_session_and_the_waiting_fetches_of_a_revoked_n
     (enrolment,) = [uri for uri in uris_of(x509.load_pem_x509_certificate(own.cert)) if uri.startswith("urn:")]
     members, revoked = Members(), Revocations()
     door = Door(ISSUER.key_of(manager("m0")))
-    guard = Guard({Verb.ATTACH: door, Verb.LEAD: door}, True, revoked)
+    guard = AccessControl({Verb.ATTACH: door, Verb.LEAD: door}, True, revoked)
     top, me = scene_tls(scene), Source(SourceKind.MANAGER, "m0")
     groups = GroupServicer(members, scene.store, Channels(), me, ISSUER, door, revoked)
 
@@ -191,7 +191,7 @@ async def test_a_fetch_that_waits_for_a_promised_model_ends_with_the_certificate
     ticket = ISSUER.ticket(TOP_SERVER, Ticket(Verb.FETCH, "m", node("hospital-a")))
     (enrolment,) = [uri for uri in uris_of(x509.load_pem_x509_certificate(own.cert)) if uri.startswith("urn:")]
     revoked = Revocations()
-    guard = Guard({Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER))}, True, revoked)
+    guard = AccessControl({Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER))}, True, revoked)
     servicer = ModelServicer(scene.store)
     async with (
         serving(servicer.add_to, tls=scene_tls(scene), access=guard) as served,

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import Guard
+from fedgsp.access import AccessControl
 from fedgsp.certificates import Key, new_key, pem_of, pem_of_key, read
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, Identity
@@ -118,7 +118,7 @@ async def federated(path: Path, monkeypatch: Any) -> AsyncIterator[Scene]:
         here.add_to(server)
 
     doors = {Verb.JOIN: Door(), Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER)), **here.doors}
-    guard = Guard(doors, True, here.revoked, [Verb.JOIN, *here.doors])
+    guard = AccessControl(doors, True, here.revoked, [Verb.JOIN, *here.doors])
     async with serving(register, tls=load(config.tls_files), access=guard) as served, here.followed(managers):
         yield Scene(path, served.address, members, recorder, managers, store)
 

@@ -10,17 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from fedgsp import identity
-from fedgsp.access import Guard
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
+from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER
-from fedgsp.messages import Source, SourceKind
-from fedgsp.model_service import ModelServicer
-from fedgsp.model_store import ModelStore
-from fedgsp.tickets import Door, Issuer, Verb
-from fedgsp.v1 import group_pb2_grpc, order_pb2_grpc
-from group_manager.members import Members
-from group_manager.server import GroupServicer, OrderServicer
+from fedgsp.tickets import Issuer
+from group_manager.server import serving
 from top_server import server
 from top_server.managers.client import ManagerClient
 from top_server.managers.pool import Manager
@@ -43,7 +36,7 @@ class _Pool:
     async def ensure(self, count: int) -> list[Manager]:
         while len(self._managers) < count:
             name = f"m{next(self._numbers)}"
-            address = await self._stack.enter_async_context(_manager(name, self._issuer, self._run_id))
+            address = await self._stack.enter_async_context(serving(name, self._run_id, "127.0.0.1:0", self._issuer))
             client = ManagerClient(name, await self._channels.to(address, TOP_SERVER), self._issuer)
             self._managers.append(Manager(name, address, cast("Any", None), client, 0))
         return self._managers[:count]
@@ -72,20 +65,3 @@ async def _pool(
 ) -> AsyncIterator[_Pool]:
     async with AsyncExitStack() as stack:
         yield _Pool(stack, channels, issuer, flags[flags.index("--run") + 1])
-
-
-@asynccontextmanager
-async def _manager(name: str, issuer: Issuer, run_id: str) -> AsyncIterator[str]:
-    members, store, door = Members(), ModelStore(), Door(issuer.key_of(identity.manager(name)))
-    guard = Guard(dict.fromkeys((Verb.ATTACH, Verb.LEAD, Verb.FETCH, Verb.UPLOAD), door), tls=False)
-    async with Channels() as channels:
-        serving, address = await start_server("127.0.0.1:0", [], guard)
-        groups = GroupServicer(members, store, channels, Source(SourceKind.MANAGER, name, address), issuer, door)
-        models = ModelServicer(store, groups.wanted, groups.expected, lambda: groups.max_model_bytes)
-        group_pb2_grpc.add_GroupServiceServicer_to_server(groups, serving)
-        order_pb2_grpc.add_OrderServiceServicer_to_server(OrderServicer(members, name, run_id), serving)
-        models.add_to(serving)
-        try:
-            yield address
-        finally:
-            await serving.stop(SHUTDOWN_GRACE_S)

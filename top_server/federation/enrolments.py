@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import logging
 import time
@@ -11,14 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fedgsp import certificates
+from fedgsp import certificates, lifecycle
 from fedgsp.access import Caller
 from fedgsp.errors import UserError
+from fedgsp.files import file_version
 from fedgsp.identity import Role
 from fedgsp.messages import Failure, Hello
 from fedgsp.revocation import Revocations
 from top_server.federation.authority import PublicKey
-from top_server.federation.folder import Folder, version_of
+from top_server.federation.folder import Folder
 from top_server.federation.joining import refusal
 from top_server.federation.registry import NotAllowedError, Registry, State
 from top_server.nodes.admission import Refusal
@@ -54,7 +54,7 @@ class Enrolments:
         self._revoked = revoked
         self._recorder = recorder
         self.note_refusal = note_refusal
-        self._version = version_of(folder.registry_file)
+        self._version = file_version(folder.registry_file)
         self._registry = folder.registry()
         self._due = folder.certify(certificate, hosts)
         revoked.replace(self._registry.revoked)
@@ -66,7 +66,7 @@ class Enrolments:
 
     def registry(self) -> Registry:
         """The registry, read again if it has changed. While it is damaged, the last good one counts."""
-        version = version_of(self._folder.registry_file)
+        version = file_version(self._folder.registry_file)
         if version != self._version:
             self._version = version
             try:
@@ -105,13 +105,8 @@ class Enrolments:
 
         `note` hears of all revoked enrolments before the calls of their holders end, and `tell` afterwards.
         """
-        following = asyncio.create_task(self._follow(note, tell), name="follow the registry")
-        try:
+        async with lifecycle.beside(self._follow(note, tell), "follow the registry"):
             yield
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
 
     async def _follow(self, note: Callable[[Collection[str]], None], tell: Tell) -> None:
         before = self._registry

@@ -13,15 +13,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fedgsp.certificates import new_key, now, pem_of, pem_of_key, renewal_due, write_secret
+from fedgsp.certificates import new_key, now, pem_of, pem_of_key, renewal_due
 from fedgsp.errors import ConfigError, DataError, not_written
-from fedgsp.files import MOST_OF_RECORD, read_secret
+from fedgsp.files import MOST_OF_PEM, MOST_OF_RECORD, read_secret, write_secret
 from fedgsp.owners import check_secret, check_tree
 from top_server.federation.authority import Authority, new_authority
 from top_server.federation.registry import EMPTY, Registry, dump, parse
 
 FLAG = "--federation"
-_MOST_OF_PEM = 1 << 20
 
 
 class Folder:
@@ -107,7 +106,7 @@ def made(path: Path) -> Folder:
 def _found(file: Path, ca: x509.Certificate) -> x509.Certificate | None:
     """The certificate in a file, if there is one that this CA issued."""
     try:
-        found = x509.load_pem_x509_certificate(read_secret(file, _MOST_OF_PEM)[0])
+        found = x509.load_pem_x509_certificate(read_secret(file, MOST_OF_PEM)[0])
         found.verify_directly_issued_by(ca)
     except Exception:  # it is missing, or of another CA, or no certificate: `cryptography` has several errors
         return None
@@ -125,12 +124,3 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{FLAG}: {path} cannot be read: {error.strerror}", "restore it from a copy") from None
     check_secret(FLAG, path, status)
     return content
-
-
-def version_of(file: Path) -> tuple[int, int, int]:
-    """What distinguishes two versions of a file; zeros if it cannot be seen."""
-    try:
-        found = os.stat(file)
-    except OSError:
-        return 0, 0, 0
-    return found.st_ino, found.st_size, found.st_mtime_ns

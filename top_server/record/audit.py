@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 from fedgsp.access import Caller
 from fedgsp.chained import ChainedFile
 from fedgsp.signing import Signer
+from fedgsp.times import stamp
 from top_server.record.history import plain
 
 #: The first word of every text that is signed for a log.
@@ -75,7 +76,7 @@ class AuditLog:
         """Notes one thing that happened, unless the log is closed; raises RunError if the disk is full."""
         if self._closed:
             return
-        time = self._now(UTC).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        time = stamp(self._now(UTC))
         self._file.append(plain({"time": time, "what": what, **fields}))
 
     def seal(self, run: str, round_number: int) -> None:

@@ -7,6 +7,7 @@ from io import FileIO
 from typing import Any, Protocol, Self
 
 from fedgsp.errors import ConfigError, not_written
+from fedgsp.times import stamp
 from top_server.record.directory import RunDirectory, lock, usable
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import RoundFinished
@@ -52,7 +53,7 @@ class Journal:
 
     def record(self, event: Event) -> None:
         """Writes an event and passes it to the subscribers; raises RunError if the disk is full."""
-        time = self._now(UTC).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        time = stamp(self._now(UTC))
         line: Line = plain({"time": time, "event": event.kind(), **event.fields})
         _append(self._events, line)
         for subscriber in tuple(self._subscribers):
