@@ -124,7 +124,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         if resumed:
             membership.offences.update(resumed.offences)
             membership.owners.update(resumed.saved.owners if resumed.saved else {})
-        federated = Federated(config, membership, journal)
+        federated = Federated(config, membership, journal, audit)
         address = await stack.enter_async_context(
             _doors(config, membership, store, issuer, tls, resumed, federated, audit)
         )

@@ -34,7 +34,7 @@ class TlsSettings:
     )
     insecure: bool = setting(
         False,
-        "allow connections without TLS; whoever reaches the ports may then join, and read and change models",
+        "allow connections without TLS; everybody who can reach the ports may then join, and read and change models",
         may_change=True,
         panel=CONNECTIONS,
     )

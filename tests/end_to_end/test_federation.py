@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.ports import free_ports
+from top_server.record.history import read_lines
 
 ROOT = Path(__file__).parents[2]
 MODULES = {"top-server": "top_server", "fedgsp-node": "fedgsp_node"}
@@ -134,3 +135,7 @@ async def test_a_hospital_by_the_page_on_deployment_until_it_is_revoked(tmp_path
             await top.event("node_left", reason="its certificate was revoked")
             assert await node.ended() == 5
             assert "the certificate of this node was revoked" in node.errors
+    log = read_lines(tmp_path / "run" / "audit.jsonl")
+    told = [line["what"] for line in log if line.get("node") == "hungarian" and line["what"] != "made"]
+    assert told[:2] == ["enrolled", "admitted"]
+    assert told[-2:] == ["revoked", "left"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -22,6 +23,7 @@ from top_server.federation.folder import Folder
 from top_server.federation.joining import refusal
 from top_server.federation.registry import NotAllowedError, Registry, State
 from top_server.nodes.admission import Refusal
+from top_server.record.audit import Audit
 from top_server.record.events.processes import NodeEnrolled, NodeRevoked
 from top_server.record.journal import Recorder
 
@@ -45,6 +47,7 @@ class Enrolments:
         hosts: Sequence[str],
         revoked: Revocations,
         recorder: Recorder,
+        audit: Audit,
         note_refusal: Callable[[str, Failure], None],
     ) -> None:
         """`certificate` is the file of the top server's own certificate, which is for `hosts`."""
@@ -53,6 +56,7 @@ class Enrolments:
         self._hosts = hosts
         self._revoked = revoked
         self._recorder = recorder
+        self._audit = audit
         self.note_refusal = note_refusal
         self._version = file_version(folder.registry_file)
         self._registry = folder.registry()
@@ -92,12 +96,14 @@ class Enrolments:
             raise NotAllowedError("this node is not enrolled: ask for an invitation")
         return self._folder.authority().for_node(name, entry, key)
 
-    def note(self, role: Role, name: str) -> None:
-        """Records that an invited node was enrolled."""
+    def note(self, role: Role, name: str, certificate: bytes) -> None:
+        """Records that a node got its first certificate (DER), or a new one."""
         if role is Role.INVITED:
             self._recorder.record(NodeEnrolled(node=name))
         else:
             logger.debug("node=%s has a new certificate", name)
+        what = "enrolled" if role is Role.INVITED else "certified"
+        self._audit.note(what, node=name, fingerprint=hashlib.sha256(certificate).hexdigest())
 
     @asynccontextmanager
     async def followed(self, note: Callable[[Collection[str]], None], tell: Tell) -> AsyncIterator[None]:
@@ -119,6 +125,7 @@ class Enrolments:
                     self._revoked.replace(now.revoked)
                     for name in _newly_revoked(before, now):
                         self._recorder.record(NodeRevoked(node=name))
+                        self._audit.note("revoked", node=name)
                     await tell(now.revoked)
                 before = now
                 if certificates.now() >= self._due:

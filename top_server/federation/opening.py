@@ -13,6 +13,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.tickets import Door, Verb
 from top_server.managers.pool import ManagerPool
 from top_server.nodes.membership import Membership
+from top_server.record.audit import NO_AUDIT, Audit
 from top_server.record.journal import Recorder
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class Federated:
     """What a run has of its federation, if it has one."""
 
-    def __init__(self, config: RunConfig, membership: Membership, recorder: Recorder) -> None:
+    def __init__(self, config: RunConfig, membership: Membership, recorder: Recorder, audit: Audit = NO_AUDIT) -> None:
         """From now on the registry decides who may join. Raises ConfigError or DataError."""
         self._membership = membership
         self.revoked = Revocations()
@@ -34,7 +35,7 @@ class Federated:
         from top_server.federation.folder import opened
 
         self._enrolments = Enrolments(
-            opened(config.federation), files.cert, config.hosts, self.revoked, recorder, membership.note_refusal
+            opened(config.federation), files.cert, config.hosts, self.revoked, recorder, audit, membership.note_refusal
         )
         membership.registered = self._enrolments.may_join
         membership.revoked = tuple(self._enrolments.revoked)

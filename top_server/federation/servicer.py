@@ -67,5 +67,5 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
         except UserError as error:
             logger.error("node=%s gets no certificate: %s", who.proven.name, error)
             await refuse(context, grpc.StatusCode.UNAVAILABLE, "the top server cannot issue certificates now")
-        self._enrolments.note(role, who.proven.name)
+        self._enrolments.note(role, who.proven.name, certificate)
         return enrolment_pb2.Certificate(certificate=certificate)
