@@ -115,8 +115,7 @@ class Distances(Profile[DistanceOptions]):
         if len(able) >= 2 and arrived:
             await self._tell_apart(round_number, able, arrived)
         for client in set(new) - set(able):
-            reason = "it has less than 2 training samples"
-            self.context.journal.record(NotCompared(round=round_number, client=client, reason=reason))
+            self._note(round_number, client, "it has less than 2 training samples")
             self._met.add(client)
 
     async def _tell_apart(self, round_number: int, able: Sequence[int], arrived: Sequence[int]) -> None:
@@ -137,28 +136,38 @@ class Distances(Profile[DistanceOptions]):
         for measurement in plan:
             outcome = await survey(context, self.progress, round_number, self._task(measurement))
             taken = await self._take(outcome, len(measurement.clients))
-            told = [pair for pair in taken if measurement.tells(pair) and not outcome.left_out.intersection(pair)]
-            found.update((pair, taken[pair]) for pair in told)
+            pairs = (pair for pair in taken if measurement.tells(pair) and not outcome.left_out.intersection(pair))
+            found.update((pair, taken[pair]) for pair in pairs)
             outcomes.append(outcome)
         if all(len(outcome.left_out) == len(outcome.task.clients) for outcome in outcomes):
             failures = [failure for outcome in outcomes for failure in outcome.failures]
             raise unanswered(f"no client's data could be told apart from the others': {failures[-1]}", failures)
         self._known.update((pair, distance) for pair, distance in found.items() if set(arrived).intersection(pair))
         self._samples = samples
-        failed = {client for outcome in outcomes for client in outcome.left_out.intersection(arrived)}
-        self._note_failures(failed)
+        left_out = set().union(*(outcome.left_out for outcome in outcomes))
+        failed = left_out.intersection(arrived)
+        for client in sorted(left_out.intersection(before)):
+            self._note(round_number, client, "it was skipped; its distances to newcomers stay unknown")
+        self._note_failures(round_number, failed)
         self._met.update(set(arrived) - failed)
         seconds, moved = round(time.monotonic() - begin, 3), sum(map(_bytes_moved, outcomes))
         self._seconds += seconds
         self._bytes += moved
-        context.journal.record(DistancesFound(round=round_number, clients=able, seconds=seconds, bytes=moved))
+        told = [client for client in able if client not in left_out]
+        context.journal.record(DistancesFound(round=round_number, clients=told, seconds=seconds, bytes=moved))
 
-    def _note_failures(self, clients: Iterable[int]) -> None:
+    def _note_failures(self, round_number: int, clients: Iterable[int]) -> None:
         """A client that fails is measured again in the next round, up to MOST_TRIES times."""
-        for client in clients:
+        for client in sorted(clients):
             self._failures[client] = self._failures.get(client, 0) + 1
-            if self._failures[client] >= MOST_TRIES:
+            last = self._failures[client] >= MOST_TRIES
+            if last:
                 self._met.add(client)
+            then = "is not asked again" if last else "is asked again in the next round"
+            self._note(round_number, client, f"it was skipped, and {then}")
+
+    def _note(self, round_number: int, client: int, reason: str) -> None:
+        self.context.journal.record(NotCompared(round=round_number, client=client, reason=reason))
 
     def _task(self, measurement: Measurement) -> GroupTask:
         samples, clients, newcomers = measurement

@@ -64,6 +64,11 @@ async def test_what_is_known_of_a_client_stays_when_it_fails_as_the_partner_of_a
         expected[1, 3] = expected[3, 1] = np.nan
         assert same(evidence, expected)
         assert evidence.newcomers == (7,)
+        told = surveys.stage.journal.of_kind("not_compared")
+        assert [(event["client"], event["reason"]) for event in told] == [
+            (1, "it was skipped; its distances to newcomers stay unknown")
+        ]
+        assert [event["clients"] for event in surveys.stage.journal.of_kind("distances_found")][1:] == [[0, 2, 7]]
         # it has been measured once, and so has the newcomer
         assert (await profile.gather(3)).newcomers == ()
         assert len(surveys.asked) == 2
@@ -107,6 +112,10 @@ async def test_two_that_can_be_compared_are_enough(tmp_path: Path, monkeypatch: 
     async with measuring(monkeypatch, tmp_path) as (surveys, profile):
         failing(surveys, 1, 2)
         assert same(await profile.gather(1), lacking((0, 1, 2, 3), 1, 2))
+        told = surveys.stage.journal.of_kind("not_compared")
+        assert [(event["client"], event["reason"]) for event in told] == [
+            (client, "it was skipped, and is asked again in the next round") for client in (1, 2)
+        ]
 
 
 async def test_pairs_that_were_not_compared_are_null_in_the_record_and_measured_by_who_reads_it(

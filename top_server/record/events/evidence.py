@@ -50,7 +50,10 @@ class DistancesFound(RoundEvent):
 
 
 class NotCompared(RoundEvent):
-    """`fedcollab`: a client has too few samples to be compared."""
+    """`fedcollab`: a client has too few samples to be compared with others, or was skipped as they were compared.
+
+    Until it is compared, its data count as completely unlike those of all others.
+    """
 
     client: int
     reason: str
