@@ -31,6 +31,7 @@ from tests.support.callers import ANYBODY
 from tests.support.fuzzing import (
     ENDINGS,
     MOMENT_S,
+    SOON_S,
     check_refusal,
     fuzzed,
     heard,
@@ -68,9 +69,8 @@ async def test_whatever_nodes_say_the_top_server_lives_on(streams: list[tuple[li
         ):
             join = s.channel.stream_stream(JOIN)
             for messages, ending in streams:
-                answers, status = await heard(
-                    await say(join(), messages, ending), 0.02 if ending == "cancel" else MOMENT_S
-                )
+                seconds, first_s = (0.02, None) if ending == "cancel" else (MOMENT_S, SOON_S)
+                answers, status = await heard(await say(join(), messages, ending), seconds, first_s=first_s)
                 kinds = [
                     wire.decode(TopServerMessage, membership_pb2.TopServerMessage.FromString(a)).kind for a in answers
                 ]

@@ -196,13 +196,22 @@ async def _no_answer(_: bytes) -> None:
 
 
 async def heard(
-    call: AsyncIterable[Any], seconds: float, hear: Callable[[bytes], Awaitable[None]] = _no_answer
+    call: AsyncIterable[Any],
+    seconds: float,
+    hear: Callable[[bytes], Awaitable[None]] = _no_answer,
+    first_s: float | None = None,
 ) -> tuple[list[bytes], grpc.StatusCode | None]:
-    """What a call answers within this time, and its status if it ended; it is cancelled if not."""
+    """What a call answers within this time, and its status if it ended; it is cancelled if not.
+
+    With `first_s`, the time counts from the first answer, for which the call has `first_s` seconds.
+    """
     found: list[bytes] = []
+    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(first_s or seconds) as limit:
             async for answer in call:
+                if first_s is not None and not found:
+                    limit.reschedule(loop.time() + seconds)
                 found.append(answer)
                 await hear(answer)
             return found, grpc.StatusCode.OK
