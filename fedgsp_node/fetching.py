@@ -92,6 +92,8 @@ class Fetcher:
         first = shared is None
         if shared is None:
             shared = self._shared[key] = _SharedFetch(asyncio.create_task(self._try_all(start, expected)))
+            # The orders that wait may be called off at the moment when it fails.
+            shared.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         shared.waiting += 1
         shared.joined += 1
         try:

@@ -83,9 +83,9 @@ def _join(groups: list[list[int]], request: GroupingRequest, distances: Floats, 
 
 def _distances(request: GroupingRequest) -> Floats:
     distances = square(request, "fedcollab", "distances", "how far apart the clients' data are")
-    if np.isinf(distances).any():
+    if (np.abs(distances) > UNKNOWN).any():
         raise ConfigError(
-            "grouping fedcollab: matrix distances has infinite entries",
+            "grouping fedcollab: matrix distances has entries beyond -1..1",
             "give numbers from 0 to 1, and NaN for a pair that is not known",
         )
     known: Floats = np.where(np.isnan(distances), UNKNOWN, distances).astype(np.float64)

@@ -137,7 +137,7 @@ def test_a_newcomer_joins_the_group_of_smallest_objective_or_nobody() -> None:
 
 def test_newcomers_are_placed_one_by_one_in_the_order_of_their_ids() -> None:
     # The one in the middle is near enough to either of the others, which are too far apart to be all together.
-    line = np.array([(0, 0.3, 0.9, 9), (0.3, 0, 0.3, 9), (0.9, 0.3, 0, 9), (9, 9, 9, 0)])
+    line = np.array([(0, 0.3, 0.9, 1), (0.3, 0, 0.3, 1), (0.9, 0.3, 0, 1), (1, 1, 1, 0)])
     assert fedcollab(request(line, settled=((13,),), c="6")).groups == ((10, 11), (12,), (13,))
     backwards = request(line, settled=((13,),), c="6", clients=(12, 11, 10, 13))
     assert fedcollab(backwards).groups == ((12,), (11, 10), (13,))
@@ -163,9 +163,10 @@ def test_a_matrix_that_is_not_square_is_refused() -> None:
         fedcollab(request(np.zeros((3, 2))))
 
 
-def test_infinite_distances_are_refused() -> None:
-    with pytest.raises(ConfigError, match="has infinite entries; give numbers from 0 to 1, and NaN"):
-        fedcollab(request([(0, np.inf), (0, 0)]))
+@pytest.mark.parametrize("far", [np.inf, 1e300, -2])
+def test_distances_that_cannot_be_are_refused(far: float) -> None:
+    with pytest.raises(ConfigError, match=r"has entries beyond -1\.\.1; give numbers from 0 to 1, and NaN"):
+        fedcollab(request([(0, far), (0, 0)]))
 
 
 @pytest.mark.parametrize(("name", "value"), [("c", "-1"), ("restarts", "0"), ("ignore", "everything")])
