@@ -259,7 +259,7 @@ def _outcome(pending: PendingOrder, kind: Done | Failed) -> Outcome:
     certificate = pending.session.certificate if pending.session is not None else b""
     if certificate and isinstance(kind.result, Made) and kind.result.ref is not None:
         statement = Statement.of(pending.key, pending.order.client, pending.node, kind.result)
-        if not (statement.digest and holds(certificate, statement.text, kind.receipt)):
+        if not holds(certificate, statement.text, kind.receipt):
             return Failure(FailureCode.BAD_RECEIPT, f"node {pending.node} has not signed what it reports")
         pending.receipt = kind.receipt
     return kind.result
@@ -284,11 +284,12 @@ def flaw(work: Work | None, result: Result | Recalled | None) -> str:
 def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bool, str]]:
     """(whether a result has this flaw, the flaw) for every possible flaw of a result of the right kind."""
     produces = getattr(work, "produces", "")
-    made = getattr(getattr(result, "ref", None), "id", produces)
+    ref = getattr(result, "ref", None) or ModelRef("")
     samples, moved = getattr(result, "samples", 0), getattr(result, "bytes", 0)
     given, came = getattr(work, "start", None) or Start("", ()), getattr(result, "start", None) or ModelRef("")
     flaws = [
-        (made != produces, f"it made model {made!r} in place of {produces!r}"),
+        (ref.id != produces, f"it made model {ref.id!r} in place of {produces!r}"),
+        (bool(ref.id) and not ref.digest, f"it made model {ref.id!r} without a digest"),
         (came.id not in ("", given.model_id), f"it began with model {came.id!r} in place of {given.model_id!r}"),
         (b"" not in (given.digest, came.digest) and given.digest != came.digest, "it began with another model"),
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
@@ -297,7 +298,10 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
     match result:
         case Trained(update=update) if update is not None:
             asked = isinstance(work, Train) and work.reveal is not None and update.id == update_of(produces)
-            flaws.append((not asked, f"it revealed {update.id!r}, which was not asked for"))
+            flaws += [
+                (not asked, f"it revealed {update.id!r}, which was not asked for"),
+                (not update.digest, f"it revealed {update.id!r} without a digest"),
+            ]
         case Evaluated(correct=correct, squared_distance=distance, metrics=metrics):
             flaws += [
                 (not all(map(is_text, metrics)), f"the name of a metric has to be {TEXT_RULE}"),

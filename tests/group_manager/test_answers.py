@@ -13,24 +13,28 @@ from fedgsp.messages import (
     Evaluate,
     Evaluated,
     Initialise,
+    ModelRef,
     Recall,
     Recalled,
     Release,
     Result,
+    Reveal,
     SendUp,
     Train,
     Trained,
     Work,
 )
+from fedgsp.updates import update_of
 from group_manager.members import flaw
 
+REF = ModelRef("m", 8, b"digest")
 #: Every kind of work, and what answers it.
 GOOD: list[tuple[Work, Result | Recalled | None]] = [
-    (Train(None, "m", None), Trained(None)),
-    (Initialise("m", 1), Trained(None)),
+    (Train(None, "m", None), Trained(REF)),
+    (Initialise("m", 1), Trained(REF)),
     (Evaluate(None), Evaluated(1, 2, 0.5)),
     (Describe(), Described((1, 2))),
-    (Discriminate(None, "m", (1,), None), Discriminated(None)),
+    (Discriminate(None, "m", (1,), None), Discriminated(REF)),
     (Recall("run/", ("m",)), Recalled(("m",))),
     (SendUp("m"), None),
     (Release(("m",)), None),
@@ -43,6 +47,18 @@ KINDS = {type(answer): answer for _, answer in GOOD}
 def test_an_order_has_one_kind_of_answer(work: Work, right: Result | Recalled | None) -> None:
     for kind, answer in KINDS.items():
         assert bool(flaw(work, answer)) == (kind is not type(right)), kind
+
+
+@pytest.mark.parametrize("work", [Train(None, "m", None), Initialise("m", 1)], ids=["train", "initialise"])
+@pytest.mark.parametrize("ref", [None, ModelRef(""), ModelRef("m", 8), ModelRef("other", 8, b"digest")])
+def test_a_model_that_was_ordered_is_told_with_its_digest(work: Work, ref: ModelRef | None) -> None:
+    assert "it made model" in flaw(work, Trained(ref))
+
+
+def test_a_revealed_update_is_told_with_its_digest() -> None:
+    work = Train(None, "m", None, Reveal("exact"))
+    assert not flaw(work, Trained(REF, update=ModelRef(update_of("m"), 8, b"digest")))
+    assert "without a digest" in flaw(work, Trained(REF, update=ModelRef(update_of("m"), 8)))
 
 
 def test_what_came_and_what_was_to_come_are_told() -> None:
