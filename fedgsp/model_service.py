@@ -10,6 +10,7 @@ import grpc.aio
 from fedgsp import model_streams
 from fedgsp.access import Caller, caller, shown
 from fedgsp.channels import describe, refuse
+from fedgsp.limits.turns import Turns
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
@@ -22,6 +23,12 @@ from fedgsp.windows import is_here, machine
 
 #: Longest wait for a promised model. The group manager watches the chain and cancels it long before.
 PROMISE_TIMEOUT_S = 24 * 3600.0
+
+#: Time in which a reader must take each chunk of a model that this process still holds, in seconds. Once the model is
+#: released, so much time is left for all the rest: a reader must not keep a model in memory that nobody needs.
+TAKE_TIMEOUT_S = 60.0
+#: Most calls at once for one model and one caller. A node fetches a model once, unless it lost its connection.
+MOST_FETCHES, MOST_UPLOADS = 8, 1
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +58,7 @@ class ModelServicer:
         self._may_upload = may_upload
         self._max_bytes = max_bytes
         self._make_room = make_room
+        self._fetches, self._uploads = Turns(MOST_FETCHES), Turns(MOST_UPLOADS)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service at a server."""
@@ -73,53 +81,66 @@ class ModelServicer:
         if not caller().may(request.model_id):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is for another model")
 
+        model_id, loop = request.model_id, asyncio.get_running_loop()
+
         async def receipt() -> bool:
             answer = await anext(stream, request)
             require(answer.HasField("receipt"), FailureCode.BAD_STREAM, "no receipt came for what is in the window")
             return not answer.receipt.refused
 
-        try:
-            if self._wanted is not None:
-                await self._wanted(request.model_id)
-            weights = await self._store.get(request.model_id)
-        except WeightsError as error:
-            # The reason may name nodes and clients. A caller may be a stranger, who guesses ids.
-            logger.info("model=%.100r was not given: %s", request.model_id, error)
-            code = error.failure.code.name.lower()
-            await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
-        try:
-            async for chunk in chunks_of(request.model_id, weights, receipt if is_here(request.machine) else None):
-                yield chunk
-            self._served(request.model_id, caller(), weights.buffer.nbytes)
-        except WeightsError as error:
-            await refuse(context, grpc.StatusCode.ABORTED, str(error), stream)
+        with self._fetches.of((_who(), model_id)):
+            try:
+                if self._wanted is not None:
+                    await self._wanted(model_id)
+                weights = await self._store.get(model_id)
+            except WeightsError as error:
+                # The reason may name nodes and clients. A caller may be a stranger, who guesses ids.
+                logger.info("model=%.100r was not given: %s", model_id, error)
+                code = error.failure.code.name.lower()
+                await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
+            try:
+                async with asyncio.timeout(TAKE_TIMEOUT_S) as limit:
+                    async for chunk in chunks_of(model_id, weights, receipt if is_here(request.machine) else None):
+                        if model_id in self._store:
+                            limit.reschedule(loop.time() + TAKE_TIMEOUT_S)
+                        yield chunk
+                self._served(model_id, caller(), weights.buffer.nbytes)
+            except WeightsError as error:
+                await refuse(context, grpc.StatusCode.ABORTED, str(error), stream)
 
     async def Upload(  # noqa: N802
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
     ) -> None:
         """Receive a model that this process waits for."""
 
-        sender = caller()
+        sender, coming = caller(), ""
 
         def wanted(model_id: str) -> bool:
+            nonlocal coming
+            coming = model_id
             return sender.may(model_id) and self._may_upload(model_id)
+
+        def still_wanted() -> None:
+            # If the reader has gone meanwhile, nobody would release the model.
+            require(wanted(coming), FailureCode.CANCELLED, f"model {coming!r} is not wanted any more")
 
         async def send_receipt(taken: bool) -> None:
             await context.write(model_pb2.Receipt(refused=not taken))
 
         try:
-            ref, weights = await received(
-                requests,
-                None,
-                self._max_bytes(),
-                wanted,
-                model_streams.CHUNK_TIMEOUT_S,
-                send_receipt,
-                make_room=self._make_room,
-            )
-            # If the reader has gone meanwhile, nobody would release the model.
-            require(wanted(ref.id), FailureCode.CANCELLED, f"model {ref.id!r} is not wanted any more")
-            self._store.put(ref.id, weights)
+            with self._uploads.of((_who(), sender.asks)):
+                ref, weights = await received(
+                    requests,
+                    None,
+                    self._max_bytes(),
+                    wanted,
+                    model_streams.CHUNK_TIMEOUT_S,
+                    send_receipt,
+                    still_wanted,
+                    self._make_room,
+                )
+                still_wanted()
+                self._store.put(ref.id, weights)
         except WeightsError as error:
             # A slow link or a cancelled wait says nothing against the model.
             blameless = error.failure.code in (FailureCode.STALLED, FailureCode.CANCELLED)
@@ -129,6 +150,10 @@ class ModelServicer:
                 str(error),
                 aiter(requests),
             )
+
+
+def _who() -> str:
+    return str(caller().reader or caller().proven)
 
 
 async def fetch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import grpc.aio
@@ -9,6 +10,7 @@ import grpc.aio
 from fedgsp.identity import Identity, manager, node
 from fedgsp.tickets import Issuer, Ticket, Verb
 
+_NUMBERS = itertools.count()
 #: The key of the runs of tests.
 ISSUER = Issuer(bytes(32))
 
@@ -19,8 +21,12 @@ class Anybody:
     proven: Identity | None = None
     reader: Identity | None = None
     certificate = b""
-    asks = ""
     enrolment = ""
+
+    @property
+    def asks(self) -> str:
+        """Another thing for each call: as if it had a ticket for each."""
+        return str(next(_NUMBERS))
 
     def may(self, thing: str) -> bool:
         return True
