@@ -4,6 +4,7 @@
 deadline, from the steps that it can need and the time that steps took so far.
 """
 
+import math
 from dataclasses import dataclass
 
 from fedgsp.messages import Discriminate, Evaluate, Order, RunGroupRequest, Train
@@ -33,6 +34,8 @@ class Need:
     least: int
     #: Steps after which the order is done in any case: a node carries out the orders of all its clients in one thread.
     most: int
+    #: Clients of the node, whose orders may come first.
+    clients: int = 1
 
     @property
     def reports(self) -> int:
@@ -63,7 +66,7 @@ def need(request: RunGroupRequest, node: str, order: Order) -> Need:
             rounds, batch = 1, _BATCH
     chunks = _MODELS * (2 + request.max_model_bytes // _CHUNK_BYTES)
     least = 1 + rounds * _parts(own, batch) if isinstance(order.work, Train) else 1 + _parts(own, batch)
-    return Need(least, clients * chunks + PASSES * rounds * (clients + _parts(samples, batch)))
+    return Need(least, clients * chunks + PASSES * rounds * (clients + _parts(samples, batch)), clients)
 
 
 def _parts(samples: int, batch: int) -> int:
@@ -76,7 +79,9 @@ class Deadlines:
     def __init__(self) -> None:
         self._of_kind: dict[str, float] = {}  # seconds per step
         self._of_client: dict[Whose, float] = {}
+        self._longest: dict[str, float] = {}  # seconds of a whole order, by its kind
         self._endless: set[tuple[str, str]] = set()  # (kind of order, node)
+        self._forgiven: set[str] = set()
 
     def note(self, whose: Whose, seconds: float, need: Need) -> None:
         """An order ended well; it took so long, the wait for other orders of its node not counted."""
@@ -84,6 +89,7 @@ class Deadlines:
         step_s = seconds / need.least
         self._of_kind[kind] = max(self._of_kind.get(kind, 0.0), step_s)
         self._of_client[whose] = max(self._of_client.get(whose, 0.0), step_s)
+        self._longest[kind] = max(self._longest.get(kind, 0.0), seconds)
         self._endless.discard((kind, node))
 
     def note_overdue(self, whose: Whose) -> None:
@@ -91,15 +97,20 @@ class Deadlines:
         self._endless.add(whose[:2])
 
     def forget(self, node: str) -> None:
-        """A node attached; perhaps it was restarted."""
-        self._endless = {(kind, other) for kind, other in self._endless if other != node}
+        """A node attached; perhaps it was restarted. It gets a second chance, but no third one."""
+        known = {(kind, other) for kind, other in self._endless if other == node}
+        if known and node not in self._forgiven:
+            self._endless -= known
+            self._forgiven.add(node)
 
     def deadline_s(self, whose: Whose, need: Need, stall_timeout_s: float) -> float:
         """Seconds after which this order is overdue, from the moment when it could begin."""
         kind, node, _ = whose
         least_s = LEAST_STALLS * stall_timeout_s
-        # Without any measurement: no step takes longer than the stall timeout.
-        most_s = min(MOST_S, need.most * stall_timeout_s)
+        # Without any measurement: no step takes longer than the stall timeout. The longest order so far is a bound, too,
+        # because the number of steps follows from the number of samples that the node itself has told.
+        orders = PASSES * need.clients
+        most_s = min(MOST_S, need.most * stall_timeout_s, OTHERS_FACTOR * orders * self._longest.get(kind, math.inf))
         if (kind, node) in self._endless:
             most_s = 0.0
         elif whose in self._of_client:

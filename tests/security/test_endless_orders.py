@@ -162,7 +162,7 @@ async def test_the_deadline_of_an_order_in_turn_begins_with_its_turn() -> None:
 # --- what is given
 
 
-MANY = Need(least=100, most=10_000)
+MANY = Need(least=100, most=10_000, clients=100)
 ME, OTHER = ("train", "n1", 1), ("train", "n2", 2)
 
 
@@ -190,8 +190,24 @@ def test_a_client_that_was_measured_may_become_twenty_times_slower() -> None:
     assert deadlines.deadline_s(ME, MANY, STALL_S) == pytest.approx(20 * 0.2 * 10_000)
 
 
+def test_samples_that_a_node_claims_to_have_give_it_no_more_time_than_the_longest_order_so_far() -> None:
+    deadlines = Deadlines()
+    deadlines.note(OTHER, 2.0, Need(100, 200))
+    honest, liar = (deadlines.deadline_s(ME, Need(100, most), STALL_S) for most in (200, 1 << 40))
+    assert honest == liar == pytest.approx(100 * 2 * 2.0)
+    assert deadlines.deadline_s(ME, Need(100, 1 << 40, clients=7), STALL_S) == pytest.approx(7 * 100 * 2 * 2.0)
+
+
+def test_a_node_that_comes_back_is_forgiven_once() -> None:
+    deadlines = Deadlines()
+    for chances in (True, False, False):
+        deadlines.note_overdue(ME)
+        deadlines.forget("n1")
+        assert (deadlines.deadline_s(ME, MANY, STALL_S) > LEAST_STALLS * STALL_S) is chances
+
+
 def test_a_node_that_was_overdue_gets_the_shortest_time_until_it_ends_an_order_well_or_returns() -> None:
-    mends: list[Callable[[Deadlines], None]] = [lambda it: it.note(ME, 1.0, MANY), lambda it: it.forget("n1")]
+    mends: list[Callable[[Deadlines], None]] = [lambda it: it.note(ME, 100.0, MANY), lambda it: it.forget("n1")]
     for mend in mends:
         deadlines = Deadlines()
         deadlines.note_overdue(ME)
