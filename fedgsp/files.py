@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)[:60]!r} is repeated")
+        repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the name {repeated[:60]!r} is repeated")
     return found
 
 

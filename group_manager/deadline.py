@@ -107,8 +107,8 @@ class Deadlines:
         """Seconds after which this order is overdue, from the moment when it could begin."""
         kind, node, _ = whose
         least_s = LEAST_STALLS * stall_timeout_s
-        # Without any measurement: no step takes longer than the stall timeout. The longest order so far is a bound, too,
-        # because the number of steps follows from the number of samples that the node itself has told.
+        # Without any measurement: no step takes longer than the stall timeout. The longest order so far is a bound
+        # too, because the number of steps follows from the number of samples that the node itself has told.
         orders = PASSES * need.clients
         most_s = min(MOST_S, need.most * stall_timeout_s, OTHERS_FACTOR * orders * self._longest.get(kind, math.inf))
         if (kind, node) in self._endless:
