@@ -294,10 +294,11 @@ class _Node:
                         )
                     case AttachTo() as manager:
                         self._attach(manager)
-                    case Failure(code) as refusal:
+                    case Failure(code, detail):
+                        why = detail or f"it gave no reason ({code.name.lower()})"
                         if self._run_id and code in _PASSING:
-                            return False, refusal.detail
-                        raise PeerError(f"the top server refused this node: {refusal.detail}")
+                            return False, why
+                        raise PeerError(f"the top server refused this node: {why}")
                     case Revoked(enrolments):
                         self._revoked.replace(enrolments)
                     case Leave() as leave:

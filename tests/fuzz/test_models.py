@@ -21,6 +21,7 @@ from fedgsp.weights import Weights, WeightsError
 from tests.support.fuzzing import (
     ENDINGS,
     MOMENT_S,
+    SOON_S,
     check_refusal,
     fuzzed,
     heard,
@@ -102,7 +103,7 @@ async def test_whatever_is_asked_for_a_holder_gives_what_it_has(request: bytes) 
     store.put("m", WEIGHTS)
     async with unharmed(), serving_store(store) as served:
         # What it has not may be a promise, which is waited for.
-        answers, status = await heard(served.channel.unary_stream(FETCH)(request), MOMENT_S)
+        answers, status = await heard(served.channel.unary_stream(FETCH)(request), SOON_S, first_s=MOMENT_S)
         assert not answers or status is grpc.StatusCode.OK
         assert not store._waiting or status is None
         assert (await soon(fetch(served.channel, "m", TENSORS, 40))).digest == WEIGHTS.digest
