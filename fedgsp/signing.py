@@ -65,8 +65,12 @@ def identity_of(certificate: bytes) -> Identity | None:
         return None
 
 
-def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime) -> str:
-    """Why a certificate (PEM, with those between it and the CA) was not one of this CA at a time; empty if it was."""
+def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.datetime | None = None) -> str:
+    """Why a certificate (PEM, with those between it and the CA) was not one of this CA at a time; empty if it was.
+
+    With `since`, it is enough that the certificate was valid at some time between `since` and `at`: a connection lasts
+    longer than the certificate with which it was made.
+    """
     from cryptography import x509
     from cryptography.x509 import verification
 
@@ -79,7 +83,9 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime) -> str:
     for_ca = lenient.require_present(x509.BasicConstraints, verification.Criticality.AGNOSTIC, is_ca)
     try:
         own, *between = _certificates(certificate)
-        builder = verification.PolicyBuilder().store(verification.Store(_certificates(ca))).time(at)
+        ends = min(one.not_valid_after_utc for one in (own, *between))
+        time = max(since or at, min(at, ends))
+        builder = verification.PolicyBuilder().store(verification.Store(_certificates(ca))).time(time)
         checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
         checker.verify(own, between)
     except _refusals() as error:

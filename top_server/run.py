@@ -40,8 +40,10 @@ class RunContext:
     models: Models
     journal: Journal
     audit: Audit = NO_AUDIT
-    #: Why a certificate (PEM) is not one of the CA of this run; empty if it is.
+    #: Why a certificate (PEM) was not one of the CA of this run at any time since the start; empty if it was.
     why_not_trusted: Callable[[bytes], str] = lambda _: "this run has no CA"
+    #: (node, fingerprint) of the renewed certificates that the audit log has.
+    renewed: set[tuple[str, str]] = field(default_factory=set)
     #: With `--local-run`: the accuracy that each client reached when all clients trained alone.
     alone: Mapping[int, float] | None = None
     #: How often the run was resumed.

@@ -108,6 +108,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
     issuer = Issuer(new_key())  # a resumed run has another key: its nodes get it when they join again
     async with AsyncExitStack() as stack:
         audit = stack.enter_context(opened(directory, run_id, signer, tls.ca if tls else None, resumed is not None))
+        began = datetime.now(UTC)
         channels = await stack.enter_async_context(Channels(tls, config.lost_after, config.insecure))
         membership = Membership(
             run_id,
@@ -167,7 +168,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 journal=journal,
                 audit=audit,
                 why_not_trusted=lambda certificate: (
-                    why_not_trusted(certificate, tls.ca, datetime.now(UTC)) if tls else "this run has no CA"
+                    why_not_trusted(certificate, tls.ca, datetime.now(UTC), began) if tls else "this run has no CA"
                 ),
                 times=resumed.times if resumed else 0,
             )

@@ -55,6 +55,9 @@ def test_a_certificate_is_good_for_its_ca_and_its_time(tmp_path: Path) -> None:
     assert identity_of(tls.cert) == node("a")
     assert why_not_trusted(tls.cert, tls.ca, NOW) == ""
     assert "not valid" in why_not_trusted(tls.cert, tls.ca, NOW + 2 * DAY)
+    assert why_not_trusted(tls.cert, tls.ca, NOW + 2 * DAY, since=NOW) == ""
+    assert "not valid" in why_not_trusted(tls.cert, tls.ca, NOW + 3 * DAY, since=NOW + 2 * DAY)
+    assert "not valid" in why_not_trusted(tls.cert, tls.ca, NOW - 10 * DAY, since=NOW - 11 * DAY)
     foreign = Authority(tmp_path, "foreign")
     assert why_not_trusted(tls.cert, foreign.own[1], NOW)
     assert identity_of(unchecked(authority.issue("none", identity=None)).cert) is None

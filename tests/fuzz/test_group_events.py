@@ -106,6 +106,7 @@ def watcher(client: ManagerClient, recorder: Recorder) -> GroupWatch:
         membership=SimpleNamespace(note_offence=lambda _: None, certificate=lambda _: b""),
         tensors=TENSORS,
         why_not_trusted=lambda _: "",
+        renewed=set(),
     )
     manager = SimpleNamespace(client=client, name="m0")
     return GroupWatch(context, Progress(), REQUEST, manager, Trace(), Unread())  # type: ignore[arg-type]

@@ -55,8 +55,8 @@ MEMBER = Member(4, "n1", "", 7)
 class Site:
     """What the owner of one certificate can sign."""
 
-    def __init__(self, authority: Authority, name: str) -> None:
-        files = authority.issue(name, identity=node(name))
+    def __init__(self, authority: Authority, name: str, days: int = 1) -> None:
+        files = authority.issue(name, identity=node(name), days=days)
         self.name = name
         self.signer = Signer(files.key.read_bytes(), files.cert.read_bytes())
 
@@ -126,13 +126,18 @@ async def test_a_node_that_signs_what_cannot_be_is_refused(
 class Top:
     """The part of a top server that hears of the results of a group."""
 
-    def __init__(self, authority: Authority, joined: Site) -> None:
+    def __init__(self, authority: Authority, joined: Site, begun: dt.timedelta = dt.timedelta()) -> None:
+        """It began so long ago."""
         self.lines: list[dict[str, Any]] = []
+        #: The certificate of the node that is present now; empty if it has left.
+        self.present = joined.signer.certificate
+        now = dt.datetime.now(dt.UTC)
         context: Any = SimpleNamespace(
             journal=Recorder(),
             audit=self,
-            membership=SimpleNamespace(note_offence=lambda _: None, certificate=lambda _: joined.signer.certificate),
-            why_not_trusted=lambda shown: why_not_trusted(shown, authority.own[1], dt.datetime.now(dt.UTC)),
+            membership=SimpleNamespace(note_offence=lambda _: None, certificate=lambda _: self.present),
+            why_not_trusted=lambda shown: why_not_trusted(shown, authority.own[1], now, now - begun),
+            renewed=set(),
         )
         member = dataclasses.replace(MEMBER, certificate_digest=bytes.fromhex(fingerprint(joined.signer.certificate)))
         request = RunGroupRequest(
@@ -186,6 +191,40 @@ def test_a_renewed_certificate_counts_if_it_is_that_of_the_node(authority: Autho
         top = Top(authority, old)
         done = MemberDone(4, 0, MADE, 0.0, KEY, site.sign(name="n1"), b"", site.signer.certificate)
         assert top.hear(done) == heard
+
+
+@pytest.mark.parametrize("kind", FALSE)
+def test_a_node_that_left_meanwhile_has_to_have_signed(authority: Authority, kind: str) -> None:
+    n1, n2 = Site(authority, "n1"), Site(authority, "n2")
+    for present in (b"", Site(authority, "n1").signer.certificate, n2.signer.certificate):
+        top = Top(authority, n1)
+        top.present = present  # it left, or joined anew with a renewed certificate while it was at work
+        assert top.hear(MemberDone(4, 0, MADE, 0.0, KEY, n1.sign())) == ["made"]
+        assert top.lines[1]["certificate"] == fingerprint(n1.signer.certificate)
+        assert top.lines[1]["receipt"]
+        top = Top(authority, n1)
+        top.present = present
+        assert top.hear(MemberDone(4, 0, MADE, 0.0, KEY, FALSE[kind](n1, n2))) == ["invented"]
+        top = Top(authority, n1)
+        top.present = present
+        assert top.hear(MemberDone(4, 0, MADE, 0.0, None)) == ["invented"]
+
+
+def test_a_certificate_may_expire_while_its_node_is_attached(authority: Authority) -> None:
+    """But one that had expired before the top server started proves nothing."""
+    joined, attached = Site(authority, "n1"), Site(authority, "n1", days=-1)
+    done = MemberDone(4, 0, MADE, 0.0, KEY, attached.sign(), b"", attached.signer.certificate)
+    for days, heard in ((2, ["renewed", "made"]), (0.5, ["invented"])):
+        assert Top(authority, joined, dt.timedelta(days=days)).hear(done) == heard
+
+
+def test_a_renewed_certificate_is_noted_once(authority: Authority) -> None:
+    old, new = Site(authority, "n1"), Site(authority, "n1")
+    top = Top(authority, old)
+    done = MemberDone(4, 0, MADE, 0.0, KEY, new.sign(), b"", new.signer.certificate)
+    for _ in range(10):
+        top.watch(GroupEvent(done))
+    assert [line["what"] for line in top.lines[1:]] == ["renewed", *["made"] * 10]
 
 
 async def test_a_manager_passes_on_what_the_top_server_needs(authority: Authority) -> None:

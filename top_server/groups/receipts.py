@@ -39,6 +39,8 @@ class GroupAudit:
         self._request = request
         self._manager = manager
         self._members = {member.client: member for member in request.members}
+        #: Node -> the certificate that `Member.certificate_digest` names. A node may leave before its result is reported.
+        self._certificates = {member.node: context.membership.certificate(member.node) for member in request.members}
         #: Clients that answered without making a model.
         self._answered: list[int] = []
 
@@ -68,10 +70,10 @@ class GroupAudit:
             self._answered.append(done.client)
             return None
         member = self._members[done.client]
-        known = self._context.membership.certificate(member.node)
+        signs = bool(member.certificate_digest)
         if done.key is None:
             # A manager sends on what a node holds, or the node is one of a test. A training has an order.
-            orders = known and (PROGRAMS[self._request.program].trains or self._request.program == "initialise")
+            orders = signs and (PROGRAMS[self._request.program].trains or self._request.program == "initialise")
             return self._refused(done, "without the order") if orders else None
         statement = Statement.of(done.key, done.client, member.node, made, done.update_digest)
         asked = (self._request.run_id, self._request.round, self._request.group, self._request.serial)
@@ -79,17 +81,17 @@ class GroupAudit:
             return self._refused(done, "for another order")
         if isinstance(made, Trained) and made.update is not None and made.update.digest != done.update_digest:
             return self._refused(done, "with another update")
-        certificate = done.certificate or known
+        certificate = done.certificate or self._certificates[member.node]
         if done.certificate and (why := self._why_not(member, done.certificate)):
             return self._refused(done, f"with a certificate that is not good: {why}")
-        if certificate and not (statement.digest and holds(certificate, statement.text, done.receipt)):
+        if signs and not (statement.digest and holds(certificate, statement.text, done.receipt)):
             return self._refused(done, "which the node has not signed")
         source = made.source
         self._context.audit.note(
             "made",
             statement=dataclasses.asdict(statement),
-            receipt=done.receipt.hex() if certificate else None,
-            certificate=fingerprint(certificate) if certificate else None,
+            receipt=done.receipt.hex() if signs else None,
+            certificate=fingerprint(certificate) if signs else None,
             via=[source.kind.name.lower(), visible(source.name)] if source is not None else None,
             bytes=made.bytes,
         )
@@ -135,10 +137,14 @@ class GroupAudit:
         named = identity_of(certificate)
         if named is None or not named.speaks_for(node(member.node)):
             return f"it is that of {named or 'nobody'}"
+        shown = member.node, fingerprint(certificate)
+        if shown in self._context.renewed:
+            return ""
         if why := self._context.why_not_trusted(certificate):
             return why
-        shown = certificate.decode("ascii", "replace")
-        self._context.audit.note("renewed", node=member.node, caller=str(named), certificate=shown)
+        self._context.renewed.add(shown)
+        text = certificate.decode("ascii", "replace")
+        self._context.audit.note("renewed", node=member.node, caller=str(named), certificate=text)
         return ""
 
     def _refused(self, done: MemberDone, what: str) -> Failure:
