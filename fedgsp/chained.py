@@ -92,6 +92,7 @@ class ChainedFile:
         """Cuts off a half-written last line. Raises BrokenError if the lines do not fit together, or UserError."""
         self._path = path
         self.number, self.head = 0, BEGIN
+        self._end = 0  # of the last whole line, in bytes
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
         with contextlib.ExitStack() as stack:
             try:
@@ -112,18 +113,19 @@ class ChainedFile:
         line = line_of(self.number + 1, self.head, fields)
         rest = line
         try:
+            self._file.truncate(self._end)  # an append before may have failed halfway, as on a full disk
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise not_written(self._path, error) from error
         self.number, self.head = self.number + 1, hash_of(line)
+        self._end += len(line)
 
     def _continue(self) -> None:
-        kept = 0
         with self._path.open("rb") as file, contextlib.suppress(TornError):
             for link in links(file):
-                self.number, self.head, kept = link.number, link.hash, file.tell()
-        self._file.truncate(kept)
+                self.number, self.head, self._end = link.number, link.hash, file.tell()
+        self._file.truncate(self._end)
 
     def __enter__(self) -> Self:
         return self

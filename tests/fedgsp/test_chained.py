@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,24 @@ def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
         read([lines[0], lines[1][:-3]])
     path.write_bytes(lines[0] + lines[1][:-3])
     assert read(written(path, "c")) == ["a", "c"]
+
+
+@pytest.mark.parametrize("room", [0, 1, 40])
+def test_a_line_that_did_not_fit_on_the_disk_leaves_the_chain_whole(tmp_path: Path, room: int) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path, "a")
+    before, (_, most) = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    with ChainedFile(path) as file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before + room, most))
+        try:
+            for _ in range(2):
+                with pytest.raises(RunError, match="make room on that disk"):
+                    file.append({"text": "b" * 99})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        file.append({"text": "c"})
+        assert read(path.read_bytes().splitlines(keepends=True)) == ["a", "c"]
+    assert read(written(path, "d")) == ["a", "c", "d"]
 
 
 CHANGES: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int]] = {
