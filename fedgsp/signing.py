@@ -55,12 +55,19 @@ def fingerprint(certificate: bytes) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii", "replace"))).hexdigest()
 
 
+def certificates_in(pem: bytes) -> list[x509.Certificate]:
+    """All certificates in a PEM text; raises ValueError if there is none, or if one cannot be read."""
+    from cryptography import x509  # here: without TLS it is never needed
+
+    return x509.load_pem_x509_certificates(pem)
+
+
 def identity_of(certificate: bytes) -> Identity | None:
     """Whom a certificate (PEM) names; None if it names no process of a federation, or is no certificate."""
     from fedgsp.certificates import uris_of  # here: without TLS it is never needed
 
     try:
-        return identity_in(uris_of(_certificates(certificate)[0]))
+        return identity_in(uris_of(certificates_in(certificate)[0]))
     except _refusals():
         return None
 
@@ -82,10 +89,10 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
     lenient = verification.ExtensionPolicy.permit_all()
     for_ca = lenient.require_present(x509.BasicConstraints, verification.Criticality.AGNOSTIC, is_ca)
     try:
-        own, *between = _certificates(certificate)
+        own, *between = certificates_in(certificate)
         ends = min(one.not_valid_after_utc for one in (own, *between))
         time = max(since or at, min(at, ends))
-        builder = verification.PolicyBuilder().store(verification.Store(_certificates(ca))).time(time)
+        builder = verification.PolicyBuilder().store(verification.Store(certificates_in(ca))).time(time)
         checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
         checker.verify(own, between)
     except _refusals() as error:
@@ -105,13 +112,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _public_key(certificate: bytes) -> object:
-    return _certificates(certificate)[0].public_key()
-
-
-def _certificates(pem: bytes) -> list[x509.Certificate]:
-    from cryptography import x509
-
-    return x509.load_pem_x509_certificates(pem)
+    return certificates_in(certificate)[0].public_key()
 
 
 def _scheme(key: Any) -> tuple[Any, ...]:

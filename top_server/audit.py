@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 
 from fedgsp.chained import BrokenError, Link, TornError, links
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.files import MOST_OF_PEM, parse_toml, read_file, read_text
 from fedgsp.identity import Role, node
 from fedgsp.receipts import Statement
-from fedgsp.signing import fingerprint, holds, identity_of, why_not_trusted
+from fedgsp.signing import certificates_in, fingerprint, holds, identity_of, why_not_trusted
 from fedgsp.visible import visible
 from fedgsp.words import counted
 from top_server.record.audit import seal_text
@@ -25,7 +26,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Call:
-    """One call of a group manager: what it was asked."""
+    """The order of one call of a group manager."""
 
     run: str
     round: int
@@ -37,7 +38,7 @@ class Call:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The group that the call is for; a later call may go on with its relay."""
+        """Run, round and group of this call. If a manager is lost, a later call for the group continues the relay."""
         return self.run, self.round, self.group
 
 
@@ -56,6 +57,8 @@ class Findings:
     #: What the last line tells.
     last: str = ""
     finished: bool = False
+    #: The first line with a certificate of another CA, unless the own key has signed it since.
+    foreign: BrokenError | None = None
     #: Models that were made, by node; and those of them whose receipt holds.
     made: Counter[str] = field(default_factory=Counter)
     receipts: int = 0
@@ -69,14 +72,25 @@ class Findings:
     #: Whether the last line was cut off in the middle.
     torn: bool = False
 
+    @property
+    def whole(self) -> bool:
+        """Whether the log has the end of the run, and the seal after it."""
+        return self.finished and self.last == "sealed"
+
 
 class Verifier:
     """Takes the lines of a log in their order; raises BrokenError at the first that cannot be true."""
 
-    def __init__(self, ca: bytes | None = None) -> None:
-        """With a `ca` (PEM), all certificates must be of this CA; without, a person has to compare fingerprints."""
+    def __init__(self, ca: bytes | None = None, own: bytes | None = None) -> None:
+        """With a `ca` (PEM), all certificates must be of it; without, a person has to compare fingerprints.
+
+        `own` is the certificate (PEM) of the top server that continues the log. Certificates of another CA are then
+        noted as `foreign`. They count once a seal after them was made with the key of `own`.
+        """
         self.found = Findings()
-        self._ca = ca
+        self._ca, self._own = ca, own
+        #: Time of the line about the latest start of the top server. Connections are not older.
+        self._since = ""
         #: (node, fingerprint) -> certificate.
         self._certificates: dict[tuple[str, str], bytes] = {}
         self._calls: dict[int, Call] = {}
@@ -115,6 +129,9 @@ class Verifier:
         first = link.number == 1
         _require(first or line["run"] == found.run, link, f"it is of run {line['run']!r}, not of {found.run!r}")
         _require(first or shown or found.certificate is None, link, "the log was signed, and is not any more")
+        unsigned = "nobody has signed it, although --tls-ca was given: the run had no TLS, or signatures were removed"
+        _require(bool(shown) or self._ca is None, link, unsigned)
+        self._since = line["time"]
         found.resumed |= first and line["what"] == "resumed"
         found.run, found.certificate = str(line["run"]), shown.encode() if shown else None
         if found.certificate is not None:
@@ -219,6 +236,8 @@ class Verifier:
                 "the top server has not signed the lines before it",
             )
             found.sealed = link.number
+            if found.foreign and holds(self._own or b"", text, bytes.fromhex(signature)):
+                found.foreign = None
         if line["run"] == found.run:
             found.rounds = max(found.rounds, int(line["round"]))
         over = line["run"], line["round"]
@@ -240,19 +259,27 @@ class Verifier:
 
     def _trust(self, link: Link, certificate: bytes, whose: str) -> None:
         if self._ca is not None:
-            why = why_not_trusted(certificate, self._ca, dt.datetime.fromisoformat(link.fields["time"]))
-            _require(not why, link, f"the certificate of {whose} is not one of --tls-ca: {visible(why)}")
+            since, at = (dt.datetime.fromisoformat(time) for time in (self._since, link.fields["time"]))
+            if why := why_not_trusted(certificate, self._ca, at, since):
+                foreign = f"the certificate of {whose} is not one of --tls-ca: {visible(why)}"
+                _require(self._own is not None, link, foreign)
+                self.found.foreign = self.found.foreign or BrokenError(link.number, foreign)
         self.found.shown.setdefault(whose, set()).add(fingerprint(certificate))
 
 
-def read(file: BinaryIO, ca: bytes | None = None) -> Findings:
-    """Verifies a log as a stream. Raises BrokenError at the first line that is wrong; a torn last line is noted."""
-    verifier = Verifier(ca)
+def read(file: BinaryIO, ca: bytes | None = None, own: bytes | None = None) -> Findings:
+    """Verifies a log as a stream; `ca` and `own` are those of `Verifier`.
+
+    Raises BrokenError at the first line that is wrong; a torn last line is noted.
+    """
+    verifier = Verifier(ca, own)
     try:
         for link in links(file):
             verifier.take(link)
     except TornError:
         verifier.found.torn = True
+    if verifier.found.foreign:
+        raise verifier.found.foreign
     return verifier.found
 
 
@@ -262,6 +289,8 @@ def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
     Raises BrokenError with the first line that is wrong, ConfigError if there is no log, and DataError if other files
     of the record cannot be read.
     """
+    # A top server that is still at work writes into the log first.
+    record = _record(directory)
     try:
         with directory.audit.open("rb") as file:
             found = read(file, ca)
@@ -269,33 +298,56 @@ def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
         raise ConfigError(f"{directory.audit} cannot be read: {error.strerror}", "give a run directory") from None
     if found.resumed:
         raise BrokenError(1, "the log begins with a resumed run: its beginning is lost")
-    for broken, why in _ends(directory, found):
+    for broken, why in _ends(found, record):
         if broken:
             raise BrokenError(found.lines + 1, why)
     return found
 
 
-def _ends(directory: RunDirectory, found: Findings) -> Iterator[tuple[bool, str]]:
-    """(whether it is so, the reason) for everything that says that lines are missing at the end."""
-    yield not found.lines, "the log is empty"
-    events = read_lines(directory.events) if directory.events.exists() else []
-    runs = {event["run"] for event in events if event.get("event") in ("run_started", "run_resumed")}
-    yield (
-        bool(runs - {found.run}),
-        f"the log is of run {found.run!r}, and events.jsonl of {', '.join(map(repr, runs))}",
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What the other files of a run directory say about the run."""
+
+    runs: frozenset[str]
+    done: bool
+    #: The last round.
+    last: int
+    tls: bool
+
+
+def _record(directory: RunDirectory) -> _Record:
+    events, rows = (read_lines(path) if path.exists() else [] for path in (directory.events, directory.history))
+    try:
+        settings = parse_toml(read_text(directory.config)) if directory.config.exists() else {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{directory.config} cannot be read: {error}", "restore the file") from None
+    return _Record(
+        frozenset(str(event.get("run")) for event in events if event.get("event") in ("run_started", "run_resumed")),
+        any(event.get("event") == "run_finished" for event in events),
+        max((row.get("round", 0) for row in rows), default=0),
+        not settings.keys().isdisjoint(("tls_ca", "federation")),
     )
-    done = any(event.get("event") == "run_finished" for event in events)
-    yield done and not found.finished, "lines are missing at the end: events.jsonl has the end of the run"
-    rounds = read_lines(directory.history) if directory.history.exists() else []
-    last = max((row.get("round", 0) for row in rounds), default=0)
-    yield done and last > found.rounds, f"lines are missing at the end: history.jsonl has round {last}"
-    yield found.finished and found.last != "sealed", "lines are missing at the end: the seal of the last lines"
-    yield found.finished and found.torn, "the last line is cut off"
+
+
+def _ends(found: Findings, record: _Record) -> Iterator[tuple[bool, str]]:
+    """(whether it is so, the reason) for everything that shows that the log is not the whole log of this run."""
+    yield not found.lines, "the log is empty"
+    yield (
+        bool(record.runs - {found.run}),
+        f"the log is of run {found.run!r}, and events.jsonl of {', '.join(map(repr, record.runs))}",
+    )
+    yield record.tls and found.certificate is None, "nothing is signed, although config.toml says that the run had TLS"
+    yield record.done and not found.whole, "lines are missing at the end: events.jsonl has the end of the run"
+    yield (
+        record.done and record.last > found.rounds,
+        f"lines are missing at the end: history.jsonl has round {record.last}",
+    )
+    yield found.whole and found.torn, "the last line is cut off"
 
 
 def report(found: Findings, trusted: bool) -> Iterator[str]:
     """Lines for a person. `trusted`: the certificates were checked against a CA."""
-    state = "finished" if found.finished else "not finished"
+    state = "finished" if found.whole else "not finished"
     yield f"run {visible(found.run)}: {counted(found.lines, 'line')}, {counted(found.rounds, 'round')}, {state}"
     made = sum(found.made.values())
     if found.certificate is None:
@@ -321,16 +373,19 @@ def report(found: Findings, trusted: bool) -> Iterator[str]:
             yield f"  {visible(whose)}: certificate {shown}{'' if trusted else ' (compare it)'}"
     if found.torn:
         yield "the last line is cut off, as by a crash; it does not count"
-    if not found.finished:
+    if not found.whole:
         yield f"lines after {found.sealed} could be missing or changed: no signature covers them yet"
 
 
 def check(run_dir: Path, ca: Path | None) -> Iterator[str]:
     """The report on a run directory; raises DataError that names the first broken line."""
     try:
-        authority = ca.read_bytes() if ca is not None else None
-    except OSError as error:
-        raise ConfigError(f"--tls-ca {ca} cannot be read: {error.strerror}", "give a PEM file") from None
+        authority = read_file(ca, MOST_OF_PEM) if ca is not None else None
+        if authority is not None:
+            certificates_in(authority)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it has no certificate in PEM"
+        raise ConfigError(f"--tls-ca {ca} cannot be read: {reason}", "give the PEM file of the CA") from None
     directory = RunDirectory(run_dir)
     try:
         found = verify(directory, authority)

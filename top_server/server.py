@@ -191,7 +191,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             await membership.dismiss(
                 Leave(finished, reason, resumable=not finished and state.is_in(directory)), DISMISS_TIMEOUT_S
             )
-            audit.close(config.rounds, finished, visible(reason))
+            audit.close(finished, visible(reason))
         _finish(directory, journal, row, begin)
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -53,13 +54,14 @@ class Authority:
         common_name: str = "",
         names: Sequence[x509.GeneralName] | None = (),
         identity: Identity | None = TOP_SERVER,
+        key: bytes = b"",
     ) -> TlsFiles:
         """A certificate of a process for these hosts and other `names`, valid until in so many days, with its key.
 
-        Without a subjectAltName if `names` is None.
+        Without a subjectAltName if `names` is None. `key` is a key (PEM) that is there already.
         """
-        key = ec.generate_private_key(ec.SECP256R1())
-        cert = _builder(common_name or name, self._name, key, days)
+        own: Any = serialization.load_pem_private_key(key, None) if key else ec.generate_private_key(ec.SECP256R1())
+        cert = _builder(common_name or name, self._name, own, days)
         if names is not None:
             alternative = x509.SubjectAlternativeName([*map(_named, hosts), *_uris(identity), *names])
             cert = cert.add_extension(alternative, critical=False)
@@ -68,7 +70,7 @@ class Authority:
         files = TlsFiles(self.ca, self._folder / f"{self._name}-{name}.pem", self._folder / f"{self._name}-{name}.key")
         files.cert.write_bytes(cert.sign(self._key, hashes.SHA256()).public_bytes(PEM))
         locked = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-        files.key.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, locked))
+        files.key.write_bytes(own.private_bytes(PEM, serialization.PrivateFormat.PKCS8, locked))
         files.key.chmod(0o600)
         return files
 

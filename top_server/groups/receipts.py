@@ -39,7 +39,7 @@ class GroupAudit:
         self._request = request
         self._manager = manager
         self._members = {member.client: member for member in request.members}
-        #: Node -> the certificate that `Member.certificate_digest` names. A node may leave before its result is reported.
+        #: Node -> the certificate of `Member.certificate_digest`. A node may leave before its result is reported.
         self._certificates = {member.node: context.membership.certificate(member.node) for member in request.members}
         #: Clients that answered without making a model.
         self._answered: list[int] = []

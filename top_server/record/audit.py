@@ -28,7 +28,7 @@ class Audit(Protocol):
         """Notes one thing that happened."""
 
     def seal(self, run: str, round_number: int) -> None:
-        """Signs all lines so far, at the end of a round of a run, which may be the local run before this run."""
+        """Signs all lines so far, at the end of a round. `run` is this run, or the local run before it."""
 
 
 class NoAudit:
@@ -45,14 +45,14 @@ NO_AUDIT = NoAudit()
 
 
 def who(caller: Caller | None) -> str:
-    """A caller as it stands in the log: whom its certificate names; without TLS, what is known."""
+    """How the log names a process that joins: by its certificate; without TLS, by the key that it has shown."""
     if caller is None or (caller.proven is None and caller.reader is None):
         return "unproven"
     return str(caller.proven) if caller.proven is not None else "local user"
 
 
 def seal_text(run: str, line: int, head: str) -> bytes:
-    """What the top server signs at the end of a round: the hash of the line before `line` stands for all before it."""
+    """The text that the top server signs. `head` is the hash of the line before `line`; it covers all lines before."""
     return json.dumps([PURPOSE, run, line, head], separators=(",", ":")).encode()
 
 
@@ -60,13 +60,20 @@ class AuditLog:
     """Writes audit.jsonl of a run directory until its `with` block ends. Only one thread may use it."""
 
     def __init__(
-        self, path: Path, run: str, signer: Signer | None, now: Callable[[tzinfo], datetime] = datetime.now
+        self,
+        path: Path,
+        run: str,
+        signer: Signer | None,
+        round_number: int = 0,
+        now: Callable[[tzinfo], datetime] = datetime.now,
     ) -> None:
-        """Continues a log that is there. Raises BrokenError if its lines do not fit together, or RunError.
+        """Continues a log that is there, up to this round. Raises BrokenError if its lines do not fit, or RunError.
 
         Without a signer, as without TLS, nothing is signed.
         """
         self._run = run
+        #: The last round of this run that ended.
+        self._round = round_number
         self._signer = signer
         self._now = now
         self._file = ChainedFile(path)
@@ -80,15 +87,17 @@ class AuditLog:
         self._file.append(plain({"time": time, "what": what, **fields}))
 
     def seal(self, run: str, round_number: int) -> None:
-        """Signs all lines so far, at the end of a round of a run, which may be the local run before this run."""
+        """Signs all lines so far, at the end of a round. `run` is this run, or the local run before it."""
         text = seal_text(self._run, self._file.number + 1, self._file.head)
         signature = self._signer.sign(text).hex() if self._signer is not None else None
         self.note("sealed", run=run, round=round_number, signature=signature)
+        if run == self._run:
+            self._round = round_number
 
-    def close(self, round_number: int, finished: bool, reason: str) -> None:
+    def close(self, finished: bool, reason: str) -> None:
         """Notes that the top server ends, and signs; only a resumed run adds further lines."""
         self.note("finished" if finished else "stopped", reason=reason)
-        self.seal(self._run, round_number)
+        self.seal(self._run, self._round)
         self._closed = True
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fedgsp.chained import BrokenError
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.signing import Signer
-from top_server.audit import read
+from top_server.audit import Findings, read
 from top_server.record.audit import AuditLog
 from top_server.record.directory import RunDirectory
 
@@ -23,14 +23,18 @@ def opened(
     Raises DataError if the lines of a resumed run do not hold, and ConfigError if they were signed and there is no
     key now.
     """
+    found = Findings()
     with contextlib.suppress(FileNotFoundError), directory.audit.open("rb") as file:
         try:
-            found = read(file, ca)
+            found = read(file, ca, signer.certificate if signer is not None else None)
         except BrokenError as error:
-            raise DataError(f"{directory.audit}, {error}", "restore the file from a copy") from None
+            raise DataError(
+                f"{directory.audit}, {error}",
+                "restore the file from a copy; with certificates of a new CA, the top server has to keep its old key",
+            ) from None
         if found.certificate is not None and signer is None:
             raise ConfigError("--resume: the audit log of this run is signed", "give the three --tls flags")
-    with AuditLog(directory.audit, run, signer) as log:
+    with AuditLog(directory.audit, run, signer, found.rounds) as log:
         log.note(
             "resumed" if resumed else "began",
             run=run,
