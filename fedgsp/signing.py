@@ -72,6 +72,11 @@ def identity_of(certificate: bytes) -> Identity | None:
         return None
 
 
+def has_expired(certificate: bytes, at: dt.datetime) -> bool:
+    """Whether a certificate (PEM), or one between it and the CA, has expired at a time; raises ValueError."""
+    return _ends(certificates_in(certificate)) < at
+
+
 def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.datetime | None = None) -> str:
     """Why a certificate (PEM, with those between it and the CA) was not one of this CA at a time; empty if it was.
 
@@ -90,14 +95,17 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
     for_ca = lenient.require_present(x509.BasicConstraints, verification.Criticality.AGNOSTIC, is_ca)
     try:
         own, *between = certificates_in(certificate)
-        ends = min(one.not_valid_after_utc for one in (own, *between))
-        time = max(since or at, min(at, ends))
+        time = max(since or at, min(at, _ends([own, *between])))
         builder = verification.PolicyBuilder().store(verification.Store(certificates_in(ca))).time(time)
         checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
         checker.verify(own, between)
     except _refusals() as error:
         return str(error) or "it is no certificate"
     return ""
+
+
+def _ends(chain: list[x509.Certificate]) -> dt.datetime:
+    return min(one.not_valid_after_utc for one in chain)
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -55,7 +55,7 @@ from top_server.nodes.waiting import wait_for_nodes, wait_for_return
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
-from top_server.record.audit import NO_AUDIT, Audit, who
+from top_server.record.audit import NO_AUDIT, Audit
 from top_server.record.directory import RunDirectory, make_state, prepare, usable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.run import (
@@ -305,7 +305,8 @@ def models_of(store: ModelStore, audit: Audit = NO_AUDIT) -> ModelServicer:
     """Serves the models of this process. Nobody has to wait for a model that is not here: no model will come later."""
 
     def served(model_id: str, reader: Caller, size: int) -> None:
-        told = {"at": str(TOP_SERVER), "model": model_id, "reader": str(reader.reader), "caller": who(reader)}
+        proven = str(reader.proven or "unproven")
+        told = {"at": str(TOP_SERVER), "model": model_id, "reader": str(reader.reader), "caller": proven}
         audit.note("fetched", **told, bytes=size)
 
     async def wanted(model_id: str) -> None:

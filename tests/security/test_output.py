@@ -162,7 +162,7 @@ def test_thousands_of_refusals_are_recorded_as_a_few_and_a_number(tmp_path: Path
         for second in range(3):
             now[0] = second * PERIOD_S
             for _ in range(5_000):
-                refusals.note(EVIL * 1000, Failure(FailureCode.WRONG_TASK, "x" * 10_000))
+                refusals.note(EVIL * 1000, Failure(FailureCode.WRONG_TASK, "x" * 10_000), ANYBODY)
         refusals.close()
     lines = [json.loads(line) for line in directory.events.read_text().splitlines()]
     kinds = [line["event"] for line in lines]

@@ -5,8 +5,9 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
-from fedgsp import identity, local_key
+from fedgsp import access, identity, local_key
 from fedgsp.access import Caller
 from fedgsp.messages import (
     AttachTo,
@@ -22,7 +23,7 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
-from fedgsp.signing import fingerprint
+from fedgsp.signing import fingerprint, has_expired
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.trainings import added
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
@@ -167,7 +168,7 @@ class Membership:
         older = self._older(hello.node, caller)
         if refused := self._why_not(hello, caller, older):
             if refused.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self.note_refusal(hello.node, refused, caller)
+                self._refusals.note(hello.node, refused, caller)
             return refused.failure
         if older is not None:
             older.outbox.put_nowait(Failure(FailureCode.NOT_ALLOWED, "it has joined anew, with the same certificate"))
@@ -206,9 +207,9 @@ class Membership:
         await self._notify()
         return admitted
 
-    def note_refusal(self, name: str, why: Failure | Refusal, caller: Caller | None = None) -> None:
-        """Records that a process was refused under this name, unless there were too many of late."""
-        self._refusals.note(name, why, caller)
+    def note_refusal(self, name: str, why: Failure | Refusal) -> None:
+        """Records that the caller was refused under this name, unless there were too many of late."""
+        self._refusals.note(name, why, access.caller())
 
     def revoke(self, enrolments: Collection[str]) -> None:
         """Tells all nodes which enrolments are not good any more: they may serve models to their holders."""
@@ -224,6 +225,8 @@ class Membership:
         """Why a node may not join; None if it may. It would take the place of `older`."""
         if not caller.is_node(hello.node):
             return Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
+        if caller.certificate and has_expired(caller.certificate, datetime.now(UTC)):  # after the connection was made
+            return Refusal(Failure(FailureCode.NOT_ALLOWED, "its certificate has expired: it needs a new one"))
         known = replace(
             self._known,
             nodes=self._nodes.keys() - ({hello.node} if older else ()),

@@ -27,7 +27,7 @@ class Refusals:
         self._ends = -float("inf")
         self._in_period = 0
 
-    def note(self, node: str, why: Failure | Refusal, caller: Caller | None = None) -> None:
+    def note(self, node: str, why: Failure | Refusal, caller: Caller) -> None:
         """A node was refused."""
         if self._now() >= self._ends:
             self.close()

@@ -44,11 +44,11 @@ class NoAudit:
 NO_AUDIT = NoAudit()
 
 
-def who(caller: Caller | None) -> str:
+def who(caller: Caller) -> str:
     """How the log names a process that joins: by its certificate; without TLS, by the key that it has shown."""
-    if caller is None or (caller.proven is None and caller.reader is None):
-        return "unproven"
-    return str(caller.proven) if caller.proven is not None else "local user"
+    if caller.proven is not None:
+        return str(caller.proven)
+    return "local user" if caller.reader is not None else "unproven"
 
 
 def seal_text(run: str, line: int, head: str) -> bytes:

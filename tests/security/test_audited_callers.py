@@ -1,0 +1,80 @@
+"""Whom the audit log names as the caller, and who is not admitted although its connection is open."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgsp.access import AccessControl, Admitted
+from fedgsp.errors import PeerError
+from fedgsp.identity import TOP_SERVER, node
+from fedgsp.messages import Failure, FailureCode
+from fedgsp.model_service import fetch
+from fedgsp.model_store import ModelStore
+from fedgsp.tickets import Door, Ticket, Verb
+from tests.support.callers import ISSUER
+from tests.support.certificates import Authority
+from tests.support.federations import Scene, federated
+from tests.support.hellos import hello, membership
+from tests.support.serving import serving
+from tests.support.weights import TENSORS, some_weights
+from top_server.nodes.membership import Node
+from top_server.record.audit import NoAudit
+from top_server.server import models_of
+
+
+class Lines(NoAudit):
+    """Keeps the lines of an audit log."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def note(self, what: str, **fields: Any) -> None:
+        self.lines.append({"what": what, **fields})
+
+
+@pytest.fixture
+def audit() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    async with federated(tmp_path / "federation", monkeypatch) as found:
+        yield found
+
+
+async def test_a_refused_enrolment_is_noted_with_the_certificate_of_its_caller(scene: Scene, audit: Lines) -> None:
+    scene.membership._refusals._audit = audit
+    invitation = scene.invite("hospital-a")
+    await scene.use(invitation)
+    with pytest.raises(PeerError, match="was used already"):
+        await scene.use(invitation)
+    assert [(line["what"], line["caller"]) for line in audit.lines] == [("refused", "invited hospital-a")]
+
+
+async def test_a_ticket_alone_does_not_make_a_local_user(audit: Lines) -> None:
+    """With --insecure, the top server gives tickets to nodes that have proven nothing."""
+    store = ModelStore()
+    store.put("m", some_weights())
+    access = AccessControl({Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER))}, tls=False)
+    ticket = ISSUER.ticket(TOP_SERVER, Ticket(Verb.FETCH, "m", node("n0")))
+    async with serving(models_of(store, audit).add_to, access=access) as served:
+        await fetch(served.channel, "m", TENSORS, 1 << 20, ticket=ticket)
+    assert [(line["reader"], line["caller"]) for line in audit.lines] == [("node n0", "unproven")]
+
+
+async def test_a_certificate_that_has_expired_is_not_admitted_over_an_open_connection(
+    audit: Lines, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    members, _ = membership(audit=audit)
+    for days, kind, what in ((-1, Failure, "refused"), (1, Node, "admitted")):
+        own = authority.issue("n0", identity=node("n0"), days=days).cert.read_bytes()
+        told = await members.admit(hello("n0"), Admitted(node("n0"), None, certificate=own))
+        assert isinstance(told, kind)
+        assert not isinstance(told, Failure) or told.code is FailureCode.NOT_ALLOWED
+        assert (audit.lines[-1]["what"], audit.lines[-1]["caller"]) == (what, "node n0")
