@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,65 +16,12 @@ from fedgsp.receipts import Statement
 from fedgsp.signing import certificates_in, fingerprint, holds, identity_of, why_not_trusted
 from fedgsp.visible import visible
 from fedgsp.words import counted
+from top_server.findings import Call, Findings
 from top_server.record.audit import seal_text
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
 Fields = Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class Call:
-    """The order of one call of a group manager."""
-
-    run: str
-    round: int
-    group: int
-    chained: bool
-    nodes: Mapping[int, str]
-    start: tuple[str, str] | None
-    seen: set[tuple[str, int, int]] = field(default_factory=set)
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """Run, round and group of this call. If a manager is lost, a later call for the group continues the relay."""
-        return self.run, self.round, self.group
-
-
-@dataclass(slots=True)
-class Findings:
-    """What the lines said so far."""
-
-    run: str = ""
-    #: The certificate of the top server, in PEM; None without TLS.
-    certificate: bytes | None = None
-    lines: int = 0
-    #: Rounds that were sealed.
-    rounds: int = 0
-    #: Number of the last line that a seal covers.
-    sealed: int = 0
-    #: What the last line tells.
-    last: str = ""
-    finished: bool = False
-    #: The first line with a certificate of another CA, unless the own key has signed it since.
-    foreign: BrokenError | None = None
-    #: Models that were made, by node; and those of them whose receipt holds.
-    made: Counter[str] = field(default_factory=Counter)
-    receipts: int = 0
-    #: Results without a start, such as those that were published before and handed out again.
-    without_start: int = 0
-    whats: Counter[str] = field(default_factory=Counter)
-    #: Who -> the fingerprints of the certificates.
-    shown: dict[str, set[str]] = field(default_factory=dict)
-    #: Whether the log does not have the begin of the run.
-    resumed: bool = False
-    #: Whether the last line was cut off in the middle.
-    torn: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """Whether the log has the end of the run, and the seal after it."""
-        return self.finished and self.last == "sealed"
 
 
 class Verifier:

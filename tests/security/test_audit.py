@@ -200,63 +200,6 @@ def test_whoever_makes_all_hashes_anew_lacks_the_key_of_the_seals(played: Played
     assert played.broken(tmp_path, rechained(unsigned)) == (first + 1, "it has no signature")
 
 
-def stripped(lines: Sequence[Line]) -> list[Line]:
-    """The lines of a run as if it had had no TLS, with another figure."""
-    made = copy.deepcopy(list(lines))
-    for line in made:
-        line.update({name: None for name in ("certificate", "receipt", "signature") if name in line})
-        if line["what"] == "made":
-            line["statement"]["samples"] = 999
-    return made
-
-
-def test_a_log_without_its_signatures_is_not_that_of_a_run_with_tls(played: Played, tmp_path: Path) -> None:
-    """A thief of the directory needs no key to write such a log."""
-    forged = rechained(stripped(played.lines))
-    number, why = played.broken(tmp_path, forged)
-    assert (number, "nobody has signed it, although --tls-ca was given" in why) == (1, True)
-    assert "config.toml says that the run had TLS" in played.broken(tmp_path, forged, ca=False)[1]
-    command = CliRunner().invoke(app, ["audit", str(tmp_path), "--tls-ca", str(played.authority.ca)])
-    assert isinstance(command.exception, DataError)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"no PEM", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
-)
-def test_a_ca_that_is_no_certificate_is_not_the_fault_of_the_log(
-    played: Played, tmp_path: Path, content: bytes
-) -> None:
-    (tmp_path / "ca.pem").write_bytes(content)
-    command = CliRunner().invoke(app, ["audit", str(played.directory.path), "--tls-ca", str(tmp_path / "ca.pem")])
-    assert isinstance(command.exception, ConfigError)
-    assert f"--tls-ca {tmp_path / 'ca.pem'} cannot be read: it has no certificate in PEM" in str(command.exception)
-
-
-@pytest.mark.parametrize("late", range(4))
-def test_a_run_may_finish_while_its_log_is_verified(
-    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int
-) -> None:
-    """The last lines of the log, and then those of the other files, come when the verification is under way."""
-    raw = played.directory.audit.read_bytes().splitlines(keepends=True)
-    directory = played.copied(tmp_path, raw[:-late] if late else raw)
-    events = directory.events.read_text()
-    before = [line for line in events.splitlines(keepends=True) if '"run_finished"' not in line]
-    directory.events.write_text("".join(before))
-    read = audit.read
-
-    def meanwhile(*given: Any) -> audit.Findings:
-        found = read(*given)
-        directory.audit.write_bytes(b"".join(raw))
-        directory.events.write_text(events)
-        return found
-
-    monkeypatch.setattr(audit, "read", meanwhile)
-    found = audit.verify(directory, played.ca)
-    assert found.whole == (late == 0)
-    assert ("lines after" in "\n".join(audit.report(found, trusted=True))) == (late > 0)
-    assert audit.verify(directory, played.ca).whole
-
-
 def test_a_thief_who_begins_with_a_certificate_of_his_own_is_not_the_top_server(
     played: Played, tmp_path: Path
 ) -> None:

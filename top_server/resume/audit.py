@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from fedgsp.chained import BrokenError
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.signing import Signer
-from top_server.audit import Findings, read
+from top_server.audit import read
+from top_server.findings import Findings
 from top_server.record.audit import AuditLog
 from top_server.record.directory import RunDirectory
 
