@@ -1,15 +1,19 @@
 """Mutual TLS: reads and checks the files of the three --tls flags before any connection is opened."""
 
+import contextlib
+import dataclasses
 import os
 import re
 import ssl
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fedgsp.addresses import ip_of
 from fedgsp.errors import ConfigError
-from fedgsp.files import MOST_OF_PEM, read_secret
+from fedgsp.files import MOST_OF_PEM, file_version, read_secret
 from fedgsp.identity import Identity, Role, identity_in
 from fedgsp.owners import check_secret
 
@@ -52,10 +56,14 @@ class TlsFiles:
     cert: Path
     key: Path
 
+    def versions(self) -> tuple[tuple[int, ...], ...]:
+        """What changes when one of the files is replaced."""
+        return tuple(file_version(path) for path in (self.ca, self.cert, self.key))
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The contents of three files that were checked: they fit together and are valid now."""
+    """The contents of three files. `load` has checked that they fit together and are valid now."""
 
     files: TlsFiles
     ca: bytes
@@ -63,6 +71,24 @@ class Tls:
     key: bytes = field(repr=False)
     #: The process that the certificate names, if it names one.
     identity: Identity | None = None
+    #: The versions of the files that were read.
+    versions: tuple[tuple[int, ...], ...] = ()
+
+    def context(self, protocol: int) -> ssl.SSLContext:
+        """A context of Python's `ssl` for one side; raises SSLError, or ConfigError if the key is encrypted.
+
+        The files are not read again: they may be in the middle of a replacement.
+        """
+
+        def refuse_password() -> NoReturn:
+            raise ConfigError(f"--tls-key {self.files.key} is encrypted", "decrypt it: openssl pkey -in FILE -out FILE")
+
+        made = ssl.SSLContext(protocol)
+        made.hostname_checks_common_name = False  # a name in the subjectAltName alone counts: see `tls_probe`
+        made.load_verify_locations(cadata=_text(self.ca))
+        with _as_file(self.cert) as cert, _as_file(self.key) as key:
+            made.load_cert_chain(cert, key, refuse_password)
+        return made
 
     def check_is(self, *roles: Role) -> None:
         """Raises ConfigError unless the certificate is for a process of one of these roles."""
@@ -78,7 +104,7 @@ class Tls:
         """Raises ConfigError unless the certificate covers `host`, by which peers connect; `why` explains the need."""
         name = host.strip("[]").partition("%")[0]  # peers also leave out the zone of an IPv6 address
         try:
-            _speak_with_itself(self.files, name)
+            _speak_with_itself(self, name)
         except UnicodeError:
             raise ConfigError(f"{name!r}, {why}, is not a host name", "give a host name or an IP address") from None
         except ssl.SSLCertVerificationError:
@@ -116,20 +142,22 @@ def load(files: TlsFiles | None) -> Tls | None:
     """
     if files is None:
         return None
+    versions = files.versions()
     ca, _ = _read("--tls-ca", files.ca)
     cert, _ = _read("--tls-cert", files.cert)
     key, status = _read("--tls-key", files.key)
     check_secret("--tls-key", files.key, status)
-    for flag, path in (("--tls-ca", files.ca), ("--tls-cert", files.cert)):
+    for flag, path, content in (("--tls-ca", files.ca, ca), ("--tls-cert", files.cert, cert)):
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-        except ssl.SSLError:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=_text(content))
+        except (ssl.SSLError, ValueError):
             raise ConfigError(
                 f"{flag} {path} holds no PEM certificate", "give a PEM file, or convert this file"
             ) from None
-    _check_key(files)
+    tls = Tls(files, ca, _KEY.sub(b"", cert), key, versions=versions)
+    _check_key(tls)
     try:
-        identity = identity_in(_speak_with_itself(files))
+        return dataclasses.replace(tls, identity=identity_in(_speak_with_itself(tls)))
     except ssl.SSLCertVerificationError as error:
         otherwise = (f"is not trusted by --tls-ca {files.ca} ({error.verify_message})", "give the CA that issued it")
         wrong, remedy = _UNTRUSTED.get(error.verify_code, otherwise)
@@ -138,7 +166,6 @@ def load(files: TlsFiles | None) -> Tls | None:
         raise ConfigError(
             f"--tls-cert {files.cert} cannot be used: {error.reason}", "issue another certificate"
         ) from None
-    return Tls(files, ca, _KEY.sub(b"", cert), key, identity)
 
 
 def meaning_of(details: str) -> str | None:
@@ -167,12 +194,25 @@ def _read(flag: str, path: Path) -> tuple[bytes, os.stat_result]:
         raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a PEM file") from None
 
 
-def _check_key(files: TlsFiles) -> None:
-    def refuse_password() -> NoReturn:
-        raise ConfigError(f"--tls-key {files.key} is encrypted", "decrypt it: openssl pkey -in FILE -out FILE")
+def _text(pem: bytes) -> str:
+    """PEM as `ssl` takes it; what stands between the certificates does not count."""
+    return pem.decode("ascii", "ignore")
 
+
+@contextlib.contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """The name of a file in memory, or without a name on disk, for `ssl`, which takes a key only from a file."""
+    made = os.memfd_create("pem") if hasattr(os, "memfd_create") else None
+    with open(made, "w+b") if made is not None else tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        yield f"/dev/fd/{file.fileno()}"
+
+
+def _check_key(tls: Tls) -> None:
+    files = tls.files
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.cert, files.key, refuse_password)
+        tls.context(ssl.PROTOCOL_TLS_SERVER)
     except ssl.SSLError as error:
         if "MISMATCH" in (error.reason or ""):
             raise ConfigError(
@@ -184,18 +224,14 @@ def _check_key(files: TlsFiles) -> None:
         ) from None
 
 
-def _speak_with_itself(files: TlsFiles, host: str | None = None) -> list[str]:
+def _speak_with_itself(tls: Tls, host: str | None = None) -> list[str]:
     """A handshake in memory, with this process as both sides; returns the URIs in the certificate.
 
     Raises SSLError if peers with the same CA would refuse the certificate.
     """
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server, client = tls.context(ssl.PROTOCOL_TLS_SERVER), tls.context(ssl.PROTOCOL_TLS_CLIENT)
     server.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname = host is not None
-    client.hostname_checks_common_name = False  # a name in the subjectAltName alone counts: see `tls_probe`
-    for context in (server, client):
-        context.load_verify_locations(files.ca)
-        context.load_cert_chain(files.cert, files.key)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname=host),

@@ -2,46 +2,51 @@
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 
 from fedgsp.errors import ConfigError
-from fedgsp.files import file_version
 from fedgsp.tls import Tls, load
 
 logger = logging.getLogger(__name__)
+
+#: How long files that cannot be used are left alone, in seconds. They may become usable without a change: a
+#: certificate that is not valid yet, or a key whose access rights are corrected.
+AGAIN_S = 60.0
 
 
 class Followed:
     """The credentials in three files, as they are now. Threads of gRPC ask, too.
 
-    Files that are not good at the moment change nothing: certificate and key may be replaced one after the other.
+    Files that cannot be used change nothing: certificate and key may be replaced one after the other.
     """
 
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: Tls, clock: Callable[[], float] = time.monotonic) -> None:
         self._tls = tls
-        self._versions = self._look()
+        self._taken = tls.versions or tls.files.versions()
+        self._clock = clock
+        self._refused: tuple[tuple[int, ...], ...] = ()
+        self._again_at = 0.0
         self._lock = threading.Lock()
 
     def now(self) -> Tls:
         """The credentials to use for a new connection."""
         with self._lock:
-            versions = self._look()
-            if versions != self._versions:
-                self._versions = versions
-                self._read()
+            versions = self._tls.files.versions()
+            if versions != self._taken and (versions != self._refused or self._clock() >= self._again_at):
+                self._read(versions)
             return self._tls
 
-    def _look(self) -> list[tuple[int, ...]]:
-        files = self._tls.files
-        return [file_version(path) for path in (files.ca, files.cert, files.key)]
-
-    def _read(self) -> None:
+    def _read(self, versions: tuple[tuple[int, ...], ...]) -> None:
+        """Reads the files, which have these versions or newer ones. The log has one line for each version."""
         try:
             found = load(self._tls.files)
+            assert found is not None
+            if found.identity != self._tls.identity:
+                raise ConfigError(f"it is that of {found.identity or 'nobody'} now", "put the former one back")
         except ConfigError as error:
-            logger.warning("the certificate is not replaced: %s", error)
+            if versions != self._refused:
+                logger.warning("the certificate is not replaced: %s", error)
+            self._refused, self._again_at = versions, self._clock() + AGAIN_S
             return
-        assert found is not None
-        if found.identity != self._tls.identity:
-            logger.warning("the certificate is not replaced: it is that of %s now", found.identity or "nobody")
-            return
-        self._tls = found
+        self._tls, self._taken = found, found.versions

@@ -58,7 +58,8 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
     host, port = split_address(address)
     host = loopback(host).strip("[]")
     name = host.partition("%")[0]  # certificates name an IPv6 address without its zone
-    context = _context(tls)
+    context = tls.context(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
@@ -86,12 +87,3 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
 def credentials(tls: Tls, server: Server) -> grpc.ChannelCredentials:
     """Credentials of a channel that takes this server's certificate, and no other that the CA issued."""
     return grpc.ssl_channel_credentials(server.certificate, tls.key, tls.cert)
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.hostname_checks_common_name = False
-    context.load_verify_locations(cadata=tls.ca.decode("ascii", "ignore"))
-    context.load_cert_chain(tls.files.cert, tls.files.key)
-    context.set_alpn_protocols(["h2"])
-    return context

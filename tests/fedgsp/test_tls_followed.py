@@ -12,7 +12,7 @@ from fedgsp.channels import Channels, start_server
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, node
 from fedgsp.tls import Tls, TlsFiles, load
-from fedgsp.tls_followed import Followed
+from fedgsp.tls_followed import AGAIN_S, Followed
 from tests.support.callers import ANYBODY
 from tests.support.certificates import Authority
 
@@ -44,6 +44,43 @@ def test_new_files_count_once_they_fit_together(tmp_path: Path, caplog: pytest.L
     assert followed.now().cert == other.cert.read_bytes() != first.cert
     files.cert.unlink()
     assert followed.now().cert == other.cert.read_bytes()
+
+
+def test_files_that_become_good_without_a_change_are_taken_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A certificate may be put in place before it is valid, and a key with access rights that are corrected later."""
+    authority, now = Authority(tmp_path), [0.0]
+    files, other = authority.issue("own"), authority.issue("other")
+    followed = Followed(loaded(files), lambda: now[0])
+    put(files, other, "cert", "key")
+    files.key.chmod(0o640)  # changes no content, and no time of the content
+    assert followed.now().cert != other.cert.read_bytes()
+    files.key.chmod(0o600)
+    assert followed.now().cert != other.cert.read_bytes()  # so handshakes do not read the files again and again
+    now[0] += AGAIN_S
+    assert followed.now().cert == other.cert.read_bytes()
+    assert caplog.text.count("the certificate is not replaced") == 1
+
+
+def test_files_that_change_after_they_were_loaded_are_read_again(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files, other = authority.issue("own"), authority.issue("other")
+    before = loaded(files)
+    put(files, other, "cert", "key")
+    assert Followed(before).now().cert == other.cert.read_bytes()
+
+
+async def test_the_old_pair_dials_while_only_one_of_the_files_is_replaced(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files, other = authority.issue("own", identity=node("n0")), authority.issue("other", identity=node("n0"))
+    server, address = await start_server("127.0.0.1:0", [], ANYBODY, loaded(authority.issue("top")))
+    tls = loaded(files)
+    put(files, other, "cert")
+    async with Channels(tls) as channels:
+        await channels.to(address, TOP_SERVER)
+    tls.check_covers("127.0.0.1", "where it is")
+    await server.stop(None)
 
 
 @pytest.mark.parametrize("identity", [None, node("n1")])
