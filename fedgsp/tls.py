@@ -81,7 +81,8 @@ class Tls:
         """
 
         def refuse_password() -> NoReturn:
-            raise ConfigError(f"--tls-key {self.files.key} is encrypted", "decrypt it: openssl pkey -in FILE -out FILE")
+            remedy = "decrypt it: openssl pkey -in FILE -out FILE"
+            raise ConfigError(f"--tls-key {self.files.key} is encrypted", remedy)
 
         made = ssl.SSLContext(protocol)
         made.hostname_checks_common_name = False  # a name in the subjectAltName alone counts: see `tls_probe`

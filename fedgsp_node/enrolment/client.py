@@ -15,7 +15,7 @@ from fedgsp.errors import ConfigError, PeerError
 from fedgsp.files import write_secret
 from fedgsp.identity import TOP_SERVER, identity_in, invited, node
 from fedgsp.invitation import Invitation
-from fedgsp.tls import Tls, TlsFiles, in_folder
+from fedgsp.tls import Tls, in_folder
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from fedgsp.visible import visible
 
@@ -76,4 +76,4 @@ def _tls(folder: Path, invitation: Invitation, ca: x509.Certificate) -> Tls:
     certificate, key = pem_of(invitation.opened), pem_of_key(invitation.key)
     files.ca.write_bytes(pem_of(ca))
     write_secret(files.cert, certificate + key, lasting=False)
-    return Tls(TlsFiles(files.ca, files.cert, files.key), pem_of(ca), certificate, key, invited(invitation.name))
+    return Tls(files, pem_of(ca), certificate, key, invited(invitation.name))

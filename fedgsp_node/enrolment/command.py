@@ -31,19 +31,17 @@ def enrol(
     """Get a certificate for this node: make a key here, and exchange the token of an invitation for a certificate."""
     check_address("--top-server", top_server)
     logs.configure()
-    from fedgsp.invitation import invitation_in  # here: --help needs no cryptography
-
-    invitation = invitation_in(_read(token))
-    raise typer.Exit(lifecycle.run(_enrol(invitation.token, top_server, identity)))
+    raise typer.Exit(lifecycle.run(_enrol(_read(token), top_server, identity)))
 
 
 async def _enrol(token: str, top_server: str, identity: Path) -> None:
-    from fedgsp.certificates import ends, new_key, read
+    from fedgsp.certificates import ends, read  # here: --help needs no cryptography
     from fedgsp.invitation import invitation_in
     from fedgsp_node.enrolment import client, folder
 
-    invitation, key = invitation_in(token), new_key()
+    invitation = invitation_in(token)
     folder.prepare(identity, invitation.name)
+    key = folder.key_for_enrolment(identity)
     certificate = await client.enrol(invitation, key, top_server)
     folder.write(identity, read(invitation.ca), certificate, key)
     typer.echo(

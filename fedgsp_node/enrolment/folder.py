@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fedgsp.certificates import Key, ends, now, pem_of, pem_of_key, uris_of
+from fedgsp.certificates import Key, ends, new_key, now, pem_of, pem_of_key, uris_of
 from fedgsp.errors import ConfigError, not_written
 from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
 from fedgsp.identity import identity_in
@@ -14,6 +15,8 @@ from fedgsp.owners import check_tree
 from fedgsp.tls import in_folder
 
 FLAG = "--identity"
+#: The file of a key that has no certificate yet.
+_ENROLLING = "enrolling.pem"
 _REMEDY = "ask for an invitation (top-server invite), then run: fedgsp-node enrol"
 
 
@@ -53,9 +56,27 @@ def prepare(path: Path, name: str) -> None:
             raise ConfigError(f"{FLAG} {path} is that of {found or 'another program'}", "give another folder")
 
 
+def key_for_enrolment(path: Path) -> Key:
+    """The key with which this node enrols. It stays in the folder until `write`.
+
+    So an enrolment whose answer was lost can be repeated: the top server gives a certificate again for the same key.
+    """
+    file = path / _ENROLLING
+    try:
+        found = load_pem_private_key(read_secret(file, MOST_OF_PEM)[0], None)
+        if isinstance(found, Key):
+            return found
+    except (OSError, ValueError, TypeError):  # there is none, or it is damaged
+        pass
+    key = new_key()
+    write_secret(file, pem_of_key(key))
+    return key
+
+
 def write(path: Path, ca: x509.Certificate | None, certificate: x509.Certificate, key: Key) -> None:
     """Puts a new certificate and its key in place of the old ones, at once; and the CA, if one is given."""
     files = in_folder(path, "node")
     if ca is not None:
         write_secret(files.ca, pem_of(ca))
     write_secret(files.cert, pem_of(certificate) + pem_of_key(key))
+    (path / _ENROLLING).unlink(missing_ok=True)

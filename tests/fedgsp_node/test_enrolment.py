@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedgsp.certificates import renewal_due
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, PeerError
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tls_followed import Followed
 from fedgsp_node.credentials import credentials
@@ -80,6 +80,21 @@ async def test_a_folder_is_that_of_one_node(tmp_path: Path, monkeypatch: pytest.
         own.files.key.chmod(0o644)
         with pytest.raises(ConfigError, match="can be used by every user"):
             credentials(settings)
+
+
+async def test_an_enrolment_whose_answer_was_lost_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with federated(tmp_path / "federation", monkeypatch) as scene:
+        token, where = scene.invite("n0").token, tmp_path / "identity"
+        with monkeypatch.context() as patch:
+            patch.setattr(folder, "write", lambda *_: 1 / 0)  # the process ends when the top server has answered
+            with pytest.raises(ZeroDivisionError):
+                await command._enrol(token, scene.address, where)
+        await command._enrol(token, scene.address, where)
+        assert sorted(path.name for path in where.iterdir()) == ["ca.pem", "node.pem"]
+        with pytest.raises(PeerError, match="was used already"):
+            await command._enrol(token, scene.address, tmp_path / "other")
 
 
 def test_a_token_comes_from_the_command_line_a_file_or_standard_input(

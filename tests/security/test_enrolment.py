@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,6 +44,8 @@ from tests.support.federations import (
 )
 from tests.support.fuzzing import until
 from tests.support.serving import serving
+from top_server.federation import authority as federation_ca
+from top_server.federation import enrolments
 
 DENIED = grpc.StatusCode.PERMISSION_DENIED
 
@@ -75,6 +78,33 @@ async def test_two_who_use_one_invitation_at_once_get_one_certificate(scene: Sce
     tries = [answer(tls, scene, "Enrol", request_for(new_key())) for _ in range(8)]
     got = await asyncio.gather(*tries, return_exceptions=True)
     assert sum(isinstance(one, enrolment_pb2.Certificate) for one in got) == 1
+
+
+async def test_who_hangs_up_while_it_is_enrolled_is_recorded_and_asks_again_for_the_same_key(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go, issue = threading.Event(), threading.Event(), federation_ca.Authority.for_node
+
+    def slow(*arguments: Any) -> bytes:
+        asked.set()
+        assert go.wait(20)
+        return issue(*arguments)
+
+    monkeypatch.setattr(federation_ca.Authority, "for_node", slow)
+    tls, request = token_of(tmp_path / "token", scene.invite("hospital-a")), request_for(new_key())
+    async with dialled(tls, scene.address) as channel:
+        stub: Any = enrolment_pb2_grpc.EnrolmentServiceStub(channel)
+        call = stub.Enrol(enrolment_pb2.CertificateRequest(request=request))
+        await until(asked.is_set)
+        call.cancel()
+        # The server has handled the end of the first call when it answers a second one on the same connection.
+        assert await code_of(stub.Enrol(enrolment_pb2.CertificateRequest())) is grpc.StatusCode.INVALID_ARGUMENT
+    go.set()
+    await scene.recorder.until("node_enrolled")
+    again = [(await answer(tls, scene, "Enrol", request)).certificate for _ in range(3)]
+    assert len(set(again)) == 1
+    assert len(scene.recorder.of_kind("node_enrolled")) == 1
+    assert await code_of(answer(tls, scene, "Enrol", request_for(new_key()))) is DENIED
 
 
 async def test_an_invitation_opens_nothing_else(scene: Scene, tmp_path: Path) -> None:
@@ -192,17 +222,34 @@ async def test_a_request_of_another_kind_is_refused_and_uses_up_nothing(scene: S
 
 
 async def test_a_node_renews_its_own_certificate_and_nobody_elses(scene: Scene, tmp_path: Path) -> None:
-    own = await scene.enrol("hospital-a")
-    renewed = await client.renew(own, new_key(), "hospital-a", scene.address)
+    own, key = await scene.enrol("hospital-a"), new_key()
+    renewed = await client.renew(own, key, "hospital-a", scene.address)
     assert identity_in(uris_of(renewed)) == node("hospital-a")
     with pytest.raises(PeerError, match="not for this node"):
-        await client.renew(own, new_key(), "hospital-b", scene.address)
+        await client.renew(own, key, "hospital-b", scene.address)
     request = request_for(new_key())
     assert await code_of(answer(own, scene, "Enrol", request)) is DENIED
     token = token_of(tmp_path / "token", scene.invite("hospital-c", "7"))
     assert await code_of(answer(token, scene, "Renew", request)) is DENIED
     scene.revoke("hospital-a")
     assert await code_of(answer(own, scene, "Renew", request)) is DENIED
+
+
+async def test_a_node_that_renews_again_and_again_gets_one_certificate_and_one_line_in_the_log(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    own = await scene.enrol("hospital-a")
+    monkeypatch.setattr(type(scene.audit), "note", lambda _, what, **__: noted.append(what))
+    request = request_for(new_key())
+    tries = [answer(own, scene, "Renew", one) for one in [request] * 4 + [request_for(new_key()) for _ in range(4)]]
+    got = await asyncio.gather(*tries, return_exceptions=True)
+    assert len({one.certificate for one in got if isinstance(one, enrolment_pb2.Certificate)}) == 1
+    assert noted.count("certified") == 1
+    begin = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: begin + enrolments.PAUSE_S + 1)
+    assert (await answer(own, scene, "Renew", request_for(new_key()))).certificate
+    assert noted.count("certified") == 2
 
 
 async def test_a_false_top_server_cannot_give_a_node_another_identity(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -33,13 +35,12 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.tickets import Door, Ticket, Verb
 from fedgsp.tls import Tls, TlsFiles, load
-from fedgsp.v1 import group_pb2_grpc, membership_pb2_grpc, model_pb2, order_pb2_grpc
+from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc, group_pb2_grpc, membership_pb2_grpc, model_pb2, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer
 from tests.support.callers import ISSUER, attach_ticket
 from tests.support.federations import (
     Scene,
-    answer,
     code_of,
     dialled,
     end_of,
@@ -149,8 +150,53 @@ async def test_a_revoked_node_loses_its_open_calls_at_once_and_gets_no_others(sc
             newer, welcome = await joins(new, "hospital-a", (0, 1))
             assert isinstance(welcome, Welcome)
             newer.cancel()
-        assert await code_of(answer(own, scene, "Renew", request_for(new_key()))) is DENIED
+        renewal: Any = enrolment_pb2_grpc.EnrolmentServiceStub(channel)
+        assert await code_of(renewal.Renew(enrolment_pb2.CertificateRequest(request=request_for(new_key())))) is DENIED
         neighbour.cancel()
+
+
+async def test_a_revocation_before_the_registry_is_followed_takes_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doors are open before the managers have started, and each node that joins has the registry read again."""
+    ready = asyncio.Event()
+    async with federated(tmp_path / "federation", monkeypatch, ready) as scene:
+        own, other = await scene.enrol("hospital-a", "0-1"), await scene.enrol("hospital-b", "2-3")
+        async with dialled(own, scene.address) as channel, dialled(other, scene.address) as beside:
+            call, _ = await joins(channel, "hospital-a", (0, 1))
+            scene.revoke("hospital-a")
+            neighbour, _ = await joins(beside, "hospital-b", (2,))
+            ready.set()
+            assert await end_of(call) == (DENIED, REASON)
+            await scene.recorder.until("node_revoked")
+            neighbour.cancel()
+
+
+async def test_a_node_that_is_invited_anew_at_once_was_revoked_nevertheless(scene: Scene) -> None:
+    own = await scene.enrol("hospital-a", "0-1")
+    scene.invite("hospital-b", "5")
+    async with dialled(own, scene.address) as channel:
+        call, _ = await joins(channel, "hospital-a", (0, 1))
+        scene.revoke("hospital-a")  # all before the top server looks at the registry
+        scene.invite("hospital-a")
+        scene.invite("hospital-b", "5")  # this takes the place of an invitation, and revokes nobody
+        assert await end_of(call) == (DENIED, REASON)
+        await until(lambda: len(scene.managers.told) > 1)
+    assert scene.recorder.of_kind("node_revoked") == [{"event": "node_revoked", "node": "hospital-a"}]
+
+
+async def test_a_registry_that_cannot_be_read_for_a_moment_is_read_later(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = await scene.enrol("hospital-a")
+    async with dialled(own, scene.address) as channel:
+        call, _ = await joins(channel, "hospital-a", (0, 1))
+        scene.revoke("hospital-a")
+        opened(scene.path).registry_file.chmod(0o640)  # which changes no time of its content
+        await until(lambda: "the registry is not read again" in caplog.text)
+        opened(scene.path).registry_file.chmod(0o600)
+        assert await end_of(call) == (DENIED, REASON)
+    assert caplog.text.count("the registry is not read again") == 1
 
 
 async def test_a_manager_ends_the_session_and_the_waiting_fetches_of_a_revoked_node(scene: Scene) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from top_server.federation import commands, enrolments
 from top_server.federation.opening import Federated, certify
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
+from top_server.record.audit import NoAudit
 from top_server.server import models_of
 
 
@@ -57,6 +59,7 @@ class Scene:
     recorder: Recorder
     managers: Managers
     store: ModelStore
+    audit: NoAudit
 
     def invite(self, name: str, clients: str = "0-1", **more: Any) -> Invitation:
         return invite(self.path, name, clients, **more)
@@ -102,15 +105,19 @@ def holding(where: Path, ca: bytes, certificate: bytes, key: Key) -> Tls:
 
 
 @asynccontextmanager
-async def federated(path: Path, monkeypatch: Any) -> AsyncIterator[Scene]:
-    """A top server whose federation is in `path`. Changes of the registry are noticed at once."""
+async def federated(path: Path, monkeypatch: Any, ready: asyncio.Event | None = None) -> AsyncIterator[Scene]:
+    """A top server whose federation is in `path`. Changes of the registry are noticed at once.
+
+    With `ready`, its managers start once that event is set, and only then changes are noticed.
+    """
     monkeypatch.setattr(enrolments, "POLL_S", 0.01)
     invite(path, "nobody", "1000")
     config = RunConfig(federation=path, listen="127.0.0.1:0")
     certify(config)
     members, recorder = membership()
     store, managers = ModelStore(), Managers()
-    here: Any = Federated(config, members, recorder)
+    audit = NoAudit()
+    here: Any = Federated(config, members, recorder, audit)
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(members), server)
@@ -119,8 +126,18 @@ async def federated(path: Path, monkeypatch: Any) -> AsyncIterator[Scene]:
 
     doors = {Verb.JOIN: Door(), Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER)), **here.doors}
     guard = AccessControl(doors, True, here.revoked, [Verb.JOIN, *here.doors])
-    async with serving(register, tls=load(config.tls_files), access=guard) as served, here.followed(managers):
-        yield Scene(path, served.address, members, recorder, managers, store)
+    async with serving(register, tls=load(config.tls_files), access=guard) as served, AsyncExitStack() as stack:
+
+        async def follow() -> None:
+            if ready is not None:
+                await ready.wait()
+            await stack.enter_async_context(here.followed(managers))
+
+        following = asyncio.create_task(follow())
+        if ready is None:
+            await following
+        yield Scene(path, served.address, members, recorder, managers, store, audit)
+        await following
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import ipaddress
 import secrets
 from collections.abc import Collection
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgsp.certificates import BACKDATED, Key, new_key, now
@@ -43,6 +44,11 @@ def public_key_in(request: bytes) -> PublicKey:
     if not found.is_signature_valid:
         raise ValueError("the request is not signed with its key")
     return key
+
+
+def fingerprint_of(key: PublicKey) -> str:
+    """SHA-256 of a public key, in hex digits."""
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -18,10 +19,10 @@ from fedgsp.files import file_version
 from fedgsp.identity import Role
 from fedgsp.messages import Failure, Hello
 from fedgsp.revocation import Revocations
-from top_server.federation.authority import PublicKey
+from top_server.federation.authority import Authority, PublicKey, fingerprint_of
 from top_server.federation.folder import Folder
 from top_server.federation.joining import refusal
-from top_server.federation.registry import NotAllowedError, Registry, State
+from top_server.federation.registry import Entry, NotAllowedError, Registry, State
 from top_server.nodes.admission import Refusal
 from top_server.record.audit import Audit
 from top_server.record.events.processes import NodeEnrolled, NodeRevoked
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 #: How often the registry is looked at, in seconds; `top-server revoke` changes it.
 POLL_S = 1.0
+#: How long a node has to wait for a certificate for a further key, in seconds. It is less if its certificates are
+#: good for less than three times as long.
+PAUSE_S = 60.0
 #: When the top server's certificate is tried again after it could not be renewed.
 RETRY = dt.timedelta(minutes=1)
 #: Tells other processes which enrolments are revoked.
@@ -58,10 +62,16 @@ class Enrolments:
         self._recorder = recorder
         self._audit = audit
         self.note_refusal = note_refusal
-        self._version = file_version(folder.registry_file)
-        self._registry = folder.registry()
+        self._version = self._damaged = file_version(folder.registry_file)
+        #: The registry as it was read last, and as it is in force in this run.
+        self._registry = self._in_force = folder.registry()
         self._due = folder.certify(certificate, hosts)
         revoked.replace(self._registry.revoked)
+        self._issuing = threading.Lock()
+        #: First or further certificates, enrolment -> the latest one, the fingerprint of its key, and since when.
+        self._latest: dict[tuple[bool, str], tuple[bytes, str, float]] = {}
+        #: Name of a node -> its latest certificate in the record.
+        self._noted: dict[str, str] = {}
 
     @property
     def revoked(self) -> Collection[str]:
@@ -71,12 +81,13 @@ class Enrolments:
     def registry(self) -> Registry:
         """The registry, read again if it has changed. While it is damaged, the last good one counts."""
         version = file_version(self._folder.registry_file)
-        if version != self._version:
-            self._version = version
+        if version != self._version:  # which is that of the last good one: damage may be repaired without a trace
             try:
-                self._registry = self._folder.registry()
+                self._registry, self._version = self._folder.registry(), version
             except UserError as error:
-                logger.error("the registry is not read again: %s", error)
+                if version != self._damaged:
+                    logger.error("the registry is not read again: %s", error)
+                self._damaged = version
         return self._registry
 
     def may_join(self, hello: Hello, caller: Caller) -> Refusal | None:
@@ -85,41 +96,58 @@ class Enrolments:
 
     def enrol(self, name: str, enrolment: str, key: PublicKey) -> bytes:
         """The certificate (DER) of a node that uses its invitation; raises NotAllowedError."""
-        authority = self._folder.authority()
-        registry = self._folder.change(lambda registry: registry.enrolled(name, enrolment, time.time()))
-        return authority.for_node(name, registry.nodes[name], key)
+        authority, shown = self._folder.authority(), fingerprint_of(key)
+        registry = self._folder.change(lambda registry: registry.enrolled(name, enrolment, shown, time.time()))
+        return self._issue(authority, name, registry.nodes[name], key, first=True)
 
     def renew(self, name: str, enrolment: str, key: PublicKey) -> bytes:
         """A new certificate (DER) of an enrolled node; raises NotAllowedError."""
         entry = self._folder.registry().member(name, enrolment)
         if entry is None:
             raise NotAllowedError("this node is not enrolled: ask for an invitation")
-        return self._folder.authority().for_node(name, entry, key)
+        return self._issue(self._folder.authority(), name, entry, key, first=False)
+
+    def _issue(self, authority: Authority, name: str, entry: Entry, key: PublicKey, first: bool) -> bytes:
+        """A certificate, or the one that was issued for the same key within PAUSE_S. For another key it is refused.
+
+        Otherwise a node could fill the audit log.
+        """
+        which, now, shown = (first, entry.enrolment), time.monotonic(), fingerprint_of(key)
+        with self._issuing:
+            latest, of, since = self._latest.get(which, (b"", "", now))
+            if not latest or now >= since + min(PAUSE_S, entry.certificate_s / 3):
+                latest, of, _ = self._latest[which] = authority.for_node(name, entry, key), shown, now
+        if of != shown:
+            raise NotAllowedError("this node had a new certificate a moment ago: try again in a minute")
+        return latest
 
     def note(self, role: Role, name: str, certificate: bytes) -> None:
-        """Records that a node got its first certificate (DER), or a new one."""
+        """Records that a node got its first certificate (DER), or a new one, unless it got the same one again."""
+        fingerprint = hashlib.sha256(certificate).hexdigest()
+        if self._noted.get(name) == fingerprint:
+            return
+        self._noted[name] = fingerprint
         if role is Role.INVITED:
             self._recorder.record(NodeEnrolled(node=name))
         else:
             logger.debug("node=%s has a new certificate", name)
         what = "enrolled" if role is Role.INVITED else "certified"
-        self._audit.note(what, node=name, fingerprint=hashlib.sha256(certificate).hexdigest())
+        self._audit.note(what, node=name, fingerprint=fingerprint)
 
     @asynccontextmanager
     async def followed(self, note: Callable[[Collection[str]], None], tell: Tell) -> AsyncIterator[None]:
         """While the body runs, changes of the registry take effect, and the top server's certificate stays fresh.
 
-        `note` hears of all revoked enrolments before the calls of their holders end, and `tell` afterwards.
+        `note` gets all revoked enrolments before the calls of these nodes are ended; `tell` gets them afterwards.
         """
         async with lifecycle.beside(self._follow(note, tell), "follow the registry"):
             yield
 
     async def _follow(self, note: Callable[[Collection[str]], None], tell: Tell) -> None:
-        before = self._registry
         while True:
             await asyncio.sleep(POLL_S)
-            now = self.registry()
             try:
+                before, now = self._in_force, self.registry()
                 if now.revoked.keys() != before.revoked.keys():
                     note(now.revoked)
                     self._revoked.replace(now.revoked)
@@ -127,11 +155,11 @@ class Enrolments:
                         self._recorder.record(NodeRevoked(node=name))
                         self._audit.note("revoked", node=name)
                     await tell(now.revoked)
-                before = now
+                self._in_force = now
                 if certificates.now() >= self._due:
                     await self._renew_own()
             except Exception:  # it is tried again: no bug may keep a revoked node in the run
-                logger.exception("a change of the registry has not taken effect everywhere")
+                logger.exception("a change of the registry, or the renewal of the own certificate, is not complete")
 
     async def _renew_own(self) -> None:
         try:
@@ -142,5 +170,8 @@ class Enrolments:
 
 
 def _newly_revoked(before: Registry, now: Registry) -> list[str]:
-    """The names that are revoked now, and were not before, or under another enrolment."""
-    return [name for name, one in now.nodes.items() if one.state is State.REVOKED and before.nodes.get(name) != one]
+    """The nodes that were revoked in between, also if they are invited anew by now."""
+    ended = now.revoked.keys() - before.revoked.keys()
+    # An invitation that took the place of another one has revoked nobody.
+    lost = {name for name, one in before.nodes.items() if one.state is State.ENROLLED and one.enrolment in ended}
+    return sorted(lost | {name for name, one in now.nodes.items() if one.enrolment in ended})

@@ -47,6 +47,8 @@ class Entry:
     state: State
     #: When the invitation ends.
     invited_until: float
+    #: The fingerprint of the key for which the invitation was used; empty before.
+    key: str = ""
 
     def ids(self, task: str) -> frozenset[int]:
         """Its clients of a task."""
@@ -87,16 +89,19 @@ class Registry:
         found = self._known(name)
         return self._with(name, dataclasses.replace(found, clients={**found.clients, task: clients}), now)
 
-    def enrolled(self, name: str, enrolment: str, now: float) -> Self:
-        """With a node that has used its invitation; raises NotAllowedError."""
+    def enrolled(self, name: str, enrolment: str, key: str, now: float) -> Self:
+        """With a node that uses its invitation for a key; raises NotAllowedError.
+
+        The node may repeat this for the same key: it may have lost the answer.
+        """
         found = self.nodes.get(name)
         if found is None or found.enrolment != enrolment or found.state is State.REVOKED:
             raise NotAllowedError("this invitation is not good any more: ask for a new one")
-        if found.state is State.ENROLLED:
+        if found.state is State.ENROLLED and found.key != key:
             raise NotAllowedError("this invitation was used already: if not by you, tell the owner of the top server")
         if now >= found.invited_until:
             raise NotAllowedError("this invitation has expired: ask for a new one")
-        return self._with(name, dataclasses.replace(found, state=State.ENROLLED), now)
+        return self._with(name, dataclasses.replace(found, state=State.ENROLLED, key=key), now)
 
     def without(self, name: str, now: float) -> Self:
         """With a node that is revoked; raises ConfigError."""
@@ -171,6 +176,7 @@ def _entry(name: str, one: Mapping[str, Any]) -> Entry:
         enrolment=str(one["enrolment"]),
         state=State(one["state"]),
         invited_until=float(one["invited_until"]),
+        key=str(one.get("key", "")),
     )
     for task in entry.clients:
         entry.ids(task)

@@ -53,19 +53,28 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
         role: Role,
         issue: Issue,
     ) -> enrolment_pb2.Certificate:
+        # A caller that hangs up stops neither the issue nor its record.
+        issued = await asyncio.shield(self._issued(request.request, role, issue))
+        if isinstance(issued, bytes):
+            return enrolment_pb2.Certificate(certificate=issued)
+        await refuse(context, *issued)
+
+    async def _issued(self, request: bytes, role: Role, issue: Issue) -> bytes | tuple[grpc.StatusCode, str]:
+        """The certificate of the caller, which is recorded; or why it gets none."""
         who = caller()
         if who.proven is None or who.proven.role is not role:  # the top server, whose certificate counts for all roles
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"this is for the certificate of a node: {role}")
+            return grpc.StatusCode.PERMISSION_DENIED, f"this is for the certificate of a node: {role}"
+        name = who.proven.name
         try:
-            key = public_key_in(request.request)
-            certificate = await asyncio.to_thread(issue, who.proven.name, who.enrolment, key)
+            key = public_key_in(request)
+            certificate = await asyncio.to_thread(issue, name, who.enrolment, key)
         except ValueError as error:
-            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return grpc.StatusCode.INVALID_ARGUMENT, str(error)
         except NotAllowedError as error:
-            self._enrolments.note_refusal(who.proven.name, Failure(FailureCode.NOT_ALLOWED, str(error)))
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
+            self._enrolments.note_refusal(name, Failure(FailureCode.NOT_ALLOWED, str(error)))
+            return grpc.StatusCode.PERMISSION_DENIED, str(error)
         except UserError as error:
-            logger.error("node=%s gets no certificate: %s", who.proven.name, error)
-            await refuse(context, grpc.StatusCode.UNAVAILABLE, "the top server cannot issue certificates now")
-        self._enrolments.note(role, who.proven.name, certificate)
-        return enrolment_pb2.Certificate(certificate=certificate)
+            logger.error("node=%s gets no certificate: %s", name, error)
+            return grpc.StatusCode.UNAVAILABLE, "the top server cannot issue certificates now"
+        self._enrolments.note(role, name, certificate)
+        return certificate

@@ -11,6 +11,7 @@ from top_server.federation.registry import EMPTY, Entry, NotAllowedError, State,
 
 A = Entry({"digits": "0-3"}, (), 100, "urn:uuid:a", State.INVITED, 10.0)
 B = dataclasses.replace(A, clients={"digits": "4-7"}, enrolment="urn:uuid:b")
+KEY = "fingerprint"
 
 
 def test_a_client_belongs_to_one_node_while_its_invitation_lasts() -> None:
@@ -20,7 +21,7 @@ def test_a_client_belongs_to_one_node_while_its_invitation_lasts() -> None:
         registry.invited("b", both, 0.0)
     registry.invited("b", dataclasses.replace(both, clients={"other": "3-4"}), 0.0)  # another task
     registry.invited("b", both, 10.0)  # the invitation of a has ended
-    enrolled = registry.enrolled("a", "urn:uuid:a", 0.0)
+    enrolled = registry.enrolled("a", "urn:uuid:a", KEY, 0.0)
     with pytest.raises(ConfigError, match="belongs to a"):
         enrolled.invited("b", both, 10.0)
     enrolled.without("a", 1.0).invited("b", both, 1.0)
@@ -29,24 +30,32 @@ def test_a_client_belongs_to_one_node_while_its_invitation_lasts() -> None:
 def test_who_comes_late_does_not_get_clients_that_others_have_meanwhile() -> None:
     registry = EMPTY.invited("a", A, 0.0).invited("b", dataclasses.replace(B, clients=A.clients), 11.0)
     with pytest.raises(NotAllowedError, match="has expired"):
-        registry.enrolled("a", "urn:uuid:a", 11.0)
+        registry.enrolled("a", "urn:uuid:a", KEY, 11.0)
 
 
 @pytest.mark.parametrize(("enrolment", "why"), [("urn:uuid:b", "not good any more"), ("", "not good any more")])
 def test_another_enrolment_is_none(enrolment: str, why: str) -> None:
     registry = EMPTY.invited("a", A, 0.0)
     with pytest.raises(NotAllowedError, match=why):
-        registry.enrolled("a", enrolment, 0.0)
-    assert registry.enrolled("a", "urn:uuid:a", 0.0).member("a", enrolment) is None
+        registry.enrolled("a", enrolment, KEY, 0.0)
+    assert registry.enrolled("a", "urn:uuid:a", KEY, 0.0).member("a", enrolment) is None
+
+
+def test_an_invitation_is_used_again_for_the_same_key_alone() -> None:
+    registry = EMPTY.invited("a", A, 0.0).enrolled("a", "urn:uuid:a", KEY, 0.0)
+    assert registry.enrolled("a", "urn:uuid:a", KEY, 9.0) == registry == parse(dump(registry))
+    for key, now, why in (("other", 9.0, "was used already"), ("", 9.0, "was used already"), (KEY, 10.0, "expired")):
+        with pytest.raises(NotAllowedError, match=why):
+            registry.enrolled("a", "urn:uuid:a", key, now)
 
 
 def test_an_enrolled_node_is_not_invited_over_and_a_revoked_one_can_be() -> None:
-    registry = EMPTY.invited("a", A, 0.0).enrolled("a", "urn:uuid:a", 0.0)
+    registry = EMPTY.invited("a", A, 0.0).enrolled("a", "urn:uuid:a", KEY, 0.0)
     with pytest.raises(ConfigError, match="a is enrolled"):
         registry.invited("a", B, 0.0)
     revoked = registry.without("a", 0.0)
     assert revoked.member("a", "urn:uuid:a") is None
-    again = revoked.invited("a", B, 0.0).enrolled("a", "urn:uuid:b", 0.0)
+    again = revoked.invited("a", B, 0.0).enrolled("a", "urn:uuid:b", KEY, 0.0)
     assert again.member("a", "urn:uuid:b") is not None
     assert again.member("a", "urn:uuid:a") is None
     assert "urn:uuid:a" in again.revoked
