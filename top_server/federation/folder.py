@@ -6,7 +6,8 @@ import contextlib
 import datetime as dt
 import fcntl
 import os
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from cryptography import x509
@@ -21,6 +22,9 @@ from top_server.federation.authority import Authority, new_authority
 from top_server.federation.registry import EMPTY, Registry, dump, parse
 
 FLAG = "--federation"
+_REGISTRY = "registry.json"
+#: The files of a folder that is being made, or whose making was interrupted; `write_secret` adds the digits.
+_BEGUN = re.compile(r"lock|ca\.key|ca\.pem|\.(ca\.key|ca\.pem|registry\.json)\.[0-9a-f]{8}")
 
 
 class Folder:
@@ -29,7 +33,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         """Use `opened` or `made`."""
         self.path = path
-        self.registry_file = path / "registry.json"
+        self.registry_file = path / _REGISTRY
 
     def authority(self) -> Authority:
         """The CA; raises ConfigError or DataError if its files cannot be used."""
@@ -51,12 +55,7 @@ class Folder:
 
     def change(self, change: Callable[[Registry], Registry]) -> Registry:
         """Changes the registry. No other process changes it meanwhile, and readers see the old one or the new one."""
-        with contextlib.ExitStack() as stack:
-            try:
-                lock = stack.enter_context(open(self.path / "lock", "ab", opener=_for_me))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:
-                raise not_written(self.path / "lock", error) from error
+        with _locked(self.path):
             before = self.registry()
             changed = change(before)
             if changed != before:
@@ -79,7 +78,7 @@ class Folder:
 
 def opened(path: Path) -> Folder:
     """The federation in a folder; raises ConfigError if there is none, or if others can read or change it."""
-    if not (path / "registry.json").is_file():
+    if not (path / _REGISTRY).is_file():
         raise ConfigError(
             f"{FLAG} {path} holds no federation", "make one: top-server invite NAME --clients IDS, or correct the path"
         )
@@ -88,19 +87,36 @@ def opened(path: Path) -> Folder:
 
 
 def made(path: Path) -> Folder:
-    """As `opened`; makes the folder, with a new CA and an empty registry, if there is nothing."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        authority = new_authority()
+    """As `opened`; makes the folder, with a new CA and an empty registry, if there is nothing.
+
+    The registry is written last. Without it, no top server has used the CA, and another one may take its place.
+    """
+    if not path.exists() or (path.is_dir() and all(_BEGUN.fullmatch(one.name) for one in path.iterdir())):
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
         except OSError as error:
             raise not_written(path, error) from error
         check_tree(FLAG, path)
-        write_secret(path / "ca.key", pem_of_key(authority.key))
-        write_secret(path / "ca.pem", pem_of(authority.certificate))
-        write_secret(path / "registry.json", dump(EMPTY).encode())
+        with _locked(path):
+            if not (path / _REGISTRY).exists():  # another process may have been faster
+                authority = new_authority()
+                write_secret(path / "ca.key", pem_of_key(authority.key))
+                write_secret(path / "ca.pem", pem_of(authority.certificate))
+                write_secret(path / _REGISTRY, dump(EMPTY).encode())
     return opened(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """While the body runs, no other process makes or changes this federation."""
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context(open(path / "lock", "ab", opener=_for_me))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise not_written(path / "lock", error) from error
+        yield
 
 
 def _found(file: Path, ca: x509.Certificate) -> x509.Certificate | None:

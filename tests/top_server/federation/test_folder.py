@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cryptography import x509
@@ -15,6 +19,7 @@ from fedgsp.errors import ConfigError, DataError
 from fedgsp.tls import TlsFiles, load
 from tests.support.federations import invite
 from top_server.federation import folder
+from top_server.federation.authority import new_authority
 from top_server.federation.folder import made, opened
 from top_server.federation.registry import Entry, Registry, State, new_enrolment
 
@@ -52,6 +57,46 @@ def test_a_folder_without_a_federation_is_told(tmp_path: Path) -> None:
     (tmp_path / "other" / "thesis.txt").touch()
     with pytest.raises(ConfigError, match="holds no federation"):
         made(tmp_path / "other")
+
+
+@pytest.mark.parametrize("file", ["ca.key", "ca.pem", "registry.json"])
+def test_a_folder_whose_making_was_interrupted_is_made_by_the_next_invitation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    def crash(self: Path, target: Path) -> Path:
+        if target.name == file:
+            raise SystemExit
+        os.rename(self, target)
+        return target
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", crash)
+        with pytest.raises(SystemExit):
+            invite(tmp_path / "f", "a")
+    invite(tmp_path / "f", "b")
+    assert opened(tmp_path / "f").registry().nodes.keys() == {"b"}
+    ca = opened(tmp_path / "f").authority()
+    assert ca.certificate.public_key() == ca.key.public_key()
+
+
+def test_two_first_invitations_at_the_same_time_make_one_federation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, make = threading.Barrier(2), Path.mkdir
+
+    def mkdir(path: Path, *arguments: Any, **more: Any) -> None:
+        both.wait(20)  # each has seen that there is nothing
+        make(path, *arguments, **more)
+
+    cas = Mock(wraps=new_authority)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(Path, "mkdir", mkdir)
+        patch.setattr(folder, "new_authority", cas)
+        found = list(threads.map(lambda _: made(tmp_path / "f").authority().certificate, range(2)))
+    ca = opened(tmp_path / "f").authority()
+    assert found == [ca.certificate] * 2
+    assert cas.call_count == 1
+    assert ca.certificate.public_key() == ca.key.public_key()
 
 
 @pytest.mark.parametrize(
