@@ -1,7 +1,8 @@
 """How processes of one user on one machine know each other without TLS: by a key in a file that only they can read.
 
-A server that listens on loopback writes a fresh key for its port. Clients on the same machine look there. So another
-user of the machine can neither call the server, nor pass for it: the server proves in its answer that it has the key.
+A server that listens on loopback writes a fresh key for its host and port. Clients on the same machine look there.
+So another user of the machine can neither call the server, nor pass for it: the server proves in its answer that it
+has the key.
 """
 
 import contextlib
@@ -12,11 +13,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedgsp.addresses import is_near, split_address
+from fedgsp.addresses import ip_of, is_near, split_address
 from fedgsp.errors import ConfigError, PeerError, not_written
 from fedgsp.files import write_secret
 from fedgsp.tickets import KEY_BYTES, new_key
 
+#: A host that stands for several addresses -> these. A server on all interfaces can also be dialled at 127.0.0.2.
+_DIALLED = {
+    "localhost": ["127.0.0.1", "::1"],
+    "0.0.0.0": ["127.0.0.1", "any"],
+    "::": ["127.0.0.1", "::1", "any"],
+    "*": ["127.0.0.1", "::1", "any"],
+}
 REMEDY = (
     "start both as the same user of this machine, use TLS (docs/tls.md), or give --insecure to both if every user of"
     " this machine may take part"
@@ -43,15 +51,17 @@ def folder() -> Path:
 
 @contextlib.contextmanager
 def offered(address: str) -> Iterator[bytes]:
-    """A fresh key for a server of this process at host:port, in its file until the block ends."""
-    key, path = new_key(), folder() / str(split_address(address)[1])
-    write_secret(path, key, lasting=False)
+    """A fresh key for a server of this process at host:port, in its files until the block ends."""
+    key, paths = new_key(), _files(*split_address(address))
     try:
+        for path in paths:
+            write_secret(path, key, lasting=False)
         yield key
     finally:
-        with contextlib.suppress(OSError):
-            if path.read_bytes() == key:  # another server may have the port by now
-                path.unlink()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                if path.read_bytes() == key:  # another server may have the address by now
+                    path.unlink()
 
 
 def found(address: str) -> bytes | None:
@@ -59,11 +69,18 @@ def found(address: str) -> bytes | None:
     host, port = split_address(address)
     if not is_near(host):
         return None
-    try:
-        key = (folder() / str(port)).read_bytes()
-    except OSError:
-        return None
-    return key if len(key) == KEY_BYTES else None
+    for path in [*_files(host, port), *_files("*", port)]:
+        with contextlib.suppress(OSError):
+            key = path.read_bytes()
+            if len(key) == KEY_BYTES:
+                return key
+    return None
+
+
+def _files(host: str, port: int) -> list[Path]:
+    """The files with the key of a server that listens at a host: one for each address by which it may be dialled."""
+    name = str(ip_of(host) or host)
+    return [folder() / f"{one}:{port}" for one in _DIALLED.get(name, [name])]
 
 
 def proof(key: bytes, asked: str) -> bytes:

@@ -18,6 +18,7 @@ from fedgsp import local_key, wire
 from fedgsp.access import TICKET
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.messages import AttachTo, TopServerMessage, Welcome
+from fedgsp.tickets import KEY_BYTES
 from fedgsp_node import server as node_server
 from tests.support.cluster import nodes, settings
 from tests.support.serving import serving
@@ -34,12 +35,37 @@ async def test_a_stranger_gets_nothing_learns_nothing_and_changes_nothing(
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run a process as another user")
 def test_another_user_cannot_read_the_key(tmp_path: Path) -> None:
     with local_key.offered("127.0.0.1:7777") as key:
-        path = local_key.folder() / "7777"
+        path = local_key.folder() / "127.0.0.1:7777"
         assert path.read_bytes() == key
         stranger = subprocess.run(["cat", path], user=65534, capture_output=True, check=False)
         assert (stranger.returncode, stranger.stdout) == (1, b"")
         assert b"Permission denied" in stranger.stderr
     assert not path.exists()
+
+
+def test_servers_at_one_port_of_several_addresses_keep_their_keys() -> None:
+    with local_key.offered("127.0.0.1:7777") as key:
+        with local_key.offered("127.0.0.2:7777") as other, local_key.offered("[::1]:7777"):
+            assert local_key.found("127.0.0.1:7777") == key
+            assert local_key.found("127.0.0.2:7777") == other
+        assert local_key.found("127.0.0.1:7777") == key
+    assert local_key.found("127.0.0.1:7777") is None
+
+
+@pytest.mark.parametrize(
+    ("listens", "dialled"),
+    [
+        ("localhost", ["localhost", "127.0.0.1", "[::1]", "[0:0::1]"]),
+        ("*", ["localhost", "127.0.0.1", "[::1]", "127.0.0.5"]),
+        ("0.0.0.0", ["localhost", "127.0.0.1", "127.0.0.5"]),
+        ("[::]", ["[::1]", "127.0.0.1"]),
+    ],
+)
+def test_the_key_of_a_server_is_found_by_every_address_that_reaches_it(listens: str, dialled: list[str]) -> None:
+    (local_key.folder() / "127.0.0.1:7777").write_bytes(bytes(KEY_BYTES))  # of a server that was killed
+    with local_key.offered(f"{listens}:7777") as key:
+        assert [local_key.found(f"{host}:7777") for host in dialled] == [key] * len(dialled)
+    assert local_key.found("127.0.0.1:7777") is None
 
 
 def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
