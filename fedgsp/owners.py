@@ -55,11 +55,7 @@ def check_tree(flag: str, path: Path) -> None:
 
 def _check_tree(flag: str, path: Path) -> None:
     own = (os.geteuid(), ROOT)
-    for start in {path.absolute(), path.resolve()}:
-        for above in start.parents:
-            status = above.stat()
-            _check_owner(flag, above, status, own)
-            _check_unchanged(flag, above, status)
+    _check_way(flag, path, own)
     check_directory(flag, path)
     for folder, folders, files in os.walk(path, onerror=_raise):
         for name in (*folders, *files):
@@ -73,7 +69,21 @@ def _check_file(flag: str, path: Path, owners: tuple[int, ...]) -> None:
     if not stat.S_ISLNK(status.st_mode):
         _check_unchanged(flag, path, status)
     elif path.exists():
+        _check_way(flag, path, owners)
         _check_owner(flag, path, path.stat(), owners)
+
+
+def _check_way(flag: str, path: Path, owners: tuple[int, ...]) -> None:
+    """Checks all folders and symbolic links by which `path` is found: who changes one can lead elsewhere."""
+    here = Path(path.absolute().anchor)  # never a link, so that `..` leads to its parent
+    for part in path.absolute().parts[1:]:
+        _check_owner(flag, here, here.stat(), owners)
+        _check_unchanged(flag, here, here.stat())
+        here = here.parent if part == ".." else here / part
+        if here.is_symlink():
+            _check_owner(flag, here, here.lstat(), owners)
+            _check_way(flag, here.parent / here.readlink(), owners)
+            here = here.resolve()
 
 
 def keep_from_others(paths: list[Path]) -> None:

@@ -181,6 +181,21 @@ def test_nothing_in_a_resumed_directory_may_be_of_another_user(given: Path, name
         check_tree("--resume", given)
 
 
+@as_root
+@pytest.mark.parametrize("name", ["middle", "middle/second", "first"])
+@pytest.mark.parametrize("end", ["", "below/.."])
+def test_no_part_of_a_chain_of_links_may_be_of_another_user(given: Path, name: str, end: str) -> None:
+    (given / "below").mkdir()
+    first, middle = given.parent / "first", given.parent / "middle"
+    middle.mkdir()
+    (middle / "second").symlink_to("../given")
+    first.symlink_to(middle / "second")
+    check_tree("--resume", first / end)
+    os.chown(given.parent / name, STRANGER, STRANGER, follow_symlinks=False)
+    with pytest.raises(ConfigError, match=f"belongs to user {STRANGER}"):
+        check_tree("--resume", first / end)
+
+
 @pytest.mark.parametrize("name", [".", "given", "given/config.toml", "given/models"])
 def test_nothing_in_it_or_above_it_may_be_changed_by_others(given: Path, name: str) -> None:
     path = given.parent / name
