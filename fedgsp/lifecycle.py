@@ -78,14 +78,24 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    """Does `work` while the body runs, and cancels it then. Waits until it has ended."""
-    task = asyncio.create_task(work, name=name)
+    """Does `work` while the body runs, and cancels it then. Waits until it has ended.
+
+    An error in `work` is logged at once, and does not end the body.
+    """
+    task = asyncio.create_task(_logged(work, name), name=name)
     try:
         yield
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await work
+    except Exception:
+        logger.exception("this process goes on without a task that has failed: %s", name)
 
 
 def _hold_signals() -> None:

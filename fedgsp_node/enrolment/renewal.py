@@ -40,6 +40,8 @@ async def _renew(identity: Path, name: str, top_server: str) -> None:
             continue
         except UserError as error:
             logger.warning("the certificate of this node is not renewed yet: %s", error)
+        except Exception:  # no bug may let the certificate end
+            logger.exception("the certificate of this node is not renewed yet")
         await asyncio.sleep(LOOK_S)
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from fedgsp.children import Template, ready_line, stop
 from fedgsp.errors import RunError
-from fedgsp.lifecycle import LIFELINE_VARIABLE, run
+from fedgsp.lifecycle import LIFELINE_VARIABLE, beside, run
 from tests.support.execute import child, python
+from tests.support.fuzzing import until
 
 #: For tests that share a template, which lives in one event loop.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -71,6 +72,17 @@ def test_a_process_that_ends_by_itself_leaves_with_0() -> None:
         await asyncio.sleep(0)
 
     assert run(main()) == 0
+
+
+async def test_a_task_beside_that_fails_is_logged_at_once_and_does_not_fail_the_body(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        raise KeyError("a bug")
+
+    async with beside(work(), "renew the certificate"):
+        await until(lambda: "goes on without a task that has failed: renew the certificate" in caplog.text)
+    assert "KeyError: 'a bug'" in caplog.text
 
 
 def test_what_a_process_raises_reaches_its_command_line() -> None:
