@@ -41,7 +41,7 @@ from fedgsp.model_service import ModelServicer, fetch
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import group_pb2
 from fedgsp.weights import Weights, WeightsError
-from tests.support.callers import ISSUER
+from tests.support.callers import ISSUER, over
 from tests.support.fuzzing import ENDINGS, MOMENT_S, fuzzed, path, said, soon, speaking, unharmed
 from tests.support.recorder import Recorder
 from tests.support.serving import nobody, serving
@@ -120,7 +120,7 @@ async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[
         patch.setattr(manager_client, "FORGET_TIMEOUT_S", 0.02)
         models = ModelServicer(ModelStore()).add_to
         async with unharmed(), serving(speaking(RUN_GROUP, events, ending), models) as served:
-            client = ManagerClient("m0", served.channel, ISSUER)
+            client = ManagerClient("m0", over(served.channel), ISSUER)
             watch = watcher(client, Recorder())
             # A manager that says nothing more is busy: the connection's own pings tell whether it lives.
             running = asyncio.create_task(client.run_group(REQUEST, watch))
@@ -137,7 +137,7 @@ async def test_whatever_a_manager_says_its_group_ends_with_a_value(events: list[
 
 async def test_an_event_that_cannot_be_read_ends_the_group() -> None:
     async with serving(speaking(RUN_GROUP, [b"\xff\xff"])) as served:
-        ended = await soon(ManagerClient("m0", served.channel, ISSUER).run_group(REQUEST, lambda _: None))
+        ended = await soon(ManagerClient("m0", over(served.channel), ISSUER).run_group(REQUEST, lambda _: None))
     assert ended == Failure(FailureCode.BAD_STREAM, "manager m0 said what cannot be read")
 
 
@@ -150,7 +150,7 @@ async def test_a_plan_that_cannot_be_read_is_an_error_of_that_service() -> None:
 
 async def test_what_a_stranger_did_does_not_count() -> None:
     async with nobody() as gone:
-        watch = watcher(ManagerClient("m0", gone.channel, ISSUER), Recorder())
+        watch = watcher(ManagerClient("m0", over(gone.channel), ISSUER), Recorder())
         for client in (4, 6, 2**64 - 1):
             watch(GroupEvent(MemberDone(client, 0, Evaluated(1, 2, 0.5))))
         assert [done.client for done in watch.done] == [4]

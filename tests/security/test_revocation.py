@@ -38,7 +38,7 @@ from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc, group_pb2_grpc, membership_pb2_grpc, model_pb2, order_pb2_grpc
 from group_manager.members import Members
 from group_manager.server import GroupServicer, OrderServicer
-from tests.support.callers import ISSUER, attach_ticket
+from tests.support.callers import ISSUER, attach_ticket, over
 from tests.support.federations import (
     Scene,
     code_of,
@@ -224,8 +224,8 @@ async def test_a_manager_ends_the_session_and_the_waiting_fetches_of_a_revoked_n
             await until(lambda: members.attached("hospital-a"))
             calls.append(call)
         assert (await end_of(calls[0]))[0] is grpc.StatusCode.OK
-        assert not await ManagerClient("m0", channel, ISSUER).revoke([])  # a node cannot revoke, nor undo it
-        assert await ManagerClient("m0", served.channel, ISSUER).revoke([enrolment])
+        assert not await ManagerClient("m0", over(channel), ISSUER).revoke([])  # a node cannot revoke, nor undo it
+        assert await ManagerClient("m0", over(served.channel), ISSUER).revoke([enrolment])
         assert await end_of(calls[1]) == (DENIED, REASON)
         await until(lambda: not members.attached("hospital-a"))
         last = stub.Attach(metadata=shown(attach_ticket("hospital-a")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,7 +38,8 @@ class _Pool:
         while len(self._managers) < count:
             name = f"m{next(self._numbers)}"
             address = await self._stack.enter_async_context(serving(name, self._run_id, "127.0.0.1:0", self._issuer))
-            client = ManagerClient(name, await self._channels.to(address, TOP_SERVER), self._issuer)
+            dial = functools.partial(self._channels.to, address, TOP_SERVER)
+            client = ManagerClient(name, dial, self._issuer)
             self._managers.append(Manager(name, address, cast("Any", None), client, 0))
         return self._managers[:count]
 

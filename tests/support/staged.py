@@ -33,7 +33,7 @@ from fedgsp.v1 import group_pb2_grpc
 from fedgsp.weights import Weights
 from group_manager.members import Members
 from group_manager.server import GroupServicer
-from tests.support.callers import ANYBODY, ISSUER
+from tests.support.callers import ANYBODY, ISSUER, over
 from tests.support.hellos import hello
 from tests.support.recorder import Recorder
 from tests.support.scripted import TENSORS, model, value_of
@@ -162,7 +162,9 @@ async def stage(
         ModelServicer(made).add_to(server)
 
     async with Channels() as channels, serving(register) as served:
-        manager = Manager("m0", served.address, cast("Any", None), ManagerClient("m0", served.channel, ISSUER), 0)
+        manager = Manager(
+            "m0", served.address, cast("Any", None), ManagerClient("m0", over(served.channel), ISSUER), 0
+        )
         store = ModelStore()
         context = RunContext(
             run_id="run",

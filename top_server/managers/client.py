@@ -1,13 +1,15 @@
 """What the top server asks a group manager."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 import grpc.aio
 
 from fedgsp import wire
 from fedgsp.access import shown
 from fedgsp.channels import describe
+from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, manager
 from fedgsp.messages import (
     Failure,
@@ -35,18 +37,22 @@ REVOKE_TIMEOUT_S = 5.0
 class ManagerClient:
     """One manager, over its channel. Losses and refusals are returned as values."""
 
-    def __init__(self, name: str, channel: grpc.aio.Channel, issuer: Issuer) -> None:
+    def __init__(self, name: str, dial: Callable[[], Awaitable[grpc.aio.Channel]], issuer: Issuer) -> None:
+        """`dial` is `Channels.to` for this manager. After a renewal of certificates it returns another channel."""
         self._name = name
-        self._channel = channel
+        self._dial = dial
         self._issuer = issuer
         self._leading = shown(self._ticket(Verb.LEAD, name))
-        self._stub = group_pb2_grpc.GroupServiceStub(channel)
 
     async def run_group(
         self, request: RunGroupRequest, on_event: Callable[[GroupEvent], None]
     ) -> GroupResult | Failure:
         """Runs a group to its end; the manager watches its members and gives up by itself."""
-        call = self._stub.RunGroup(wire.encode(request), metadata=self._leading)
+        try:
+            stub = await self._stub()
+        except PeerError as error:
+            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {error}")
+        call = stub.RunGroup(wire.encode(request), metadata=self._leading)
         try:
             async for proto in call:
                 if proto is None:  # so gRPC says that it cannot be read
@@ -72,7 +78,7 @@ class ManagerClient:
         """
         try:
             taken: Weights | Failure = await fetch(
-                self._channel,
+                await self._dial(),
                 ref.id,
                 tensors,
                 max_bytes,
@@ -81,26 +87,35 @@ class ManagerClient:
                 ticket=self._ticket(Verb.FETCH, ref.id),
                 digest=ref.digest,
             )
+        except PeerError as error:
+            return Failure(FailureCode.UNREACHABLE, f"manager {self._name}: {error}")
         except WeightsError as error:
             taken = error.failure
             if taken.code is FailureCode.UNREACHABLE:
                 return taken  # another dial would only take as long again
         try:
             forget = wire.encode(Release((ref.id,)))
-            await self._stub.Forget(forget, timeout=FORGET_TIMEOUT_S, metadata=self._leading)
-        except grpc.aio.AioRpcError as error:
-            logger.warning("manager=%s may still hold model=%s: %s", self._name, ref.id, describe(error))
+            await (await self._stub()).Forget(forget, timeout=FORGET_TIMEOUT_S, metadata=self._leading)
+        except (PeerError, grpc.aio.AioRpcError) as error:
+            logger.warning("manager=%s may still hold model=%s: %s", self._name, ref.id, _words(error))
         return taken
 
     async def revoke(self, enrolments: Collection[str]) -> bool:
         """Tells the manager which enrolments are not good any more; returns whether it knows now."""
         try:
             revoked = wire.encode(Revoked(tuple(enrolments)))
-            await self._stub.Revoke(revoked, timeout=REVOKE_TIMEOUT_S, metadata=self._leading)
-        except grpc.aio.AioRpcError as error:
-            logger.warning("manager=%s does not take a revocation: %s", self._name, describe(error))
+            await (await self._stub()).Revoke(revoked, timeout=REVOKE_TIMEOUT_S, metadata=self._leading)
+        except (PeerError, grpc.aio.AioRpcError) as error:
+            logger.warning("manager=%s does not take a revocation: %s", self._name, _words(error))
             return False
         return True
 
+    async def _stub(self) -> Any:
+        return group_pb2_grpc.GroupServiceStub(await self._dial())
+
     def _ticket(self, verb: Verb, thing: str) -> bytes:
         return self._issuer.ticket(manager(self._name), Ticket(verb, thing, TOP_SERVER))
+
+
+def _words(error: PeerError | grpc.aio.AioRpcError) -> str:
+    return str(error) if isinstance(error, PeerError) else describe(error)

@@ -1,6 +1,7 @@
 """Group managers as processes: started when a round has more groups, reused while alive, replaced when dead."""
 
 import asyncio
+import functools
 import itertools
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -114,6 +115,15 @@ class ManagerPool:
 
         await asyncio.gather(*map(tell, tuple(self._managers)))
 
+    async def _told(self, manager: Manager) -> bool:
+        """Tells a new manager all revocations, also those that come meanwhile; returns whether it knows them."""
+        told: list[str] = []
+        while told != self._revoked:
+            told = [*self._revoked]
+            if not await manager.client.revoke(told):
+                return False
+        return True
+
     async def close(self) -> None:
         """Stops all managers."""
         await asyncio.gather(*(stop(manager.process) for manager in self._managers))
@@ -133,7 +143,8 @@ class ManagerPool:
             try:
                 address = await ready_line(process, f"group manager {name}", log)
                 _, bound = split_address(address)
-                channel = await self._channels.to(address, identity.manager(name))
+                dial = functools.partial(self._channels.to, address, identity.manager(name))
+                await dial()
             except PeerError as failed:  # with a range of ports: another process may have this one
                 await stop(process)
                 error = failed
@@ -141,8 +152,8 @@ class ManagerPool:
             except BaseException:
                 await stop(process)
                 raise
-            manager = Manager(name, address, process, ManagerClient(name, channel, self._issuer), bound)
-            if self._revoked and not await manager.client.revoke(self._revoked):
+            manager = Manager(name, address, process, ManagerClient(name, dial, self._issuer), bound)
+            if not await self._told(manager):
                 await stop(process)
                 error = PeerError(f"group manager {name} does not answer", f"read its log, {log}")
                 continue

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,7 +13,10 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from fedgsp import wire
+from fedgsp import channels, wire
+from fedgsp.channels import Channels, start_server
+from fedgsp.errors import PeerError
+from fedgsp.identity import TOP_SERVER
 from fedgsp.messages import (
     Evaluated,
     Failure,
@@ -29,9 +35,11 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
+from fedgsp.tls import load
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights
-from tests.support.callers import ISSUER
+from tests.support.callers import ANYBODY, ISSUER, over
+from tests.support.certificates import Authority
 from tests.support.serving import Served, nobody, serving
 from tests.support.weights import TENSORS, some_weights
 from top_server.managers.client import ManagerClient
@@ -101,7 +109,7 @@ async def managed(manager: Manager, store: ModelStore | None = None) -> AsyncIte
         ModelServicer(store or ModelStore()).add_to(server)
 
     async with serving(register) as served:
-        yield ManagerClient("m0", served.channel, ISSUER), served
+        yield ManagerClient("m0", over(served.channel), ISSUER), served
 
 
 async def run(manager: Manager) -> tuple[GroupResult | Failure, list[GroupEvent]]:
@@ -161,11 +169,46 @@ async def test_a_manager_that_dies_in_the_middle_is_a_failure() -> None:
 
 async def test_a_manager_that_is_not_there_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async with nobody() as served:
-        client = ManagerClient("m0", served.channel, ISSUER)
+        client = ManagerClient("m0", over(served.channel), ISSUER)
         for result in (await client.run_group(REQUEST, lambda _: None), await client.take(ModelRef("m"), TENSORS, 40)):
             assert isinstance(result, Failure)
             assert result.code is FailureCode.UNREACHABLE
     assert "may still hold" not in caplog.text  # it was not dialled once more, which takes as long again
+
+
+async def test_a_manager_that_cannot_be_dialled_is_a_failure() -> None:
+    async def dial() -> grpc.aio.Channel:
+        raise PeerError("no TLS connection", "mend it")
+
+    client = ManagerClient("m0", dial, ISSUER)
+    for result in (await client.run_group(REQUEST, lambda _: None), await client.take(ModelRef("m"), TENSORS, 40)):
+        assert result == Failure(FailureCode.UNREACHABLE, "manager m0: no TLS connection; mend it")
+    assert not await client.revoke([])
+
+
+async def test_an_idle_manager_is_reached_after_its_certificate_was_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate is that of the top server, which renews it; the channel trusts the former certificate alone."""
+    monkeypatch.setattr(channels, "FRESH_S", -1.0)
+    authority = Authority(tmp_path)
+    files, fresh = authority.issue("top"), authority.issue("renewed")
+    tls, manager = load(files), Manager()
+    register = functools.partial(group_pb2_grpc.add_GroupServiceServicer_to_server, manager)
+    server, address = await start_server("127.0.0.1:0", [register], ANYBODY, tls)
+    async with Channels(tls) as dialled:
+        client = ManagerClient("m0", functools.partial(dialled.to, address, TOP_SERVER), ISSUER)
+        assert await client.revoke([])
+        shutil.copy(fresh.cert, files.cert)
+        shutil.copy(fresh.key, files.key)
+        channel = await dialled.to(address, TOP_SERVER)
+        await server.stop(None)  # as if the connection had been idle for too long
+        while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
+            await asyncio.wait_for(channel.wait_for_state_change(state), 20)
+        server, _ = await start_server(address, [register], ANYBODY, load(files))
+        assert await client.revoke(["urn:1"])
+        assert manager.revoked == ["urn:1"]
+    await server.stop(None)
 
 
 async def test_a_group_that_is_called_off_ends_at_its_manager_too() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.support.execute import python
 from tests.support.ports import free_ports, range_of
 from tests.support.recorder import Recorder
 from top_server.managers import pool as manager_pool
+from top_server.managers.client import ManagerClient
 from top_server.managers.pool import Manager, ManagerPool
 
 #: Asks a manager for what it can refuse at once: enough to know that somebody is there.
@@ -73,6 +74,24 @@ async def test_managers_are_spawned_as_more_are_needed_and_reused(tmp_path: Path
         spawned = [event["pid"] for event in recorder.of_kind("manager_spawned")]
         assert spawned == [manager.process.pid for manager in both]
     assert not any(runs(pid) for pid in spawned)
+
+
+async def test_a_manager_that_starts_during_a_revocation_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[str]] = []
+    async with pool(tmp_path) as (managers, _):
+
+        async def revoke(_: ManagerClient, enrolments: Sequence[str]) -> bool:
+            told.append(list(enrolments))
+            if told == [["urn:1"]]:  # while the new manager is told what it missed
+                await managers.revoke(["urn:1", "urn:2"])
+            return True
+
+        monkeypatch.setattr(ManagerClient, "revoke", revoke)
+        await managers.revoke(["urn:1"])
+        await managers.ensure(1)
+        assert told == [["urn:1"], ["urn:1", "urn:2"]]
 
 
 async def test_a_dead_manager_is_replaced(tmp_path: Path) -> None:
