@@ -289,7 +289,6 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
     given, came = getattr(work, "start", None) or Start("", ()), getattr(result, "start", None) or ModelRef("")
     flaws = [
         (ref.id != produces, f"it made model {ref.id!r} in place of {produces!r}"),
-        (bool(ref.id) and not ref.digest, f"it made model {ref.id!r} without a digest"),
         (came.id not in ("", given.model_id), f"it began with model {came.id!r} in place of {given.model_id!r}"),
         (b"" not in (given.digest, came.digest) and given.digest != came.digest, "it began with another model"),
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
@@ -298,10 +297,7 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
     match result:
         case Trained(update=update) if update is not None:
             asked = isinstance(work, Train) and work.reveal is not None and update.id == update_of(produces)
-            flaws += [
-                (not asked, f"it revealed {update.id!r}, which was not asked for"),
-                (not update.digest, f"it revealed {update.id!r} without a digest"),
-            ]
+            flaws.append((not asked, f"it revealed {update.id!r}, which was not asked for"))
         case Evaluated(correct=correct, squared_distance=distance, metrics=metrics):
             flaws += [
                 (not all(map(is_text, metrics)), f"the name of a metric has to be {TEXT_RULE}"),
@@ -316,6 +312,8 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
         case Recalled(model_ids=model_ids):
             unknown = set(model_ids) - set(work.model_ids if isinstance(work, Recall) else ())
             flaws.append((bool(unknown), f"it holds {sorted(unknown)}, which were not asked for"))
+    for made in (ref, getattr(result, "update", None) or ModelRef("")):
+        flaws.append((bool(made.id) and not made.digest, f"it made {made.id!r} without a digest"))
     return flaws
 
 

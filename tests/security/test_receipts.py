@@ -108,7 +108,7 @@ async def test_a_result_without_the_receipt_of_its_node_is_a_failure(authority: 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"ref": ModelRef("m", 40)}, "it made model 'm' without a digest"),
+        ({"ref": ModelRef("m", 40)}, "it made 'm' without a digest"),
         ({"start": ModelRef("another", digest=OTHER)}, "it began with model 'another' in place of 'start'"),
         ({"start": ModelRef("start", digest=DIGEST)}, "it began with another model"),
     ],
