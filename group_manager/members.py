@@ -103,7 +103,7 @@ class Members:
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._pace = Pace()
         self._deadlines = Deadlines()
 
@@ -123,7 +123,7 @@ class Members:
         self._deadlines.forget(node)
         if old is not None:
             _end(old)
-        await self._notify()
+        self._notify()
         return session
 
     async def detach(self, session: Session) -> None:
@@ -131,7 +131,7 @@ class Members:
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
         _end(session)
-        await self._notify()
+        self._notify()
 
     async def wait_for(self, nodes: set[str], timeout_s: float) -> set[str]:
         """Waits until all these nodes have attached; returns the nodes that have not.
@@ -150,8 +150,9 @@ class Members:
             return not missing
 
         try:
-            async with deadline, self._changed:
-                await self._changed.wait_for(all_came)
+            async with deadline:
+                while not all_came():
+                    await self._changed.wait()
         except TimeoutError:
             pass
         return missing
@@ -224,9 +225,10 @@ class Members:
             await asyncio.wait([pending.outcome], timeout=ends - now)
         return pending.outcome.result()
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _notify(self) -> None:
+        # Nothing is awaited: a node that hangs up meanwhile must not keep a session without a stream.
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 def _touch(pending: PendingOrder, now: float) -> None:

@@ -111,6 +111,17 @@ async def test_two_streams_of_one_node_that_attach_together_leave_one_session() 
     assert sorted(outcomes, key=str) == sorted([None, ORDER], key=str)
 
 
+async def test_a_node_attaches_in_one_step_so_that_hanging_up_leaves_no_session_without_a_stream() -> None:
+    members = Members()
+    waiting = [asyncio.create_task(members.wait_for({"n1", "n2"}, 10)) for _ in range(2)]
+    await let_others_run()
+    with pytest.raises(StopIteration):  # it has not waited for anything
+        members.attach("n1").send(None)
+    for task in waiting:
+        task.cancel()
+    assert not any(isinstance(kept, asyncio.Condition) for kept in vars(members).values())  # others can hold its lock
+
+
 async def test_an_old_sessions_report_does_not_end_the_new_sessions_order() -> None:
     members = Members()
     old = await members.attach("n1")

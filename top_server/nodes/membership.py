@@ -99,13 +99,13 @@ class Membership:
         #: The hello of the first node. If all nodes leave before a node was given work, the next one is the first.
         self._standard: Hello | None = None
         self._working = False
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._over: Leave | None = None
         #: Number of rejected models per client.
         self.offences: dict[int, int] = {}
         #: Says why a node may not join, by the registry of a federation; None if there is no registry.
         self.registered: Callable[[Hello, Caller], Refusal | None] | None = None
-        #: Enrolments that are not good any more.
+        #: Enrolments that are revoked.
         self.revoked: tuple[str, ...] = ()
         #: Client -> the node that has hosted it, if a certificate has proven who that is. No other node gets it.
         self.owners: dict[int, str] = {}
@@ -204,7 +204,7 @@ class Membership:
                 differs_from=self._differs_from(hello),
             )
         )
-        await self._notify()
+        self._notify()
         return admitted
 
     def note_refusal(self, name: str, why: Failure | Refusal) -> None:
@@ -212,7 +212,7 @@ class Membership:
         self._refusals.note(name, why, access.caller())
 
     def revoke(self, enrolments: Collection[str]) -> None:
-        """Tells all nodes which enrolments are not good any more: they may serve models to their holders."""
+        """Tells all nodes which enrolments are revoked, because a node that serves models must refuse their holders."""
         self.revoked = tuple(enrolments)
         for found in self._nodes.values():
             found.outbox.put_nowait(Revoked(self.revoked))
@@ -258,7 +258,7 @@ class Membership:
         self._audit.note("left", node=node.hello.node, reason=reason if self._over is None else "dismissed")
         # After the end of the run it does not matter which side closed the stream.
         self._recorder.record(NodeLeft(node=node.hello.node, reason=reason if self._over is None else "dismissed"))
-        await self._notify()
+        self._notify()
 
     async def wait_for(self, nodes: int, clients: int, timeout_s: float) -> bool:
         """Waits for at least so many nodes and clients; False if they are not present after the timeout."""
@@ -306,15 +306,17 @@ class Membership:
     async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
         """Waits until a condition on nodes and clients holds; False if it does not after the timeout."""
         try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(holds)
+            async with asyncio.timeout(timeout_s):
+                while not holds():
+                    await self._changed.wait()
         except TimeoutError:
             return False
         return True
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _notify(self) -> None:
+        # Nothing is awaited: a node that hangs up meanwhile must not stay a member without a stream.
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _host_of(self, asks: str, older: Node | None, client: int) -> str | None:
         """The node that hosts a client, or that owns it; None if the node `asks` may have it.

@@ -226,6 +226,13 @@ async def test_a_client_always_belongs_to_one_node_that_is_there(steps: list[tup
 # --- waiting
 
 
+async def test_a_node_is_admitted_in_one_step_so_that_hanging_up_leaves_no_member_without_a_stream() -> None:
+    members, _ = membership()
+    with pytest.raises(StopIteration):  # it has not waited for anything
+        members.admit(hello("n0"), ANYBODY).send(None)
+    assert not any(isinstance(kept, asyncio.Condition) for kept in vars(members).values())  # others can hold its lock
+
+
 async def test_waiting_ends_with_the_last_node_and_client_that_was_missing() -> None:
     members, _ = membership()
     waiting = asyncio.create_task(members.wait_for(2, 3, 30))
