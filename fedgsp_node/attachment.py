@@ -12,6 +12,7 @@ import grpc.aio
 from fedgsp import wire
 from fedgsp.access import shown
 from fedgsp.channels import describe
+from fedgsp.errors import UserError
 from fedgsp.messages import (
     Attached,
     Cancel,
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 1.0
 #: Number of reports that are kept for orders that come a second time.
 REMEMBERED_REPORTS = 256
+_CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
 #: Shortest time between two lines, because a node with many clients may train hundreds of times per second.
 INTERVAL_S = 5.0
 
@@ -138,24 +140,20 @@ class Attachment:
             if key in self._running:
                 self._running[key].cancel()
         elif key.run.partition(".")[0] != self._attached.run_id:  # the id of a local run begins with the id of its run
-            self._report(
-                Failed(
-                    key,
-                    Failure(FailureCode.BAD_ORDER, f"an order of run {key.run!r}, not of {self._attached.run_id!r}"),
-                )
-            )
+            wrong = f"an order of run {key.run!r}, not of {self._attached.run_id!r}"
+            self._reports.put_nowait(self._failed(key, order, Failure(FailureCode.BAD_ORDER, wrong)))
         elif key in self._reported:  # an order that comes twice is answered twice and carried out once
             self._reports.put_nowait(self._reported[key])
         elif key not in self._running:
             self._door.reach(key.run, key.round)
             task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
             self._running[key] = task
-            task.add_done_callback(functools.partial(self._ended, key))
+            task.add_done_callback(functools.partial(self._ended, key, order))
 
-    def _ended(self, key: OrderKey, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: OrderKey, order: Order, task: asyncio.Task[None]) -> None:
         del self._running[key]
         if task.cancelled():  # before its first step
-            self._report(Failed(key, Failure(FailureCode.CANCELLED, "called off")))
+            self._reports.put_nowait(self._failed(key, order, _CALLED_OFF))
 
     async def _carry_out(self, key: OrderKey, order: Order) -> None:
         try:
@@ -166,25 +164,30 @@ class Attachment:
             # A report that cannot be encoded fails this order, not the stream.
             report = wire.encode(NodeReport(Done(key, result, receipt)))
         except (OrderError, WeightsError) as error:
-            self._receipts.failed(self._attached, key, order, error.failure)
+            report = self._failed(key, order, error.failure)
             if error.failure.code is not FailureCode.POLICY:  # the guard has logged it, and not too often
                 logger.warning(
                     "round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure
                 )
-            report = wire.encode(NodeReport(Failed(key, error.failure)))
         except asyncio.CancelledError:
-            report = wire.encode(NodeReport(Failed(key, Failure(FailureCode.CANCELLED, "called off"))))
+            report = self._failed(key, order, _CALLED_OFF)
+        except UserError as error:
+            logger.warning("round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error)
+            report = self._failed(key, order, Failure(FailureCode.UNSPECIFIED, str(error)))
         except Exception as error:  # the manager must learn of a bug; it would wait otherwise
             logger.exception("round=%d group=%d client=%d", key.round, key.group, order.client)
-            report = wire.encode(
-                NodeReport(Failed(key, Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")))
-            )
+            report = self._failed(key, order, Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}"))
         self._reported[key] = report
         while len(self._reported) > REMEMBERED_REPORTS:
             self._reported.popitem(last=False)
         self._reports.put_nowait(report)
 
-    def _report(self, kind: Attached | Failed | Progress) -> None:
+    def _failed(self, key: OrderKey, order: Order, failure: Failure) -> order_pb2.NodeReport:
+        """The report of an order that was not carried out; the receipts of this node keep it, too."""
+        self._receipts.failed(self._attached, key, order, failure)
+        return wire.encode(NodeReport(Failed(key, failure)))
+
+    def _report(self, kind: Attached | Progress) -> None:
         self._reports.put_nowait(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -37,8 +39,10 @@ from fedgsp.visible import visible
 
 #: Orders on a client; all others only move or forget models.
 _KEPT = (Train, Evaluate, Describe, Discriminate, Initialise)
-#: The file does not grow beyond so many lines, of some 800 bytes each: a top server could fill the disk by its orders.
+#: The file does not grow beyond so many lines, because a top server could fill the disk by its orders.
 MOST_LINES = 1_000_000
+#: Most bytes of the fields of a line, which usually have 800. Of longer fields, the line has so many characters.
+MOST_BYTES, _KEPT_CHARACTERS = 4_000, 1_500
 
 
 class Receipts:
@@ -77,7 +81,15 @@ class Receipts:
             raise RunError(f"receipts.jsonl has {MOST_LINES:,} lines", "move it away, and restart the node")
         when = stamp(datetime.fromtimestamp(self._now(), UTC))
         told = {"time": when, "manager": visible(attached.manager), "order": dataclasses.asdict(key)}
-        self._log.append({**told, "client": order.client, "asked": _asked(order.work), **answer})
+        self._log.append(_short({**told, "client": order.client, "asked": _asked(order.work), **answer}))
+
+
+def _short(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a line; of fields that are too long, the beginning of their JSON text and its SHA-256."""
+    text = json.dumps(fields, allow_nan=False)
+    if len(text) <= MOST_BYTES:
+        return fields
+    return {"beginning": text[: _KEPT_CHARACTERS], "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _asked(work: Train | Evaluate | Describe | Discriminate | Initialise) -> dict[str, Any]:
