@@ -17,8 +17,8 @@ from fedgsp_node.policy import HARMLESS, Beyond, Known, models_of, refusal, told
 
 logger = logging.getLogger(__name__)
 
-#: Rounds of a client of which the orders are counted. Who names more rounds than that at a time is still held by
-#: `Policy.most_trainings`.
+#: The guard counts orders for the latest 64 rounds of each client. `most_trainings` also limits a top server that
+#: invents more rounds.
 REMEMBERED_ROUNDS = 64
 #: Shortest time between two lines about refusals, in seconds: a top server must not fill the disk of a node.
 INTERVAL_S = 5.0
@@ -98,8 +98,7 @@ class Guard:
         self._unlogged, self._next_line = 0, self._now() + INTERVAL_S
 
     def _known(self, order: Order, models: set[str]) -> Known:
-        new = sum(model not in self._store and model not in self._coming for model in models)
-        coming = len(self._coming) + new
+        coming = sum(model not in self._store for model in models | self._coming.keys())
         orders, trainings = self._orders.get(_round_of(order), (0, 0))
         return Known(
             clients=max(1, len(self._samples)),

@@ -23,7 +23,7 @@ from fedgsp.messages import (
 )
 from fedgsp.options import same
 from fedgsp.outgoing import HEAD, OUTGOING
-from fedgsp.settings.fields import values_of
+from fedgsp.settings.fields import OptionError, described, values_of
 from fedgsp.settings.policy import UNLIMITED, Entries, Policy, written
 from fedgsp.updates import update_of
 
@@ -77,9 +77,18 @@ def refusal(order: Order, policy: Policy, known: Known) -> str | None:
 
 def told(key: str, policy: Policy, beyond: Beyond) -> str:
     """The reason of a refusal: what was wanted, what the policy says, and how the node's owner can allow it."""
-    allows = Entries.fits(beyond.needed) and len(beyond.needed) <= MOST_QUOTED
-    has, how = written(policy)[key] or "nothing", f"--allow {key}={beyond.needed}" if allows else "--policy"
+    has, flag = written(policy)[key] or "nothing", f"--allow {key}={beyond.needed}"
+    how = flag if _is_value(key, beyond.needed) else "--policy"
     return f"{beyond.what}, and {key} of the policy of this node is {has}: its owner can allow it ({how})"
+
+
+def _is_value(key: str, needed: str) -> bool:
+    """Whether `--allow` takes this value of a key and then allows it: no flag allows NaN, and `[a]` matches only `a`."""
+    try:
+        described(Policy)[key].parse(needed)
+    except OptionError:
+        return False
+    return Entries.fits(needed) and len(needed) <= MOST_QUOTED and _listed(needed, [needed])
 
 
 def refused_run(run_id: str, training: str, policy: Policy) -> str | None:
@@ -133,7 +142,7 @@ KINDS: Mapping[str, Callable[[Work | None], bool]] = {
     "initialise": lambda work: isinstance(work, Initialise),
 }
 #: Kinds of work that tell something about the training data of a client, beside a model.
-TELLING = ("describe", "discriminate", "evaluate-training")
+TELLING = ("describe", "discriminate", "evaluate-training", "compare")
 
 
 def _work(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
@@ -266,8 +275,8 @@ def _limit(key: str, amount: Amount) -> Callable[[Order, Policy, Known], Iterato
         asked, limit = amount.of(order, known), getattr(policy, key)
         # NaN is within no limit.
         if asked is not None and not (asked <= limit if key.startswith("most_") else asked >= limit):
-            number = str(asked) if isinstance(asked, int) else f"{asked:.6g}"
-            yield Beyond(amount.words.format(number), str(math.ceil(asked)) if isinstance(limit, int) else number)
+            shown = f"{asked:.6g}" if isinstance(asked, float) else asked
+            yield Beyond(amount.words.format(shown), str(math.ceil(asked) if isinstance(limit, int) else asked))
 
     return rule
 

@@ -38,6 +38,7 @@ from fedgsp_node.guard import Guard
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.policy import KINDS, RULES, Known, check_start, models_of, refusal, refused_run
 from fedgsp_node.policy_file import policy_of
+from tests.support.holders import WEIGHTS
 
 SETTINGS = TrainingSettings("sgd", 1, 5, 0.1, seed=1)
 NETWORKS = DiscriminatorSettings(10, 1, 8, 0.01, 1)
@@ -94,6 +95,7 @@ BEYOND: list[tuple[str, Work, Known]] = [
     ("least_samples", revealing("sketch:64"), known(samples=9)),
     ("least_samples", Discriminate(None, "nets", (1,), NETWORKS), known(samples=9)),
     ("least_samples", Evaluate(START, True), known(samples=9)),
+    ("least_samples", Evaluate(START, compared_with="own", only_compare=True), known(samples=9)),
     ("least_samples", dataclasses.replace(TRAIN, measure_accuracy=True), known(samples=9)),
     ("most_epochs", trained(local_epochs=1001), KNOWN),
     ("most_epochs", trained(local_epochs=2**32), KNOWN),
@@ -102,7 +104,7 @@ BEYOND: list[tuple[str, Work, Known]] = [
     ("least_batch_size", Discriminate(None, "n", (1,), dataclasses.replace(NETWORKS, batch_size=1)), KNOWN),
     ("least_batch_size", Evaluate(START, settings=trained(batch_size=1).settings, personalised=True), KNOWN),
     ("most_learning_rate", trained(learning_rate=10.5), KNOWN),
-    ("least_learning_rate", trained(learning_rate=-0.5), KNOWN),
+    ("most_learning_rate", trained(learning_rate=12.34564), KNOWN),  # six digits are not enough
     ("most_open_orders", SendUp("end"), known(open_orders=129)),
     ("most_model_bytes", TRAIN, known(model_bytes=GB + 1)),
     ("most_held_bytes", TRAIN, known(held_bytes=4 * GB + 1)),
@@ -123,14 +125,21 @@ def test_what_is_beyond_the_default_policy_is_refused_and_passes_when_its_remedy
     remedy = re.search(r"\(--allow (\w+)=(\S+)\)$", why)
     assert remedy, why
     assert remedy[1] == key
-    if key != "least_learning_rate":  # no policy allows a negative one
-        assert refusal(order(work), policy_of(None, {key: remedy[2]}), there) is None
+    assert refusal(order(work), policy_of(None, {key: remedy[2]}), there) is None
     assert refusal(order(work), UNLIMITED, there) is None
 
 
-@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -float("inf")])
-def test_a_step_size_that_is_no_number_is_within_no_limit(rate: float) -> None:
-    assert "learning rate" in str(refusal(order(trained(learning_rate=rate)), Policy(), KNOWN))
+@pytest.mark.parametrize("rate", [-0.5, float("nan"), float("inf"), -float("inf")])
+def test_a_step_size_that_no_flag_can_allow_is_refused_without_a_flag(rate: float) -> None:
+    why = str(refusal(order(trained(learning_rate=rate)), Policy(), KNOWN))
+    assert "learning rate" in why
+    assert "--allow" not in why
+
+
+@pytest.mark.parametrize("work", [revealing("sketch:20000"), trained(algorithm="[sgd]"), trained(algorithm="a,b")])
+def test_a_text_that_no_flag_can_allow_is_refused_without_a_flag(work: Train) -> None:
+    why = str(refusal(order(work), policy(training="fedprox") if work.reveal is None else Policy(), KNOWN))
+    assert why.endswith("(--policy)")
 
 
 PASSING: list[tuple[Work, Known]] = [
@@ -282,6 +291,15 @@ def test_models_that_are_still_to_come_count_as_held() -> None:
     with g.passing(order(works[0])), g.passing(order(works[1])), g.passing(order(works[2])):
         assert "5 models per client would be held" in refused(g, works[3], 1)
     assert not refused(g, works[3], 1)
+
+
+def test_a_model_that_is_held_and_used_by_orders_in_work_counts_once() -> None:
+    g = guard(most_held_models="3")
+    for name in ("start", "end", "other"):
+        g._store.put(name, WEIGHTS)
+    with g.passing(order(TRAIN)), g.passing(order(Evaluate(START))):
+        assert not refused(g, Evaluate(START), 1)
+        assert "4 models per client would be held" in refused(g, Initialise("fresh", 1), 1)
 
 
 def test_orders_in_work_are_counted_also_those_for_no_client() -> None:
