@@ -6,17 +6,18 @@ With TLS, the caller's identity is in its certificate. Most calls also need a ti
 
 import asyncio
 import contextlib
-import inspect
+import functools
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc.aio
 
+from fedgsp.handlers import around
 from fedgsp.identity import Identity, Role, enrolment_in, identity_in
 from fedgsp.revocation import REASON, Revocations
 from fedgsp.tickets import Door, Ticket, Verb
@@ -25,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: The key of the ticket in the metadata of a call.
 TICKET = "fedgsp-ticket-bin"
-#: How long a revoked caller may take to send its first message, in seconds.
-_HEAR_OUT_S = 1.0
+#: How long a revoked caller may take to send the message that it is sending, in seconds.
+_LAST_MESSAGE_S = 1.0
 #: What a refused stranger is told; the log of this process has the reason.
 REFUSED = "this process does not do that for the caller"
 
@@ -57,36 +58,6 @@ RULES = {
 }
 
 
-class Caller(Protocol):
-    """The process that makes the current call."""
-
-    def may(self, thing: str) -> bool:
-        """Whether its ticket is for this thing."""
-
-    def is_node(self, name: str) -> bool:
-        """Whether it is the node of this name, as far as that can be known."""
-
-    @property
-    def proven(self) -> Identity | None:
-        """Who it is by its certificate; None without TLS."""
-
-    @property
-    def enrolment(self) -> str:
-        """The enrolment to which its certificate belongs; empty for certificates that no top server issued."""
-
-    @property
-    def certificate(self) -> bytes:
-        """Its certificate, and those between it and the CA, in PEM; empty without TLS."""
-
-    @property
-    def asks(self) -> str:
-        """The thing that its ticket is for; empty without a ticket."""
-
-    @property
-    def reader(self) -> Identity | None:
-        """Who it is by its ticket; None without a ticket."""
-
-
 @dataclass(frozen=True, slots=True)
 class Denied:
     """A call that is refused: `why`, for the log, and what its caller is told."""
@@ -96,8 +67,12 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """A caller that the table lets in."""
+class Caller:
+    """The process that makes the current call.
+
+    `proven` is who it is by its certificate, None without TLS. `enrolment` is that of its certificate, empty for
+    certificates that no top server issued. `certificate` is its own, and those between it and the CA, in PEM.
+    """
 
     proven: Identity | None
     ticket: Ticket | None
@@ -139,19 +114,6 @@ def shown(ticket: bytes) -> tuple[tuple[str, bytes], ...]:
     return ((TICKET, ticket),) if ticket else ()
 
 
-class Access(Protocol):
-    """Decides about the callers of one server."""
-
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | Denied:
-        """The caller, or why the call is refused."""
-
-    def while_good(self, caller: Caller, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
-        """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
-
-    def refused(self, method: str, peer: str, number: int, why: str) -> None:
-        """A call was refused, and so were `number` calls for this reason. Called for number 1, 10, 100, ..."""
-
-
 class AccessControl:
     """The table, with the doors of one process.
 
@@ -167,7 +129,7 @@ class AccessControl:
         without_ticket: Collection[Verb] = (),
         refused: Callable[[str, str, int, str], None] = lambda *_: None,
     ) -> None:
-        """`refused` is told what `Access.refused` is told."""
+        """`refused` gets method, peer, number and reason of refusal 1, 10, 100, ... of each kind."""
         self._doors = doors
         self._tls = tls
         self._revoked = revoked or Revocations()
@@ -185,9 +147,9 @@ class AccessControl:
             return Denied("no caller may do that here")
         proven, enrolment, certificate = None, "", b""
         if self._tls:
-            shown = context.auth_context()
-            certificate = next(iter(shown.get("x509_pem_cert_chain") or shown.get("x509_pem_cert") or ()), b"")
-            uris = [uri.decode(errors="replace") for uri in shown.get("peer_uri", [])]
+            peer = context.auth_context()
+            certificate = next(iter(peer.get("x509_pem_cert_chain") or peer.get("x509_pem_cert") or ()), b"")
+            uris = [uri.decode(errors="replace") for uri in peer.get("peer_uri", [])]
             proven, enrolment = identity_in(uris), enrolment_in(uris)
             if proven is None:
                 return Denied("its certificate names no process of a federation (URI:fedgsp://...)")
@@ -198,17 +160,17 @@ class AccessControl:
         ticket = self._doors[rule.verb].read(_ticket_in(context))
         if ticket is None or ticket.verb is not rule.verb:
             if rule.verb in self._without_ticket:
-                return Admitted(proven, None, enrolment, certificate)
+                return Caller(proven, None, enrolment, certificate)
             return Denied(f"{proven or 'it'} shows no ticket that is good here")
         if proven is not None and not proven.speaks_for(ticket.reader):
             return Denied(f"{proven} shows a ticket of {ticket.reader}")
-        return Admitted(proven, ticket, enrolment, certificate)
+        return Caller(proven, ticket, enrolment, certificate)
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses calls before their messages are read, unless `access` admits the caller."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: AccessControl) -> None:
         self._access = access
         self._refused: Counter[tuple[str, str]] = Counter()
 
@@ -216,48 +178,24 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
         """The handler of a call, behind the check."""
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None:
-            return None
-        kind = kind_of(handler)
-        behaviour = getattr(handler, kind)
-        # A handler of streams either yields its messages, or writes them itself.
-        behind = self._streaming if inspect.isasyncgenfunction(behaviour) else self._answering
-        return handler._replace(**{kind: behind(method, behaviour)})
-
-    def _answering(self, method: str, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            async with self._admitted(method, request, context):
-                return await behaviour(request, context)
-
-        return answer
-
-    def _streaming(
-        self, method: str, behaviour: Callable[..., AsyncIterator[Any]]
-    ) -> Callable[..., AsyncIterator[Any]]:
-        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            answers = aclosing(behaviour(request, context))  # type: ignore[type-var]
-            async with self._admitted(method, request, context), answers as found:
-                async for message in found:
-                    yield message
-
-        return stream
+        handler = await continuation(handler_call_details)
+        return handler and around(handler, functools.partial(self._admitted, handler_call_details.method))
 
     @asynccontextmanager
-    async def _admitted(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
-        """The body is the call, if the caller is admitted, for as long as its certificate is good."""
+    async def _admitted(self, method: str, request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        """The body is the call with its request, if the caller is admitted, for as long as its certificate is good."""
         admitted = self._access.admit(method, context)
         if isinstance(admitted, Denied):
             self._tell(method, admitted.why, context.peer())
             if admitted.told != REFUSED and hasattr(request, "__anext__"):
                 # gRPC would report an internal error, and not the reason, to a caller that is still sending.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(anext(request, None), _HEAR_OUT_S)
+                    await asyncio.wait_for(anext(request, None), _LAST_MESSAGE_S)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, admitted.told)
         else:
             _caller.set(admitted)
             async with self._access.while_good(admitted, context):
-                yield
+                yield request
 
     def _tell(self, method: str, why: str, peer: str) -> None:
         """Logs the first refusal of a kind, the tenth, the hundredth, ...: strangers must not fill the log."""
@@ -266,14 +204,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if str(number).strip("0") == "1":
             logger.warning("refused %s from %s (%d times so far): %s", method, peer, number, why)
             self._access.refused(method, peer, number, why)
-
-
-def kind_of(handler: Any) -> str:
-    """The field of a gRPC handler that has its method."""
-    return f"{_ARITIES[handler.request_streaming]}_{_ARITIES[handler.response_streaming]}"
-
-
-_ARITIES = {False: "unary", True: "stream"}
 
 
 def _ticket_in(context: grpc.aio.ServicerContext) -> bytes:

@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NoReturn, Self, TypeVar
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
-from fedgsp.access import Access, Interceptor
+from fedgsp.access import AccessControl, Interceptor
 from fedgsp.addresses import ip_of, is_near, loopback, split_address, target
 from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
@@ -62,7 +61,7 @@ _SERVER_OPTIONS = [
 async def start_server(
     listen: str,
     register: Iterable[Callable[[grpc.aio.Server], None]],
-    access: Access,
+    access: AccessControl,
     tls: Tls | None = None,
     lost_after_s: float = LOST_AFTER_S,
     insecure: bool = False,
@@ -82,8 +81,7 @@ async def start_server(
         )
     settings = [*_SERVER_OPTIONS, *keepalive(lost_after_s), *([] if is_near(host) else SMALL_WINDOW)]
     settings.append(("grpc.max_allowed_incoming_connections", descriptors.for_connections()))
-    # `Gate` comes last: it has to see the bytes before anything decodes them.
-    server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), _RefuseUnreadable(), Gate()])
+    server = grpc.aio.server(options=settings, interceptors=[Interceptor(access), Gate()])
     for add in register:
         add(server)
     bound = 0
@@ -155,64 +153,6 @@ def _is_here(host: str) -> bool:
     except OSError:  # also if the machine has no IPv6
         return False
     return True
-
-
-class _RefuseUnreadable(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses a call if its single request cannot be decoded. In a stream, such a request counts as empty.
-
-    Without this, gRPC would report an internal error.
-    """
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_deserializer is None:
-            return handler
-        if handler.request_streaming:
-            # Every servicer must handle an empty message anyway.
-            return handler._replace(request_deserializer=_or_empty(handler.request_deserializer))
-        if handler.response_streaming:
-            stream = _answered_in_stream(handler.unary_stream, handler.request_deserializer)
-            return handler._replace(request_deserializer=None, unary_stream=stream)
-        one = _answered(handler.unary_unary, handler.request_deserializer)
-        return handler._replace(request_deserializer=None, unary_unary=one)
-
-
-def _or_empty(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def read_or_empty(message: bytes) -> Any:
-        try:
-            return read(message)
-        except DecodeError:
-            return read(b"")
-
-    return read_or_empty
-
-
-def _answered(behaviour: Callable[..., Awaitable[Any]], read: Callable[[bytes], Any]) -> Callable[..., Awaitable[Any]]:
-    async def answer(message: bytes, context: grpc.aio.ServicerContext) -> Any:
-        return await behaviour(await _request(message, read, context), context)
-
-    return answer
-
-
-def _answered_in_stream(
-    behaviour: Callable[..., AsyncIterator[Any]], read: Callable[[bytes], Any]
-) -> Callable[..., AsyncIterator[Any]]:
-    async def answers(message: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        request = await _request(message, read, context)
-        async with contextlib.aclosing(behaviour(request, context)) as found:  # type: ignore[type-var]
-            async for answer in found:
-                yield answer
-
-    return answers
-
-
-async def _request(message: bytes, read: Callable[[bytes], Any], context: grpc.aio.ServicerContext) -> Any:
-    try:
-        return read(message)
-    except DecodeError:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of this call")
 
 
 class Channels:

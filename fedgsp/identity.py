@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
+
+from fedgsp.messages import SourceKind
 
 #: What a name of a node may look like: it stands in certificates, records, logs and names of files.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -86,6 +88,14 @@ def invited(name: str) -> Identity:
 def manager(name: str) -> Identity:
     """The group manager of this name."""
     return Identity(Role.MANAGER, name)
+
+
+#: Kind of a source -> the process that serves it, by its name. Other sources are on the reading node itself.
+HOLDERS: dict[SourceKind, Callable[[str], Identity]] = {
+    SourceKind.NODE: node,
+    SourceKind.MANAGER: manager,
+    SourceKind.TOP_SERVER: lambda _: TOP_SERVER,
+}
 
 
 def is_name(text: str) -> bool:

@@ -45,7 +45,7 @@ class Revocations:
             if enrolment not in self:  # the caller has hung up
                 raise
             call.uncancel()
-            # gRPC sends no status, and the call hangs, while a message is on its way that the end has interrupted.
+            # If a call is aborted while a message is being sent, gRPC sends no status and the caller waits for ever.
             await asyncio.sleep(SETTLE_S)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, REASON)
         finally:

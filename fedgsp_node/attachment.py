@@ -185,7 +185,8 @@ class Attachment:
     def _failed(self, key: OrderKey, order: Order, failure: Failure) -> order_pb2.NodeReport:
         """The report of an order that was not carried out; the receipts of this node keep it, too."""
         self._receipts.failed(self._attached, key, order, failure)
-        return wire.encode(NodeReport(Failed(key, failure)))
+        report: order_pb2.NodeReport = wire.encode(NodeReport(Failed(key, failure)))
+        return report
 
     def _report(self, kind: Attached | Progress) -> None:
         self._reports.put_nowait(wire.encode(NodeReport(kind)))

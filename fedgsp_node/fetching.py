@@ -13,7 +13,7 @@ from fedgsp.addresses import resolve
 from fedgsp.channels import Channels
 from fedgsp.encoding import wire_bytes
 from fedgsp.errors import UserError
-from fedgsp.holders import HOLDERS
+from fedgsp.identity import HOLDERS
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore

@@ -83,7 +83,7 @@ def told(key: str, policy: Policy, beyond: Beyond) -> str:
 
 
 def _is_value(key: str, needed: str) -> bool:
-    """Whether `--allow` takes this value of a key and then allows it: no flag allows NaN, and `[a]` matches only `a`."""
+    """Whether `--allow` takes this value of a key, and then allows it: `[a]` would only match `a`."""
     try:
         described(Policy)[key].parse(needed)
     except OptionError:

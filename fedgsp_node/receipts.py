@@ -89,7 +89,7 @@ def _short(fields: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(fields, allow_nan=False)
     if len(text) <= MOST_BYTES:
         return fields
-    return {"beginning": text[: _KEPT_CHARACTERS], "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return {"beginning": text[:_KEPT_CHARACTERS], "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _asked(work: Train | Evaluate | Describe | Discriminate | Initialise) -> dict[str, Any]:

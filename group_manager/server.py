@@ -14,7 +14,7 @@ from fedgsp.access import AccessControl, Caller, caller
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, first_message, refuse, start_server
 from fedgsp.errors import UserError
 from fedgsp.identity import is_name, manager
-from fedgsp.limits.decoding import decoded
+from fedgsp.limits.gate import decoded
 from fedgsp.liveness import LOST_AFTER_S
 from fedgsp.messages import (
     Attached,

@@ -4,8 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from fedgsp.holders import HOLDERS
-from fedgsp.identity import TOP_SERVER, Identity, manager, node
+from fedgsp.identity import HOLDERS, TOP_SERVER, Identity, manager, node
 from fedgsp.messages import Order, OrderKey, RunGroupRequest, SendUp, Source, Start, Train
 from fedgsp.tickets import Issuer, Ticket, Verb
 

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from benchmarks.performance import certificates
 from benchmarks.performance.rows import Row, main
 from benchmarks.performance.sizes import LARGE, LEAF_CNN
 from fedgsp import lifecycle, windows
-from fedgsp.access import AccessControl, Admitted
+from fedgsp.access import AccessControl, Caller
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER, node
 from fedgsp.memory import room
@@ -128,17 +127,14 @@ async def bare(index: int, parameters: int, tls: Tls | None) -> None:
     await server.stop(0)
 
 
-class _Open:
+class _Open(AccessControl):
     """Lets everybody call the server of the bare stream, which asks nothing of its callers."""
 
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Admitted:
-        return Admitted(None, None)
+    def __init__(self) -> None:
+        super().__init__({}, tls=False)
 
-    def while_good(self, caller: object, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    def refused(self, method: str, peer: str, number: int, why: str) -> None:
-        pass
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
+        return Caller(None, None)
 
 
 async def network(index: int, parameters: int, tls: Tls | None) -> None:

@@ -1,19 +1,21 @@
-"""The first thing that a call meets at a server: it counts calls, sets deadlines, and counts items before decoding.
+"""What a call meets at a server once its caller is admitted: it counts calls and items, and sets deadlines.
 
 Messages are decoded here, large ones in a thread, because all other callers would wait meanwhile.
 """
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
 
 import grpc.aio
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
-from fedgsp.access import kind_of
+from fedgsp import wire
+from fedgsp.handlers import around
 from fedgsp.limits import calls, items
 from fedgsp.limits.calls import ALLOWANCES, Allowance
 from fedgsp.limits.counting import TooMuchError
@@ -22,6 +24,7 @@ from fedgsp.limits.counting import TooMuchError
 LARGE_BYTES = 16 * 1024
 
 Read = Callable[[bytes], Any]
+T = TypeVar("T")
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -39,25 +42,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         allowance = self._allowances.get(handler_call_details.method)
         if handler is None or allowance is None:
             return handler
-        kind = kind_of(handler)
-        behaviour = getattr(handler, kind)
-        visits = _Visits(self, handler_call_details.method, allowance, handler.request_deserializer)
-        if not handler.request_streaming:
-            # The one request comes with the call. A method of the servicer may also be a plain coroutine.
-            read = _counted(handler.request_deserializer, allowance.message)
-            guarded = visits.of_stream(behaviour) if handler.response_streaming else visits.of_answer(behaviour)
-            return handler._replace(request_deserializer=read, **{kind: guarded})
-        # In `Upload` the servicer writes its answers by itself, which makes it a coroutine.
-        in_stream = handler.response_streaming and not asyncio.iscoroutinefunction(behaviour)
-        guarded = visits.of_stream(behaviour) if in_stream else visits.of_answer(behaviour)
-        return handler._replace(request_deserializer=None, **{kind: guarded})
+        rpc = _Rpc(handler_call_details.method, allowance, handler.request_deserializer)
+        return around(handler, functools.partial(self._let_in, rpc))._replace(request_deserializer=None)
 
     @contextlib.contextmanager
     def counting(self, most: int, most_of_peer: int, what: str, peer: str) -> Iterator[bool]:
-        """Count something that a peer has open while the block lasts; yields False, and counts nothing, above a limit.
-
-        Closing the block twice counts once.
-        """
+        """Count something that a peer has open during the block; yields False, and counts nothing, above a limit."""
         keys = (what,), (what, peer)
         if self._open[keys[0]] >= most or self._open[keys[1]] >= most_of_peer:
             yield False
@@ -71,52 +61,53 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 if not self._open[key]:
                     del self._open[key]
 
-
-class _Visits:
-    """What happens to the calls of one RPC before its servicer sees them."""
-
-    def __init__(self, gate: Gate, method: str, allowance: Allowance, read: Read | None) -> None:
-        self._gate = gate
-        self._method = method
-        self._allowance = allowance
-        self._read = read
-
-    def of_answer(self, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def answer(requests: Any, context: grpc.aio.ServicerContext) -> Any:
-            async with self._let_in(requests, context) as seen:
-                return await behaviour(seen, context)
-
-        return answer
-
-    def of_stream(self, behaviour: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-        async def answers(requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            async with (
-                self._let_in(requests, context) as seen,
-                contextlib.aclosing(behaviour(seen, context)) as found,  # type: ignore[type-var]
-            ):
-                async for answer in found:
-                    yield answer
-
-        return answers
-
     @contextlib.asynccontextmanager
-    async def _let_in(self, requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+    async def _let_in(self, rpc: "_Rpc", requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         """The requests as the servicer sees them. Ends the call if there are too many of its kind."""
-        allowance, peer = self._allowance, address_of(context.peer())
+        peer = address_of(context.peer())
         with contextlib.ExitStack() as stack:
-            counted = self._gate.counting(allowance.at_once, allowance.of_peer, self._method, peer)
+            counted = self.counting(rpc.allowance.at_once, rpc.allowance.of_peer, rpc.method, peer)
             if not stack.enter_context(counted):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
             if not hasattr(requests, "__aiter__"):  # the one request of the call
-                yield requests
+                yield await _one(rpc, requests, context)
                 return
             silent = contextlib.ExitStack()
             stack.push(silent)
-            if not silent.enter_context(
-                self._gate.counting(calls.MOST_SILENT, calls.MOST_SILENT_OF_PEER, "silent", peer)
-            ):
+            if not silent.enter_context(self.counting(calls.MOST_SILENT, calls.MOST_SILENT_OF_PEER, "silent", peer)):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many silent calls at once")
-            yield _Stream(requests, context, self._allowance, self._read, silent.close)
+            yield _Stream(rpc, requests, context, silent.close)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rpc:
+    """An RPC with its limits, and what decodes its messages: None if its handler reads bytes."""
+
+    method: str
+    allowance: Allowance
+    read: Read | None
+
+    async def decoded(self, message: bytes, context: grpc.aio.ServicerContext) -> Any:
+        """A message; raises DecodeError for what is none. Ends the call for a message with too many items."""
+        if self.read is None:
+            return message
+        try:
+            return await _by_size(len(message), self._counted, message)
+        except TooMuchError as error:
+            await end(context, grpc.StatusCode.INVALID_ARGUMENT, f"the message is too large: {error}")
+
+    def _counted(self, message: bytes) -> Any:
+        assert self.read is not None
+        if self.allowance.message is not None:
+            items.check(message, self.allowance.message)
+        return self.read(message)
+
+
+async def _one(rpc: _Rpc, message: bytes, context: grpc.aio.ServicerContext) -> Any:
+    try:
+        return await rpc.decoded(message, context)
+    except DecodeError:
+        await end(context, grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of this call")
 
 
 class _Stream:
@@ -126,19 +117,12 @@ class _Stream:
     """
 
     def __init__(
-        self,
-        messages: AsyncIterable[bytes],
-        context: grpc.aio.ServicerContext,
-        allowance: Allowance,
-        read: Read | None,
-        spoken: Callable[[], None],
+        self, rpc: _Rpc, messages: AsyncIterable[bytes], context: grpc.aio.ServicerContext, spoken: Callable[[], None]
     ) -> None:
+        self._rpc = rpc
         self._from = messages
         self._messages: AsyncIterator[bytes] | None = None  # not before it is read: some servicers never do
         self._context = context
-        self._kind = allowance.message
-        self._silence_s = allowance.silence_s
-        self._read = read
         self._spoken: Callable[[], None] | None = spoken
 
     def __aiter__(self) -> "_Stream":
@@ -148,46 +132,27 @@ class _Stream:
         if self._messages is None:
             self._messages = aiter(self._from)
         try:
-            async with asyncio.timeout(calls.FIRST_MESSAGE_S if self._spoken else self._silence_s):
+            async with asyncio.timeout(calls.FIRST_MESSAGE_S if self._spoken else self._rpc.allowance.silence_s):
                 message = await anext(self._messages)
         except TimeoutError:
             await end(self._context, grpc.StatusCode.DEADLINE_EXCEEDED, "no message came in time")
         if self._spoken:
             self._spoken()
             self._spoken = None
-        if self._read is None:
-            return message
         try:
-            if len(message) > LARGE_BYTES:
-                return await asyncio.to_thread(_read, message, self._read, self._kind)
-            return _read(message, self._read, self._kind)
-        except TooMuchError as error:
-            await end(self._context, grpc.StatusCode.INVALID_ARGUMENT, f"the message is too large: {error}")
+            return await self._rpc.decoded(message, self._context)
+        except DecodeError:  # an empty message, which every servicer must handle anyway
+            assert self._rpc.read is not None
+            return self._rpc.read(b"")
 
 
-def _read(message: bytes, read: Read, kind: Descriptor | None) -> Any:
-    """A message, which is empty if it cannot be read: every servicer must handle an empty message anyway."""
-    try:
-        if kind is not None:
-            items.check(message, kind)
-        return read(message)
-    except DecodeError:
-        return read(b"")
+async def decoded(kind: type[T], proto: Any) -> T:
+    """The value of a protobuf message; a large one is converted in a thread."""
+    return await _by_size(proto.ByteSize(), wire.decode, kind, proto)
 
 
-def _counted(read: Read | None, kind: Descriptor | None) -> Read | None:
-    """The same decoder for a single request, which also counts; DecodeError for a message with too many items."""
-    if read is None or kind is None:
-        return read
-
-    def counted(message: bytes) -> Any:
-        try:
-            items.check(message, kind)
-        except TooMuchError as error:
-            raise DecodeError(str(error)) from None
-        return read(message)
-
-    return counted
+async def _by_size(size: int, convert: Callable[..., T], *what: Any) -> T:
+    return await asyncio.to_thread(convert, *what) if size > LARGE_BYTES else convert(*what)
 
 
 def address_of(peer: str) -> str:

@@ -13,7 +13,7 @@ from fedgsp.addresses import split_address
 from fedgsp.channels import Channels, describe, refuse, start_server
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 from tests.support.serving import nobody, serving
 from tests.support.wall import wall
 
@@ -64,7 +64,7 @@ async def test_port_0_is_a_port_of_its_own_and_is_told() -> None:
 async def test_a_port_in_use_is_refused() -> None:
     async with serving(echo) as served:
         with pytest.raises(ConfigError, match=f"cannot listen on {served.address}") as caught:
-            await start_server(served.address, [echo], ANYBODY)
+            await start_server(served.address, [echo], OPEN)
         assert "in use" in caught.value.remedy
         assert await said(served.channel) == b"hello"
 
@@ -74,17 +74,17 @@ async def test_a_port_that_another_program_has_is_refused() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(ConfigError, match="cannot listen"):
-            await start_server(f"127.0.0.1:{other.getsockname()[1]}", [], ANYBODY)
+            await start_server(f"127.0.0.1:{other.getsockname()[1]}", [], OPEN)
 
 
 @needs_ipv6
 @pytest.mark.parametrize("taken", ["127.0.0.1", "[::1]"])
 async def test_a_name_is_refused_if_one_of_its_addresses_is_in_use(taken: str) -> None:
-    server, address = await start_server(f"{taken}:0", [], ANYBODY)
+    server, address = await start_server(f"{taken}:0", [], OPEN)
     try:
         port = split_address(address)[1]
         with pytest.raises(ConfigError, match=f"cannot listen on localhost:{port}"):
-            await start_server(f"localhost:{port}", [], ANYBODY)
+            await start_server(f"localhost:{port}", [], OPEN)
     finally:
         await server.stop(None)
 
@@ -94,7 +94,7 @@ async def test_an_address_of_a_name_that_this_machine_has_not_is_left_out(monkey
         return [(None, None, 6, "", (address, 0)) for address in ("192.0.2.1", "127.0.0.1", "2001:db8::1")]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
-    server, address = await start_server("node.example.org:0", [echo], ANYBODY, insecure=True)
+    server, address = await start_server("node.example.org:0", [echo], OPEN, insecure=True)
     try:
         host, port = split_address(address)
         assert host == "node.example.org"
@@ -106,7 +106,7 @@ async def test_an_address_of_a_name_that_this_machine_has_not_is_left_out(monkey
 
 @needs_ipv6
 async def test_all_addresses_of_a_name_have_the_same_port() -> None:
-    server, address = await start_server("localhost:0", [echo], ANYBODY)
+    server, address = await start_server("localhost:0", [echo], OPEN)
     try:
         async with Channels() as channels:
             for host in ("127.0.0.1", "[::1]"):
@@ -118,17 +118,17 @@ async def test_all_addresses_of_a_name_have_the_same_port() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "nobody.invalid", "a" * 64])
 async def test_a_host_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
-        await start_server(f"{host}:0", [], ANYBODY, insecure=True)
+        await start_server(f"{host}:0", [], OPEN, insecure=True)
 
 
 async def test_a_mistaken_address_is_refused_before_anything_is_opened() -> None:
     with pytest.raises(ConfigError, match="is not an address"):
-        await start_server("localhost", [], ANYBODY)
+        await start_server("localhost", [], OPEN)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "localhost", "[::]"])
 async def test_a_server_on_every_interface_is_reached_by_this_machine(host: str) -> None:
-    server, address = await start_server(f"{host}:0", [echo], ANYBODY, insecure=True)
+    server, address = await start_server(f"{host}:0", [echo], OPEN, insecure=True)
     try:
         bound, port = split_address(address)
         assert bound == host
@@ -140,7 +140,7 @@ async def test_a_server_on_every_interface_is_reached_by_this_machine(host: str)
 
 @needs_ipv6
 async def test_ipv6_hosts_stand_in_brackets() -> None:
-    server, address = await start_server("[::1]:0", [echo], ANYBODY)
+    server, address = await start_server("[::1]:0", [echo], OPEN)
     try:
         assert address.startswith("[::1]:")
         async with Channels() as channels:

@@ -15,7 +15,7 @@ from fedgsp.channels import Channels, describe, start_server
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.tls import Tls
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 from tests.support.certificates import SERVERS, Authority, unchecked
 from tests.support.serving import serving
 
@@ -42,7 +42,7 @@ async def said(channel: grpc.aio.Channel) -> bytes:
 
 async def failure(dialled: Tls | None, dials: Tls | None) -> str:
     """What a client hears of a server that it cannot speak with."""
-    server, address = await start_server("127.0.0.1:0", [echo], ANYBODY, dialled)
+    server, address = await start_server("127.0.0.1:0", [echo], OPEN, dialled)
     try:
         async with Channels(dials) as channels:
             with pytest.raises((PeerError, grpc.aio.AioRpcError)) as caught:
@@ -55,7 +55,7 @@ async def failure(dialled: Tls | None, dials: Tls | None) -> str:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "*"])
 async def test_holders_of_certificates_speak_at_every_host_they_cover(tmp_path: Path, host: str) -> None:
     authority = Authority(tmp_path)
-    server, address = await start_server(f"{host}:0", [echo], ANYBODY, unchecked(authority.issue("server")))
+    server, address = await start_server(f"{host}:0", [echo], OPEN, unchecked(authority.issue("server")))
     try:
         async with Channels(unchecked(authority.issue("client", hosts=ELSEWHERE))) as channels:
             assert await said(await channels.to(address, TOP_SERVER)) == b"hello"
@@ -105,11 +105,11 @@ async def test_a_client_without_a_certificate_is_not_served(tmp_path: Path) -> N
 
 async def test_a_server_that_returns_with_a_new_certificate_is_checked_and_spoken_with_again(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    first, address = await start_server("127.0.0.1:0", [echo], ANYBODY, unchecked(authority.issue("old")))
+    first, address = await start_server("127.0.0.1:0", [echo], OPEN, unchecked(authority.issue("old")))
     async with Channels(unchecked(authority.issue("client"))) as channels:
         assert await said(await channels.to(address, TOP_SERVER)) == b"hello"
         await first.stop(None)
-        second, _ = await start_server(address, [echo], ANYBODY, unchecked(authority.issue("new")))
+        second, _ = await start_server(address, [echo], OPEN, unchecked(authority.issue("new")))
         try:
             with pytest.raises(grpc.aio.AioRpcError):  # the channel still trusts the old certificate alone
                 await said(await channels.to(address, TOP_SERVER))

@@ -21,7 +21,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import CHUNK_BYTES
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 from tests.support.holders import (
     BYTES,
     PLENTY,
@@ -308,7 +308,7 @@ async def test_a_link_that_needs_long_is_not_taken_for_a_silent_peer(monkeypatch
     store = ModelStore()
     store.put("down", weights)
     models = ModelServicer(store, may_upload=lambda _: True, max_bytes=lambda: PLENTY)
-    server, address = await start_server("127.0.0.1:0", [models.add_to], ANYBODY, lost_after_s=1.0)
+    server, address = await start_server("127.0.0.1:0", [models.add_to], OPEN, lost_after_s=1.0)
     try:
         async with wall(address, rate=2.5e6) as thin, Channels(lost_after_s=1.0) as channels:
             channel = await channels.to(thin.address, TOP_SERVER)

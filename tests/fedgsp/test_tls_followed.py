@@ -13,7 +13,7 @@ from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, node
 from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp.tls_followed import AGAIN_S, Followed
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 from tests.support.certificates import Authority
 
 
@@ -74,7 +74,7 @@ def test_files_that_change_after_they_were_loaded_are_read_again(tmp_path: Path)
 async def test_the_old_pair_dials_while_only_one_of_the_files_is_replaced(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files, other = authority.issue("own", identity=node("n0")), authority.issue("other", identity=node("n0"))
-    server, address = await start_server("127.0.0.1:0", [], ANYBODY, loaded(authority.issue("top")))
+    server, address = await start_server("127.0.0.1:0", [], OPEN, loaded(authority.issue("top")))
     tls = loaded(files)
     put(files, other, "cert")
     async with Channels(tls) as channels:
@@ -106,7 +106,7 @@ async def test_a_server_shows_its_new_certificate_and_old_channels_find_it(tmp_p
     authority = Authority(tmp_path)
     files, other = authority.issue("own"), authority.issue("other")
     reader = loaded(authority.issue("reader", identity=node("n0")))
-    server, address = await start_server("127.0.0.1:0", [], ANYBODY, loaded(files))
+    server, address = await start_server("127.0.0.1:0", [], OPEN, loaded(files))
     async with Channels(reader) as channels:
         await channels.to(address, TOP_SERVER)
         put(files, other, "cert", "key")

@@ -63,7 +63,7 @@ from fedgsp_node.worker import Worker
 from group_manager.members import Members, Session
 from group_manager.server import GroupServicer, OrderServicer
 from tests.support.blobs_task import Blobs
-from tests.support.callers import ANYBODY, ISSUER
+from tests.support.callers import ISSUER, OPEN
 from tests.support.scripted import let_others_run
 from tests.support.serving import nobody, serving
 from tests.support.toy_task import Toy
@@ -335,7 +335,7 @@ async def test_a_node_dials_a_manager_again_that_it_lost(monkeypatch: pytest.Mon
         assert await m.members.wait_for({"n0"}, 20) == set()
         await m.served.server.stop(None)
         again = Members()
-        restarted, _ = await start_server(m.served.address, [register_orders], ANYBODY)
+        restarted, _ = await start_server(m.served.address, [register_orders], OPEN)
         try:
             assert await again.wait_for({"n0"}, 20) == set()
             over.set()

@@ -18,7 +18,7 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights, WeightsError, without_head
 from fedgsp_node.fetching import Fetched, Fetcher
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 from tests.support.scripted import let_others_run
 from tests.support.serving import nobody, serving
 from tests.support.weights import TENSORS, some_weights, vector
@@ -122,7 +122,7 @@ async def test_a_peer_that_cannot_be_reached_is_passed_over_and_remembered() -> 
         back = Peer()
         back.store.put("m", some_weights())
         back.store.put("only here", some_weights())
-        server, _ = await start_server(gone.address, [back.add_to], ANYBODY)
+        server, _ = await start_server(gone.address, [back.add_to], OPEN)
         try:
             await s.channels.drop(gone.address)  # and with it gRPC's own memory
             # it is there now, but one attempt was enough
@@ -141,7 +141,7 @@ async def test_a_server_that_is_away_for_a_moment_is_asked_again(caplog: pytest.
             assert not asking.done()
         back = Peer()
         back.store.put("m", some_weights())
-        server, _ = await start_server(gone.address, [back.add_to], ANYBODY)
+        server, _ = await start_server(gone.address, [back.add_to], OPEN)
         try:
             assert same((await asking)[0], some_weights())
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.access import AccessControl, Admitted
+from fedgsp.access import AccessControl, Caller
 from fedgsp.errors import PeerError
 from fedgsp.identity import TOP_SERVER, node
 from fedgsp.messages import Failure, FailureCode
@@ -74,7 +74,7 @@ async def test_a_certificate_that_has_expired_is_not_admitted_over_an_open_conne
     members, _ = membership(audit=audit)
     for days, kind, what in ((-1, Failure, "refused"), (1, Node, "admitted")):
         own = authority.issue("n0", identity=node("n0"), days=days).cert.read_bytes()
-        told = await members.admit(hello("n0"), Admitted(node("n0"), None, certificate=own))
+        told = await members.admit(hello("n0"), Caller(node("n0"), None, certificate=own))
         assert isinstance(told, kind)
         assert not isinstance(told, Failure) or told.code is FailureCode.NOT_ALLOWED
         assert (audit.lines[-1]["what"], audit.lines[-1]["caller"]) == (what, "node n0")

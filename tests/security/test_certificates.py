@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.access import AccessControl, Admitted
+from fedgsp.access import AccessControl, Caller
 from fedgsp.channels import Channels
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER, Identity, Role, manager, node
@@ -115,8 +115,8 @@ async def test_a_model_is_taken_from_its_maker_alone(tmp_path: Path) -> None:
     assert "m" in store
 
 
-def proven(name: str) -> Admitted:
-    return Admitted(node(name), None)
+def proven(name: str) -> Caller:
+    return Caller(node(name), None)
 
 
 async def test_a_client_belongs_to_the_node_that_hosted_it_also_when_that_has_left() -> None:

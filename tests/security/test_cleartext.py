@@ -23,7 +23,7 @@ from fedgsp.settings.flags import add_to, arguments_of
 from fedgsp.settings.run import GroupingServiceSettings, ManagerSettings, NodeSettings, RunConfig
 from fedgsp.weights import WeightsError
 from fedgsp_node.fetching import Fetcher
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 from top_server.nodes import local
 
 BEYOND = (
@@ -77,7 +77,7 @@ async def test_a_server_opens_no_port_to_other_machines_whatever_told_it_to(host
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(ConfigError, match="--insecure"):  # as for an address in the record of a resumed run
-        await start_server(f"{host}:{port}", [], ANYBODY)
+        await start_server(f"{host}:{port}", [], OPEN)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
 

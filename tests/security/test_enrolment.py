@@ -30,7 +30,7 @@ from fedgsp.tls import Tls
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from fedgsp_node.enrolment import client
 from tests.support import strangers
-from tests.support.callers import ANYBODY, attach_ticket
+from tests.support.callers import OPEN, attach_ticket
 from tests.support.certificates import Authority, unchecked
 from tests.support.federations import (
     Scene,
@@ -125,7 +125,7 @@ async def test_no_node_and_no_guest_passes_for_the_top_server(scene: Scene, tmp_
     member = await scene.enrol("top.example.org", "6", host=["127.0.0.1"])
     victim = scene.invite("victim")
     for tls, why in ((guest, "is refused"), (member, "is that of node top.example.org, not of top-server")):
-        server, address = await start_server("127.0.0.1:0", [], ANYBODY, tls)
+        server, address = await start_server("127.0.0.1:0", [], OPEN, tls)
         with pytest.raises(PeerError, match=why):
             await client.enrol(victim, new_key(), address)
         await server.stop(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,7 +49,7 @@ from tests.support.federations import (
     holding,
     joins,
 )
-from tests.support.fuzzing import until
+from tests.support.fuzzing import SOON_S, until
 from tests.support.hellos import hello
 from tests.support.holders import WEIGHTS
 from tests.support.serving import serving
@@ -56,6 +57,8 @@ from top_server.federation.folder import opened
 from top_server.managers.client import ManagerClient
 
 DENIED = grpc.StatusCode.PERMISSION_DENIED
+#: Bytes of a message that does not leave a server before its caller reads.
+LARGE = 3 << 20
 
 
 @pytest.fixture
@@ -249,6 +252,44 @@ async def test_a_fetch_that_waits_for_a_promised_model_ends_with_the_certificate
         revoked.replace([enrolment])
         scene.store.put("m", WEIGHTS)
         assert await end_of(call) == (DENIED, REASON)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_call_ends_with_its_reason_while_a_message_is_on_its_way(scene: Scene, before: int) -> None:
+    """The node takes its time to read: the server waits until the message is gone."""
+    own = await scene.enrol("hospital-a")
+    ticket = ISSUER.ticket(TOP_SERVER, Ticket(Verb.FETCH, "m", node("hospital-a")))
+    (enrolment,) = [uri for uri in uris_of(x509.load_pem_x509_certificate(own.cert)) if uri.startswith("urn:")]
+    revoked, sending, closed = Revocations(), asyncio.Event(), asyncio.Event()
+    guard = AccessControl({Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER))}, True, revoked)
+
+    async def fetch(requests: AsyncIterator[bytes], context: object) -> AsyncIterator[bytes]:
+        try:
+            for _ in range(before):
+                yield b"small"
+            sending.set()
+            yield bytes(LARGE)
+            yield b"secret"
+        finally:
+            closed.set()
+
+    methods = {"Fetch": grpc.stream_stream_rpc_method_handler(fetch)}
+    service = grpc.method_handlers_generic_handler("fedgsp.v1.ModelService", methods)
+    async with (
+        serving(
+            lambda server: server.add_generic_rpc_handlers((service,)), tls=scene_tls(scene), access=guard
+        ) as served,
+        dialled(own, served.address) as channel,
+        asyncio.timeout(SOON_S),
+    ):
+        call = channel.stream_stream("/fedgsp.v1.ModelService/Fetch")(metadata=shown(ticket))
+        await sending.wait()
+        revoked.replace([enrolment])
+        await closed.wait()
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            async for message in call:
+                assert len(message) in (5, LARGE)
+        assert (await call.code(), await call.details()) == (DENIED, REASON)
 
 
 def scene_tls(scene: Scene) -> Tls:

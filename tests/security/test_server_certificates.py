@@ -18,7 +18,7 @@ from fedgsp.errors import ConfigError, PeerError
 from fedgsp.identity import TOP_SERVER, Identity, Role
 from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp.tls_probe import credentials, probe
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 from tests.support.certificates import Authority, unchecked
 
 HOST = "127.0.0.1"
@@ -45,7 +45,7 @@ def client(authority: Authority) -> Tls:
 
 @contextlib.asynccontextmanager
 async def serving(files: TlsFiles) -> AsyncIterator[str]:
-    server, address = await start_server(f"{HOST}:0", [], ANYBODY, unchecked(files))
+    server, address = await start_server(f"{HOST}:0", [], OPEN, unchecked(files))
     try:
         yield address
     finally:
@@ -126,7 +126,7 @@ async def test_strangers_silence_and_servers_without_tls_are_told_apart(
     async with serving(Authority(tmp_path, "other").issue("server")) as address:
         with pytest.raises(PeerError, match="is refused"):
             await probe(address, client)
-    plain, at = await start_server(f"{HOST}:0", [], ANYBODY)
+    plain, at = await start_server(f"{HOST}:0", [], OPEN)
     with pytest.raises(OSError, match=r"."):
         await probe(at, client)
     await plain.stop(None)

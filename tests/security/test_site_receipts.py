@@ -27,6 +27,7 @@ from fedgsp.messages import (
     Start,
     Train,
     TrainingSettings,
+    Work,
 )
 from fedgsp_node.attachment import Attachment
 from fedgsp_node.receipts import Receipts, receipt_log
@@ -80,7 +81,8 @@ class Worker:
 
 
 def orders() -> Iterator[Order]:
-    for position, work in enumerate((TRAIN, TRAIN, Evaluate(Start("s", ())), Describe(), Describe())):
+    works: tuple[Work, ...] = (TRAIN, TRAIN, Evaluate(Start("s", ())), Describe(), Describe())
+    for position, work in enumerate(works):
         run = "other" if position == 4 else KEY.run
         yield Order(dataclasses.replace(KEY, position=position, run=run), 0, work)
 

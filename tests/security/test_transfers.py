@@ -16,7 +16,7 @@ from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import model_pb2, model_pb2_grpc
 from fedgsp.weights import Weights
-from tests.support.callers import Anybody
+from tests.support.callers import Anybody, Open
 from tests.support.fuzzing import until
 from tests.support.holders import BYTES, PLENTY, WEIGHTS, data, digest, header, serving_store
 from tests.support.serving import serving
@@ -63,7 +63,7 @@ async def begun(stub: model_pb2_grpc.ModelServiceStub) -> Any:
 async def test_a_new_upload_of_a_model_ends_the_one_before() -> None:
     store, rooms = ModelStore(), Rooms()
     servicer = ModelServicer(store, may_upload="m".__eq__, max_bytes=lambda: PLENTY, make_room=rooms)
-    async with serving(servicer.add_to, access=Holder()) as served:
+    async with serving(servicer.add_to, access=Open(Holder(None, None))) as served:
         stub = model_pb2_grpc.ModelServiceStub(served.channel)
         calls = []
         for number in range(CALLS):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 
 import grpc.aio
 
-from fedgsp.identity import Identity, manager, node
+from fedgsp.access import AccessControl, Caller
+from fedgsp.identity import manager, node
 from fedgsp.tickets import Issuer, Ticket, Verb
 
 _NUMBERS = itertools.count()
@@ -16,13 +16,8 @@ _NUMBERS = itertools.count()
 ISSUER = Issuer(bytes(32))
 
 
-class Anybody:
-    """A caller that may do everything, and any process that admits it."""
-
-    proven: Identity | None = None
-    reader: Identity | None = None
-    certificate = b""
-    enrolment = ""
+class Anybody(Caller):
+    """A caller that may do everything."""
 
     @property
     def asks(self) -> str:
@@ -35,17 +30,22 @@ class Anybody:
     def is_node(self, name: str) -> bool:
         return True
 
-    def while_good(self, caller: object, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
 
-    def refused(self, method: str, peer: str, number: int, why: str) -> None:
-        pass
-
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Anybody:
-        return self
+ANYBODY = Anybody(None, None)
 
 
-ANYBODY = Anybody()
+class Open(AccessControl):
+    """Admits everybody to every call, as one caller."""
+
+    def __init__(self, everybody: Caller = ANYBODY) -> None:
+        super().__init__({}, tls=False)
+        self._everybody = everybody
+
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
+        return self._everybody
+
+
+OPEN = Open()
 
 
 def over(channel: grpc.aio.Channel) -> Callable[[], Awaitable[grpc.aio.Channel]]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from fedgsp.access import Access
+from fedgsp.access import AccessControl
 from fedgsp.channels import Channels, start_server
 from fedgsp.identity import TOP_SERVER, Identity
 from fedgsp.tls import Tls
-from tests.support.callers import ANYBODY
+from tests.support.callers import OPEN
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Served:
 async def serving(
     *register: Callable[[grpc.aio.Server], None],
     tls: Tls | None = None,
-    access: Access = ANYBODY,
+    access: AccessControl = OPEN,
     who: Identity = TOP_SERVER,
 ) -> AsyncIterator[Served]:
     """A server with these services on a port of its own; it and its channel end with the block."""

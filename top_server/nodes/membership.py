@@ -212,7 +212,7 @@ class Membership:
         self._refusals.note(name, why, access.caller())
 
     def revoke(self, enrolments: Collection[str]) -> None:
-        """Tells all nodes which enrolments are revoked, because a node that serves models must refuse their holders."""
+        """Tells all nodes which enrolments are revoked: a node that serves models must refuse their holders."""
         self.revoked = tuple(enrolments)
         for found in self._nodes.values():
             found.outbox.put_nowait(Revoked(self.revoked))

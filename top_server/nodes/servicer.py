@@ -7,7 +7,7 @@ import grpc.aio
 from fedgsp import wire
 from fedgsp.access import caller
 from fedgsp.channels import first_message, refuse
-from fedgsp.limits.decoding import decoded
+from fedgsp.limits.gate import decoded
 from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from top_server.nodes.membership import Membership

@@ -38,7 +38,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.tls import load
 from fedgsp.v1 import enrolment_pb2, group_pb2, group_pb2_grpc
 from fedgsp.weights import Weights
-from tests.support.callers import ANYBODY, ISSUER, over
+from tests.support.callers import ISSUER, OPEN, over
 from tests.support.certificates import Authority
 from tests.support.serving import Served, nobody, serving
 from tests.support.weights import TENSORS, some_weights
@@ -195,7 +195,7 @@ async def test_an_idle_manager_is_reached_after_its_certificate_was_renewed(
     files, fresh = authority.issue("top"), authority.issue("renewed")
     tls, manager = load(files), Manager()
     register = functools.partial(group_pb2_grpc.add_GroupServiceServicer_to_server, manager)
-    server, address = await start_server("127.0.0.1:0", [register], ANYBODY, tls)
+    server, address = await start_server("127.0.0.1:0", [register], OPEN, tls)
     async with Channels(tls) as dialled:
         client = ManagerClient("m0", functools.partial(dialled.to, address, TOP_SERVER), ISSUER)
         assert await client.revoke([])
@@ -205,7 +205,7 @@ async def test_an_idle_manager_is_reached_after_its_certificate_was_renewed(
         await server.stop(None)  # as if the connection had been idle for too long
         while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
             await asyncio.wait_for(channel.wait_for_state_change(state), 20)
-        server, _ = await start_server(address, [register], ANYBODY, load(files))
+        server, _ = await start_server(address, [register], OPEN, load(files))
         assert await client.revoke(["urn:1"])
         assert manager.revoked == ["urn:1"]
     await server.stop(None)

@@ -1,0 +1,42 @@
+"""Handlers of gRPC calls, with something around them."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any
+
+import grpc.aio
+
+#: Is given the request of a call, or the stream of its requests, and yields what the method of the servicer gets.
+Visit = Callable[[Any, grpc.aio.ServicerContext], AbstractAsyncContextManager[Any]]
+
+_ARITIES = {False: "unary", True: "stream"}
+
+
+def around(handler: Any, visit: Visit) -> Any:
+    """The handler with its method inside `visit`, which sees all that happens until the last answer is written.
+
+    A method of a servicer may yield its answers. They are written here, so that a call that is cancelled while an
+    answer is on its way ends inside `visit`, and each answer passes one loop, however many visits there are.
+    """
+    kind = f"{_ARITIES[handler.request_streaming]}_{_ARITIES[handler.response_streaming]}"
+    method = getattr(handler, kind)
+    yields = inspect.isasyncgenfunction(method)
+
+    async def visited(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        async with visit(request, context) as seen:
+            return await (_write(method(seen, context), context) if yields else method(seen, context))
+
+    return handler._replace(**{kind: visited})
+
+
+async def _write(answers: Any, context: grpc.aio.ServicerContext) -> None:
+    begun = False
+    async with aclosing(answers) as found:
+        async for answer in found:
+            if not begun:
+                # By itself and to its end: gRPC sends no status to a call that is cancelled while this is on its way.
+                await asyncio.shield(context.send_initial_metadata(()))
+                begun = True
+            await context.write(answer)
