@@ -5,7 +5,9 @@ key of its own, derived from it: a node gets the key of its own services when it
 So a node checks the tickets of those who ask it, and cannot make a ticket for anybody else's services.
 
 A ticket names the verb, the run, the round, the thing (such as the id of a model), and the reader who may use it. It
-ends with an HMAC-SHA256 over these. It is good for the round in which it was issued, and not later.
+ends with an HMAC-SHA256 over these. A ticket for a model is good until its holder has reached the next round, or the
+next run. Tickets to join, to attach and to lead name no round: they are good as long as the process that checks them
+has its key.
 """
 
 import hashlib
@@ -93,27 +95,30 @@ class Door:
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key
-        self._run = ""
+        self._run = self._before = ""
         self._round = 0
 
     def change(self, key: bytes) -> None:
         """From now on tickets of this key are good. With another key than before, rounds begin anew."""
         if key != self._key:
-            self._key, self._run, self._round = key, "", 0
+            self._key, self._run, self._before, self._round = key, "", "", 0
 
     def reach(self, run: str, round_number: int) -> None:
-        """A round of a run is being played: tickets of earlier rounds are not good any more."""
-        if run != self._run:
-            self._run, self._round = run, round_number
-        self._round = max(self._round, round_number)
+        """A round of a run is being played: tickets of earlier rounds and of the run before are not good any more."""
+        if run not in (self._run, self._before):
+            self._run, self._before, self._round = run, self._run, 0
+        if run == self._run:
+            self._round = max(self._round, round_number)
 
     def read(self, shown: bytes) -> Ticket | None:
         """What a ticket says; None if it is not good here and now."""
         ticket = read(self._key, shown) if self._key is not None else None
-        # Round 0 is that of initial models, which a later round may need for the first time.
-        if ticket is not None and ticket.run == self._run and 0 < ticket.round < self._round:
-            return None
-        return ticket
+        # Round 0 is that of initial models, which a later round may need for the first time. Before the first order of
+        # a run, others may ask already for what this process makes in it.
+        over = ticket is not None and (
+            (ticket.run == self._run and 0 < ticket.round < self._round) or (ticket.run == self._before != "")
+        )
+        return None if over else ticket
 
 
 def _mac(key: bytes, said: bytes) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fedgsp.encoding import BFLOAT16, rounded
 from fedgsp.messages import TensorSpec
 from fedgsp.settings.run import RunConfig
+from fedgsp.tickets import Door
 from fedgsp.weights import Weights, without_head
 from top_server.grouping import GroupingRequest, Plan
 from top_server.managers.pool import ManagerPool
@@ -38,6 +39,8 @@ class RunContext:
     managers: ManagerPool
     assign: Assign
     models: Models
+    #: Checks the tickets of those who fetch models of this process; it follows the rounds.
+    door: Door
     journal: Journal
     audit: Audit = NO_AUDIT
     #: Why a certificate (PEM) was not one of the CA of this run at any time since the start; empty if it was.

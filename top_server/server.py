@@ -125,9 +125,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         if resumed:
             membership.offences.update(resumed.offences)
             membership.owners.update(resumed.saved.owners if resumed.saved else {})
-        federated = Federated(config, membership, journal, audit)
+        federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         address = await stack.enter_async_context(
-            _doors(config, membership, store, issuer, tls, resumed, federated, audit)
+            _doors(config, membership, store, door, tls, resumed, federated, audit)
         )
         journal.record(Listening(address=address))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
@@ -165,6 +165,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 managers=managers,
                 assign=_assign(scheme, channels),
                 models=Models(store),
+                door=door,
                 journal=journal,
                 audit=audit,
                 why_not_trusted=lambda certificate: (
@@ -230,6 +231,7 @@ async def _play(
             await state.save(context, progress, merging, profile, directory, 0, {})
         interrupted = resumed.interrupted if resumed else None
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
+            context.door.reach(context.run_id, number)
             row = await rounds.play(context, progress, merging, profile, number, interrupted)
             context.audit.seal(context.run_id, number)
             files = await checkpoints.save(context, progress, merging, directory.models, number)
@@ -320,7 +322,7 @@ async def _doors(
     config: RunConfig,
     membership: Membership,
     store: ModelStore,
-    issuer: Issuer,
+    door: Door,
     tls: Tls | None,
     resumed: Resumed | None,
     federated: Federated,
@@ -332,7 +334,7 @@ async def _doors(
         audit.note("refused", call=method, peer=visible(peer), so_far=number, reason=visible(why))
 
     joining = Door()
-    doors = {Verb.JOIN: joining, Verb.FETCH: Door(issuer.key_of(TOP_SERVER)), **federated.doors}
+    doors = {Verb.JOIN: joining, Verb.FETCH: door, **federated.doors}
     free = [Verb.JOIN, *federated.doors] if tls or config.insecure else []
     guard = AccessControl(doors, tls is not None, federated.revoked, free, refused)
 

@@ -87,6 +87,19 @@ def test_a_ticket_ends_with_its_round() -> None:
     assert door.read(shown) is None
 
 
+def test_tickets_of_a_local_run_end_with_it_also_if_a_late_order_of_it_comes() -> None:
+    door, alone, attach = Door(KEY), dataclasses.replace(TICKET, run="run.alone"), Ticket(Verb.ATTACH, "m0", node("a"))
+    initial = dataclasses.replace(alone, round=0)
+    door.reach("run.alone", 3)
+    assert door.read(issue(KEY, TICKET)) == TICKET  # another node may ask before the first order of the run is here
+    assert door.read(issue(KEY, alone)) == alone
+    for run, number in (("run", 1), ("run.alone", 3), ("run", 2)):
+        door.reach(run, number)
+        assert [door.read(issue(KEY, old)) for old in (alone, initial)] == [None, None]
+        assert door.read(issue(KEY, TICKET)) == TICKET
+    assert door.read(issue(KEY, attach)) == attach
+
+
 def test_rounds_begin_anew_with_another_key() -> None:
     door, other = Door(KEY), new_key()
     door.reach("run", 9)

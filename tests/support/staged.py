@@ -175,6 +175,7 @@ async def stage(
             managers=cast("Any", None),
             assign=cast("Any", None),
             models=Models(store),
+            door=Door(),
             journal=cast("Any", journal),
         )
         context.models.put([INITIAL], "run/initial", model(START))
