@@ -1,6 +1,5 @@
 """Reads the policy of a node: `--policy FILE` in TOML, and what `--allow KEY=VALUE` adds."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import tomli_w
 
 from fedgsp.errors import ConfigError
+from fedgsp.files import parse_toml, read_text
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import Described, OptionError, described
 from fedgsp.settings.policy import NO_POLICY, PANELS, UNLIMITED, Entries, Policy
@@ -53,14 +53,10 @@ def dump(policy: Policy) -> str:
 def _texts(file: str) -> dict[str, str]:
     """The values in a file as texts by key, each of a type that its key takes."""
     try:
-        with Path(file).open("rb") as opened:
-            content = opened.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ConfigError(f"--policy {file} has more than {MOST_BYTES:,} bytes", "give a policy")
-        document = tomllib.loads(content.decode())
+        document = parse_toml(read_text(Path(file), MOST_BYTES))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--policy {file} cannot be read: {error}", "give a TOML file in UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"--policy {file} is not TOML: {error}", "correct that place") from None
     known = described(Policy)
     return {key: _text(f"--policy {file}", known.get(key), key, value) for key, value in document.items()}

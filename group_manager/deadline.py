@@ -32,7 +32,7 @@ class Need:
 
     #: Steps that the order itself has at least.
     least: int
-    #: Steps after which the order is done in any case: a node carries out the orders of all its clients in one thread.
+    #: Upper bound of steps. It counts all clients of the node, because a node runs their orders in one thread.
     most: int
     #: Clients of the node, whose orders may come first.
     clients: int = 1

@@ -48,7 +48,7 @@ def check(message: bytes, kind: Descriptor, most: Mapping[str, int]) -> None:
     """Raise TooMuchError if a serialised message of a kind has more items or longer texts than it may.
 
     `most` maps the path of a field, such as "hello.clients", to the most items, or to the most bytes of a text. Items
-    of a list within a list are counted together. A list without an entry may have as many items as a text has bytes.
+    of a list within a list are counted together. A list without an entry may have `MOST_TEXT_BYTES` items.
     Raises DecodeError for bytes that are no message.
     """
     plan = _plan(kind, tuple(sorted(most.items())))

@@ -1,4 +1,4 @@
-"""How many items the lists of each message may have. A list that is not here may have as many as a text has bytes."""
+"""How many items the lists of each message may have. A list without an entry may have `MOST_TEXT_BYTES` items."""
 
 from google.protobuf.descriptor import Descriptor
 

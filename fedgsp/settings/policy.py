@@ -124,7 +124,8 @@ class Policy:
     )
     least_samples: int = setting(
         10,
-        "training samples of a client about which anything is told: a histogram, an update, a distance, a loss",
+        "training samples of a client of which class histograms, updates, distances, discriminators, or figures on"
+        " training data are told",
         least=0,
         widest=0,
         panel=WHAT,
