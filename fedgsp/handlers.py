@@ -20,7 +20,7 @@ def around(handler: Any, visit: Visit) -> Any:
     A method of a servicer may yield its answers. They are written here, so that a call that is cancelled while an
     answer is on its way ends inside `visit`, and each answer passes one loop, however many visits there are.
     """
-    kind = f"{_ARITIES[handler.request_streaming]}_{_ARITIES[handler.response_streaming]}"
+    kind = _kind(handler)
     method = getattr(handler, kind)
     yields = inspect.isasyncgenfunction(method)
 
@@ -29,6 +29,23 @@ def around(handler: Any, visit: Visit) -> Any:
             return await (_write(method(seen, context), context) if yields else method(seen, context))
 
     return handler._replace(**{kind: visited})
+
+
+def as_stream(handler: Any) -> Any:
+    """The handler with its one request as a stream.
+
+    gRPC calls the method of a handler with one request only after the whole request has come. The method of this
+    handler is called at once, so that it can refuse a caller before, and wait for the request no longer than it likes.
+    """
+    if handler.request_streaming:
+        return handler
+    kind = _kind(handler)
+    streams = f"stream_{_ARITIES[handler.response_streaming]}"
+    return handler._replace(request_streaming=True, **{kind: None, streams: getattr(handler, kind)})
+
+
+def _kind(handler: Any) -> str:
+    return f"{_ARITIES[handler.request_streaming]}_{_ARITIES[handler.response_streaming]}"
 
 
 async def _write(answers: Any, context: grpc.aio.ServicerContext) -> None:

@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from fedgsp import wire
-from fedgsp.handlers import around
+from fedgsp.handlers import around, as_stream
 from fedgsp.limits import calls, items
 from fedgsp.limits.calls import ALLOWANCES, Allowance
 from fedgsp.limits.counting import TooMuchError
@@ -42,8 +42,8 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         allowance = self._allowances.get(handler_call_details.method)
         if handler is None or allowance is None:
             return handler
-        rpc = _Rpc(handler_call_details.method, allowance, handler.request_deserializer)
-        return around(handler, functools.partial(self._let_in, rpc))._replace(request_deserializer=None)
+        rpc = _Rpc(handler_call_details.method, allowance, handler.request_deserializer, not handler.request_streaming)
+        return as_stream(around(handler, functools.partial(self._let_in, rpc)))._replace(request_deserializer=None)
 
     @contextlib.contextmanager
     def counting(self, most: int, most_of_peer: int, what: str, peer: str) -> Iterator[bool]:
@@ -69,14 +69,12 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             counted = self.counting(rpc.allowance.at_once, rpc.allowance.of_peer, rpc.method, peer)
             if not stack.enter_context(counted):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-            if not hasattr(requests, "__aiter__"):  # the one request of the call
-                yield await _one(rpc, requests, context)
-                return
             silent = contextlib.ExitStack()
             stack.push(silent)
             if not silent.enter_context(self.counting(calls.MOST_SILENT, calls.MOST_SILENT_OF_PEER, "silent", peer)):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many silent calls at once")
-            yield _Stream(rpc, requests, context, silent.close)
+            stream = _Stream(rpc, requests, context, silent.close)
+            yield await _one(rpc, stream, context) if rpc.single else stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +84,8 @@ class _Rpc:
     method: str
     allowance: Allowance
     read: Read | None
+    #: Whether its caller sends one message, and not a stream.
+    single: bool
 
     async def decoded(self, message: bytes, context: grpc.aio.ServicerContext) -> Any:
         """A message; raises DecodeError for what is none. Ends the call for a message with too many items."""
@@ -103,10 +103,10 @@ class _Rpc:
         return self.read(message)
 
 
-async def _one(rpc: _Rpc, message: bytes, context: grpc.aio.ServicerContext) -> Any:
+async def _one(rpc: _Rpc, stream: "_Stream", context: grpc.aio.ServicerContext) -> Any:
     try:
-        return await rpc.decoded(message, context)
-    except DecodeError:
+        return await rpc.decoded(await stream.message(), context)
+    except (DecodeError, StopAsyncIteration):
         await end(context, grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of this call")
 
 
@@ -128,7 +128,8 @@ class _Stream:
     def __aiter__(self) -> "_Stream":
         return self
 
-    async def __anext__(self) -> Any:
+    async def message(self) -> bytes:
+        """The next message; raises StopAsyncIteration at the end of the stream."""
         if self._messages is None:
             self._messages = aiter(self._from)
         try:
@@ -139,6 +140,10 @@ class _Stream:
         if self._spoken:
             self._spoken()
             self._spoken = None
+        return message
+
+    async def __anext__(self) -> Any:
+        message = await self.message()
         try:
             return await self._rpc.decoded(message, self._context)
         except DecodeError:  # an empty message, which every servicer must handle anyway

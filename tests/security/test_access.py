@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from fedgsp.access import RULES, TICKET, AccessControl, caller
 from fedgsp.identity import node
+from fedgsp.limits import calls
 from fedgsp.tickets import Door, Ticket, Verb, issue, new_key
+from tests.support.fuzzing import SOON_S
 from tests.support.serving import serving
 
 KEY = new_key()
@@ -62,6 +65,24 @@ async def test_no_call_is_served_without_its_ticket_or_outside_the_table(path: s
         if rule is not None:
             assert await answer(served.channel, path, kind, good) == b"this"
             assert read == [b"hello"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", RULES)
+async def test_a_call_is_judged_before_its_message_has_come_and_waits_for_it_no_longer_than_it_may(
+    path: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "FIRST_MESSAGE_S", 0.02)
+    guard = AccessControl(dict.fromkeys(Verb, Door(KEY)), tls=False)
+    good = issue(KEY, Ticket(RULES[path].verb, "this", node("n0")))
+    # On the wire, a call with one request is a stream of one message, and here not even its first byte comes.
+    silent = "stream_" + kind.partition("_")[2]
+    async with serving(register([], path, kind), access=guard) as served:
+        for shown, code in ((b"", grpc.StatusCode.PERMISSION_DENIED), (good, grpc.StatusCode.DEADLINE_EXCEEDED)):
+            call = getattr(served.channel, silent)(path)(metadata=((TICKET, shown),))
+            async with asyncio.timeout(SOON_S):
+                assert await call.code() is code
+            call.cancel()
 
 
 async def test_a_server_serves_only_the_verbs_that_it_has_doors_for() -> None:
