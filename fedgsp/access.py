@@ -20,6 +20,7 @@ import grpc.aio
 from fedgsp.handlers import around
 from fedgsp.identity import Identity, Role, enrolment_in, identity_in
 from fedgsp.revocation import REASON, Revocations
+from fedgsp.signing import uris_in
 from fedgsp.tickets import Door, Ticket, Verb
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class AccessControl:
         if self._tls:
             peer = context.auth_context()
             certificate = next(iter(peer.get("x509_pem_cert_chain") or peer.get("x509_pem_cert") or ()), b"")
-            uris = [uri.decode(errors="replace") for uri in peer.get("peer_uri", [])]
+            uris = uris_in(certificate)  # gRPC's own list of them cuts each at a NUL byte
             proven, enrolment = identity_in(uris), enrolment_in(uris)
             if proven is None:
                 return Denied("its certificate names no process of a federation (URI:fedgsp://...)")

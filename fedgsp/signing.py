@@ -64,12 +64,18 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 
 def identity_of(certificate: bytes) -> Identity | None:
     """Whom a certificate (PEM) names; None if it names no process of a federation, or is no certificate."""
+    return identity_in(uris_in(certificate))
+
+
+@functools.lru_cache(maxsize=4096)
+def uris_in(certificate: bytes) -> list[str]:
+    """The URIs in the subjectAltName of a certificate (PEM); none if it is no certificate."""
     from fedgsp.certificates import uris_of  # here: without TLS it is never needed
 
     try:
-        return identity_in(uris_of(certificates_in(certificate)[0]))
+        return uris_of(certificates_in(certificate)[0])
     except _refusals():
-        return None
+        return []
 
 
 def has_expired(certificate: bytes, at: dt.datetime) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from fedgsp.access import AccessControl, Caller
 from fedgsp.channels import Channels
@@ -94,6 +95,18 @@ async def test_a_model_is_for_the_reader_whom_the_ticket_names_and_no_other(tmp_
             async with Channels(unchecked(files)) as channels:
                 failure = await refused(fetch(await channels.to(served.address, HOLDER), "m", TENSORS, 40, ticket=own))
                 assert "PERMISSION_DENIED" in failure.detail, identity
+
+
+@pytest.mark.parametrize("name", ["fedgsp://node/reader\0.example", "fedgsp://top-server\0"])
+async def test_a_name_is_not_read_up_to_a_nul_byte(tmp_path: Path, name: str) -> None:
+    authority, store = Authority(tmp_path), ModelStore()
+    store.put("m", WEIGHTS)
+    files = authority.issue("thief", identity=None, names=[x509.UniformResourceIdentifier(name)])
+    async with holding(authority, store) as served, Channels(unchecked(files)) as channels:
+        channel = await channels.to(served.address, HOLDER)
+        for reader in (node("reader"), TOP_SERVER):
+            failure = await refused(fetch(channel, "m", TENSORS, 40, ticket=ticket(Verb.FETCH, "m", reader)))
+            assert "PERMISSION_DENIED" in failure.detail
 
 
 async def test_a_model_is_taken_from_its_maker_alone(tmp_path: Path) -> None:
