@@ -152,8 +152,10 @@ async def test_what_a_stranger_did_does_not_count() -> None:
     async with nobody() as gone:
         watch = watcher(ManagerClient("m0", over(gone.channel), ISSUER), Recorder())
         for client in (4, 6, 2**64 - 1):
-            watch(GroupEvent(MemberDone(client, 0, Evaluated(1, 2, 0.5))))
+            watch(GroupEvent(MemberDone(client, 0, TRAINED)))
         assert [done.client for done in watch.done] == [4]
+        watch.cancel()
+        await asyncio.gather(*watch._taking, return_exceptions=True)
 
 
 async def test_a_model_that_is_said_to_be_there_is_not_waited_for(

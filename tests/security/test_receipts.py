@@ -172,6 +172,17 @@ def test_a_manager_cannot_invent_a_hop(authority: Authority, kind: str) -> None:
     assert top.lines[-1]["failure"] == str(top.watch.refused)
 
 
+@pytest.mark.parametrize(
+    "made", [dataclasses.replace(MADE, ref=None), dataclasses.replace(MADE, ref=ModelRef("")), Described((1,)), None]
+)
+def test_a_training_without_a_model_is_no_answer(authority: Authority, made: Any) -> None:
+    """Nobody signs it, so that its samples would count, and its model, without a receipt."""
+    top = Top(authority, Site(authority, "n1"))
+    assert top.hear(MemberDone(4, 0, made, 0.0, KEY)) == ["invented"]
+    assert (top.watch.done, top.lines[-1]["answered"]) == ([], [])
+    assert "without a model" in str(top.watch.refused)
+
+
 def test_a_manager_cannot_pass_off_an_order_of_another_call(authority: Authority) -> None:
     n1 = Site(authority, "n1")
     for change in ({"run": "other"}, {"round": 2}, {"group": 1}, {"serial": 4}):

@@ -41,6 +41,8 @@ class GroupAudit:
         self._members = {member.client: member for member in request.members}
         #: Node -> the certificate of `Member.certificate_digest`. A node may leave before its result is reported.
         self._certificates = {member.node: context.membership.certificate(member.node) for member in request.members}
+        #: Whether every member has to make a model, and to sign it.
+        self._makes = PROGRAMS[request.program].trains or request.program == "initialise"
         #: Clients that answered without making a model.
         self._answered: list[int] = []
 
@@ -66,15 +68,16 @@ class GroupAudit:
     def done(self, done: MemberDone) -> Failure | None:
         """A member is done; the failure if it did not sign what it is said to have made."""
         made = done.result
-        if not isinstance(made, Trained | Discriminated) or made.ref is None:
+        if not isinstance(made, Trained | Discriminated) or made.ref is None or not made.ref.id:
+            if self._makes:
+                return self._refused(done, "without a model")
             self._answered.append(done.client)
             return None
         member = self._members[done.client]
         signs = bool(member.certificate_digest)
         if done.key is None:
             # A manager sends on what a node holds, or the node is one of a test. A training has an order.
-            orders = signs and (PROGRAMS[self._request.program].trains or self._request.program == "initialise")
-            return self._refused(done, "without the order") if orders else None
+            return self._refused(done, "without the order") if signs and self._makes else None
         statement = Statement.of(done.key, done.client, member.node, made, done.update_digest)
         asked = (self._request.run_id, self._request.round, self._request.group, self._request.serial)
         if (statement.run, statement.round, statement.group, statement.serial) != asked:
