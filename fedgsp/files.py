@@ -10,7 +10,7 @@ import secrets
 import stat
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedgsp.errors import not_written
 
@@ -73,16 +73,23 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, _NOT_REGULAR)
 
 
-def _read(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
+def open_file(path: Path) -> BinaryIO:
+    """Opens a regular file for reading; raises OSError with the reason for anything else, and never waits."""
     try:
         # Opening a FIFO would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except ValueError as error:  # a NUL byte in the path
         raise OSError(errno.EINVAL, str(error)) from None
-    with open(descriptor, "rb", buffering=0) as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, _NOT_REGULAR)
+    file = open(descriptor, "rb")  # noqa: SIM115 - its reader closes it
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, _NOT_REGULAR)
+    return file
+
+
+def _read(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    with open_file(path) as file:
+        status = os.fstat(file.fileno())
         content = bytearray()
         while len(content) <= most_bytes and (part := file.read(min(most_bytes + 1 - len(content), 1 << 24))):
             content += part

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedgsp.chained import BrokenError, Link, TornError, links
-from fedgsp.errors import ConfigError, DataError
-from fedgsp.files import MOST_OF_PEM, parse_toml, read_file, read_text
+from fedgsp.errors import ConfigError, DataError, RunError
+from fedgsp.files import MOST_OF_PEM, open_file, parse_toml, read_file, read_text
 from fedgsp.identity import Role, node
+from fedgsp.programs import PROGRAMS
 from fedgsp.receipts import Statement
 from fedgsp.signing import certificates_in, fingerprint, holds, identity_of, why_not_trusted
 from fedgsp.visible import visible
@@ -37,8 +38,10 @@ class Verifier:
         self._ca, self._own = ca, own
         #: Time of the line about the latest start of the top server. Connections are not older.
         self._since = ""
-        #: (node, fingerprint) -> certificate.
-        self._certificates: dict[tuple[str, str], bytes] = {}
+        #: (node, fingerprint) -> certificate, and whom it names.
+        self._certificates: dict[tuple[str, str], tuple[bytes, str]] = {}
+        #: Node -> the first of those whom its certificates name.
+        self._speakers: dict[str, str] = {}
         self._calls: dict[int, Call] = {}
         self._serial = 0
         #: The relay of each group of the current round: (client, model, digest) of its hops.
@@ -65,7 +68,7 @@ class Verifier:
         _require(not self.found.finished or what == "sealed", link, "the run had finished")
         try:
             self._take.get(str(what), _nothing)(link, link.fields)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise BrokenError(link.number, f"it lacks something, or has it wrong: {visible(str(error))}") from None
         self.found.lines, self.found.last = link.number, str(what)
         self.found.whats[str(what)] += 1
@@ -101,18 +104,23 @@ class Verifier:
                 f"the certificate of node {name} is that of {named or 'nobody'}",
             )
             self._trust(link, certificate, str(named))
-            self._certificates[name, fingerprint(certificate)] = certificate
+            self._certificates[name, fingerprint(certificate)] = certificate, str(named)
+            speaker = self._speakers.setdefault(name, str(named))
+            if speaker != str(named):
+                why = f"node {name} has a certificate of {speaker}, and one of {named}: who signed is not certain"
+                self.found.mixed = self.found.mixed or BrokenError(link.number, visible(why))
 
     def _order(self, link: Link, line: Fields) -> None:
-        serial = int(line["serial"])
+        serial, program = _whole(line["serial"]), PROGRAMS.built_in.get(str(line["program"]))
         _require(serial > self._serial, link, f"order {serial} comes twice, or out of its turn")
         _require(self._is_ours(line["run"]), link, f"it is of run {line['run']!r}")
         self._serial, start = serial, line["start"]
         self._calls[serial] = Call(
             line["run"],
-            line["round"],
-            line["group"],
-            line["chained"],
+            _whole(line["round"]),
+            _whole(line["group"]),
+            bool(line["chained"] or (program and program.chained)),
+            program.trains or program.name == "initialise" if program is not None else None,
             dict(line["members"]),
             (start[0], start[1]) if start else None,
         )
@@ -127,6 +135,8 @@ class Verifier:
         key = said.task, said.position, said.attempt
         _require(key not in call.seen, link, f"client {said.client} answers an order that was answered")
         call.seen.add(key)
+        # What the node signed, and not only the word of the top server, says that it was a hop of a relay.
+        call.chained |= said.model.startswith(f"{said.run}/{said.round}/{said.group}/relay/")
         self._check_receipt(link, line, said)
         self._check_start(link, said, call)
         self.found.made[said.node] += 1
@@ -137,14 +147,17 @@ class Verifier:
         if not self._signed:
             _require(not receipt, link, "it has a receipt, in a log without certificates")
             return
-        certificate = self._certificates.get((said.node, str(shown)))
-        _require(certificate is not None, link, f"node {said.node} has shown no certificate {str(shown)[:16]}...")
+        certificate, signer = self._certificates.get((said.node, str(shown)), (b"", ""))
+        _require(bool(certificate), link, f"node {said.node} has shown no certificate {str(shown)[:16]}...")
+        _require(bool(said.model and said.digest), link, f"client {said.client} has stated no model, or no digest")
         _require(
-            holds(certificate or b"", said.text, bytes.fromhex(receipt or "")),
+            holds(certificate, said.text, bytes.fromhex(receipt or "")),
             link,
             f"the receipt is not the signature of node {said.node} for what client {said.client} made",
         )
         self.found.receipts += 1
+        if signer != str(node(said.node)):
+            self.found.signed_for[said.node, signer] += 1
 
     def _check_start(self, link: Link, said: Statement, call: Call) -> None:
         """The start must be what the hop before has made, or the start of the group."""
@@ -167,6 +180,7 @@ class Verifier:
 
     def _end(self, link: Link, line: Fields) -> None:
         call, result = self._calls[line["serial"]], line["result"]
+        _require(not (call.makes and line["answered"]), link, "clients are said to have trained, and made no model")
         hops = self._relays.get(call.place, [])
         if call.chained and result:
             _require(bool(hops) and hops[-1][1:] == tuple(result), link, "the result is not what the last hop made")
@@ -185,8 +199,8 @@ class Verifier:
             if found.foreign and holds(self._own or b"", text, bytes.fromhex(signature)):
                 found.foreign = None
         if line["run"] == found.run:
-            found.rounds = max(found.rounds, int(line["round"]))
-        over = line["run"], line["round"]
+            found.rounds = max(found.rounds, _whole(line["round"]))
+        over = line["run"], _whole(line["round"])
         self._calls = {
             serial: call for serial, call in self._calls.items() if call.run != over[0] or call.round > over[1]
         }
@@ -235,13 +249,16 @@ def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
     Raises BrokenError with the first line that is wrong, ConfigError if there is no log, and DataError if other files
     of the record cannot be read.
     """
-    # A top server that is still at work writes into the log first.
-    record = _record(directory)
     try:
-        with directory.audit.open("rb") as file:
+        with open_file(directory.audit) as file:
+            # A top server that is still at work writes into the log first.
+            record = _record(directory)
             found = read(file, ca)
     except OSError as error:
-        raise ConfigError(f"{directory.audit} cannot be read: {error.strerror}", "give a run directory") from None
+        reason = error.strerror or error
+        raise ConfigError(f"{directory.audit} cannot be read: {reason}", "give a run directory") from None
+    if found.mixed:
+        raise found.mixed
     if found.resumed:
         raise BrokenError(1, "the log begins with a resumed run: its beginning is lost")
     for broken, why in _ends(found, record):
@@ -262,15 +279,19 @@ class _Record:
 
 
 def _record(directory: RunDirectory) -> _Record:
-    events, rows = (read_lines(path) if path.exists() else [] for path in (directory.events, directory.history))
+    events, rows = read_lines(directory.events), read_lines(directory.history)
     try:
-        settings = parse_toml(read_text(directory.config)) if directory.config.exists() else {}
+        last = max((_whole(row.get("round", 0)) for row in rows), default=0)
+    except ValueError as error:
+        raise DataError(f"{directory.history}: {visible(str(error))}", "restore the file") from None
+    try:
+        settings = parse_toml(read_text(directory.config))
     except (OSError, ValueError) as error:
         raise DataError(f"{directory.config} cannot be read: {error}", "restore the file") from None
     return _Record(
         frozenset(str(event.get("run")) for event in events if event.get("event") in ("run_started", "run_resumed")),
         any(event.get("event") == "run_finished" for event in events),
-        max((row.get("round", 0) for row in rows), default=0),
+        last,
         not settings.keys().isdisjoint(("tls_ca", "federation")),
     )
 
@@ -312,8 +333,12 @@ def report(found: Findings, trusted: bool) -> Iterator[str]:
     ):
         if found.whats[what]:
             yield f"{found.whats[what]} {told}"
+    if found.signed_for:
+        signed = counted(sum(found.signed_for.values()), "result")
+        yield f"WARNING: {signed} signed by the top server itself: right only for nodes that it ran (--local-nodes)"
     for name, number in sorted(found.made.items()):
-        yield f"  node {visible(name)}: {counted(number, 'result')}"
+        others = [f", {count} of them signed by {who}" for (of, who), count in found.signed_for.items() if of == name]
+        yield f"  node {visible(name)}: {counted(number, 'result')}{visible(''.join(others))}"
     for whose, prints in sorted(found.shown.items()):
         for shown in sorted(prints):
             yield f"  {visible(whose)}: certificate {shown}{'' if trusted else ' (compare it)'}"
@@ -324,7 +349,10 @@ def report(found: Findings, trusted: bool) -> Iterator[str]:
 
 
 def check(run_dir: Path, ca: Path | None) -> Iterator[str]:
-    """The report on a run directory; raises DataError that names the first broken line."""
+    """The report on a run directory. Raises DataError that names the first broken line.
+
+    After the report of a run that is not finished, raises RunError: somebody may have cut off the end of its record.
+    """
     try:
         authority = read_file(ca, MOST_OF_PEM) if ca is not None else None
         if authority is not None:
@@ -339,12 +367,24 @@ def check(run_dir: Path, ca: Path | None) -> Iterator[str]:
         raise DataError(
             f"{directory.audit}, {error}", "nothing from this line on is proven: compare it with a copy"
         ) from None
-    return report(found, ca is not None)
+    yield from report(found, ca is not None)
+    if not found.whole:
+        raise RunError(
+            f"{directory.audit} has no end: the run is not finished, or lines at the end are missing",
+            "verify it again when the run is finished, or ask who ran it",
+        )
 
 
 def _require(holds: bool, link: Link, why: str) -> None:
     if not holds:
         raise BrokenError(link.number, visible(why))
+
+
+def _whole(value: object) -> int:
+    """A number that JSON can have as text of any kind, such as 1e999 or true, but that has to be a whole number."""
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise ValueError(f"{str(value)[:60]} is no whole number")
+    return value
 
 
 def _nothing(link: Link, line: Fields) -> None:

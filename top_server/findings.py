@@ -17,6 +17,8 @@ class Call:
     round: int
     group: int
     chained: bool
+    #: Whether all members of its program have to make a model. None: the program is of another package.
+    makes: bool | None
     nodes: Mapping[int, str]
     start: tuple[str, str] | None
     seen: set[tuple[str, int, int]] = field(default_factory=set)
@@ -47,6 +49,10 @@ class Findings:
     #: Models that were made, by node; and those of them whose receipt holds.
     made: Counter[str] = field(default_factory=Counter)
     receipts: int = 0
+    #: (node, signer) -> the results that somebody else signed for the node: the top server, for its local nodes.
+    signed_for: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: The first line with a certificate of the top server for a node that has one of its own, or the other way round.
+    mixed: BrokenError | None = None
     #: Results without a start, such as those that were published before and handed out again.
     without_start: int = 0
     whats: Counter[str] = field(default_factory=Counter)

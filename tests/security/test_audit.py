@@ -341,6 +341,68 @@ def test_a_group_cannot_have_begun_with_another_model(malicious: Malicious) -> N
     assert why.endswith("did not begin with the start of the group")
 
 
+@pytest.mark.parametrize("program", ["relay", "parallel", "describe", "another"])
+def test_a_relay_cannot_be_told_as_if_it_were_none(malicious: Malicious, program: str) -> None:
+    """The nodes have signed models of a relay: the order of its hops counts, whatever the top server says."""
+    first, second, third, *_ = hops(malicious.lines, 1, 0)
+    serial = malicious.lines[first]["statement"]["serial"]
+    for line in malicious.lines:
+        if line["what"] == "ordered" and line["serial"] == serial:
+            line |= {"chained": False, "program": program}
+    left_out = malicious.lines.pop(second)
+    assert malicious.caught() == (third, "there is no hop 1 before it")
+    malicious.lines.insert(second, left_out)
+    malicious.lines = exchanged(malicious.lines, second, third)
+    assert malicious.caught()[0] == second + 1
+
+
+@pytest.mark.parametrize("task", ["initialise", "train"])
+def test_a_training_that_nobody_signed_is_no_answer(malicious: Malicious, task: str) -> None:
+    made = next(line["statement"] for line in malicious.lines if line.get("statement", {}).get("task") == task)
+    ended = next(n for n in of_kind(malicious.lines, "ended") if malicious.lines[n]["serial"] == made["serial"])
+    malicious.lines[ended]["answered"] = [made["client"]]
+    assert malicious.caught() == (ended + 1, "clients are said to have trained, and made no model")
+
+
+def signed_by_top_server(lines: list[Line], played: Played, name: str) -> None:
+    """Makes the results of a node anew, with other samples and signatures of the top server."""
+    for place in of_kind(lines, "made"):
+        line = lines[place]
+        if line["statement"]["node"] == name:
+            line["statement"]["samples"] = 123456
+            line["certificate"] = fingerprint(played.top.certificate)
+            line["receipt"] = played.top.sign(Statement.read(line["statement"]).text).hex()
+
+
+def test_results_that_the_top_server_signed_for_a_node_are_named(
+    malicious: Malicious, played: Played, tmp_path: Path
+) -> None:
+    """It may do so for its local nodes. The report tells it from the signature of a site."""
+    admitted = next(n for n in of_kind(malicious.lines, "admitted") if malicious.lines[n]["node"] == "n1")
+    malicious.lines[admitted] |= {"certificate": played.top.certificate.decode(), "caller": "top-server"}
+    signed_by_top_server(malicious.lines, played, "n1")
+    found = audit.verify(played.copied(tmp_path, rechained(malicious.lines, played.top, malicious.run)), played.ca)
+    number = found.made["n1"]
+    assert found.signed_for == {("n1", "top-server"): number}
+    text = "\n".join(audit.report(found, trusted=True))
+    assert f"node n1: {number} results, {number} of them signed by top-server" in text
+    assert f"WARNING: {number} results signed by the top server itself" in text
+    assert "signed by top-server" not in "\n".join(audit.report(audit.verify(played.directory, played.ca), True))
+
+
+@pytest.mark.parametrize("later", [0, 1], ids=["before", "after"])
+def test_a_node_with_a_certificate_of_its_own_does_not_let_the_top_server_sign(
+    malicious: Malicious, played: Played, later: int
+) -> None:
+    admitted = next(n for n in of_kind(malicious.lines, "admitted") if malicious.lines[n]["node"] == "n1")
+    own = {"certificate": played.top.certificate.decode(), "caller": "top-server"}
+    malicious.lines.insert(admitted + later, {**malicious.lines[admitted], "what": "renewed", **own})
+    signed_by_top_server(malicious.lines, played, "n1")
+    number, why = malicious.caught()
+    assert number == admitted + 2
+    assert why.startswith("node n1 has a certificate of ")
+
+
 def test_an_order_is_for_the_node_that_answers(malicious: Malicious) -> None:
     place = hops(malicious.lines, 1, 0)[0]
     client, serial = _client(malicious, place), malicious.lines[place]["statement"]["serial"]

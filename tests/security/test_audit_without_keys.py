@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgsp.chained import BEGIN, BrokenError, hash_of, line_of
-from fedgsp.errors import ConfigError, DataError
+from fedgsp.errors import ConfigError, DataError, RunError
 from fedgsp.identity import node
 from fedgsp.signing import Signer
 from tests.support.certificates import Authority
@@ -107,3 +109,75 @@ def test_a_run_may_finish_while_its_log_is_verified(
     assert found.whole == (late == 0)
     assert ("lines after" in "\n".join(audit.report(found, trusted=True))) == (late > 0)
     assert audit.verify(directory, ca).whole
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "history.jsonl", "config.toml"])
+def test_a_log_that_was_cut_after_a_seal_is_not_hidden_by_the_loss_of_another_file(played: Played, name: str) -> None:
+    lines = played.directory.audit.read_bytes().splitlines(keepends=True)
+    played.directory.audit.write_bytes(b"".join(lines[:3]))
+    (played.directory.path / name).unlink()
+    result = played.command(played.ca)
+    assert isinstance(result.exception, DataError | RunError)
+    assert (name in str(result.exception)) is isinstance(result.exception, DataError)
+
+
+def test_a_log_without_an_end_is_reported_and_does_not_count_as_good(played: Played) -> None:
+    """Somebody without a key can cut the log after a seal, and take the end out of events.jsonl."""
+    lines = played.directory.audit.read_bytes().splitlines(keepends=True)
+    played.directory.audit.write_bytes(b"".join(lines[:3]))
+    played.directory.events.write_text(STARTED)
+    result = played.command(played.ca)
+    assert "1 round, not finished" in result.output
+    assert isinstance(result.exception, RunError)
+    assert result.exception.exit_code == 6
+    assert "has no end" in str(result.exception)
+
+
+ORDERED = '"what": "ordered", "run": "run", "program": "relay", "chained": true, "members": [], "start": null, "group": 0'
+LINES = {
+    "a serial number": f'{ORDERED}, "round": 1, "serial": NUMBER',
+    "a round of an order": f'{ORDERED}, "serial": 1, "round": NUMBER',
+    "a round of a seal": '"what": "sealed", "run": "run", "signature": null, "round": NUMBER',
+}
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "-1", "1.5", "true", '"1"', "null", "[]", "9" * 5000])
+@pytest.mark.parametrize("place", LINES)
+def test_what_is_no_whole_number_breaks_its_line(played: Played, place: str, number: str) -> None:
+    strip(played.directory.audit)
+    played.directory.config.write_text("")
+    first, second, *_ = played.directory.audit.read_bytes().splitlines(keepends=True)
+    line = f'{{"line": 3, "before": "{hash_of(second)}", {LINES[place].replace("NUMBER", number)}}}\n'
+    played.directory.audit.write_bytes(first + second + line.encode())
+    with pytest.raises(BrokenError) as caught:
+        audit.verify(played.directory)
+    assert caught.value.number == 3
+
+
+@pytest.mark.parametrize("number", ["1e999", "1.5", '"1"', "null", "[]"])
+def test_a_row_of_the_history_whose_round_is_no_number_is_an_error(played: Played, number: str) -> None:
+    played.directory.history.write_text(f'{{"round": 1}}\n{{"round": {number}}}\n')
+    with pytest.raises(DataError, match=r"history\.jsonl: .* is no whole number"):
+        audit.verify(played.directory)
+
+
+def verified(directory: RunDirectory) -> None:
+    audit.verify(directory)
+
+
+def continued(directory: RunDirectory) -> None:
+    with opened(directory, "run", None, None, resumed=True):
+        pass
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("reader", [verified, continued])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_log_that_is_no_regular_file_is_an_error(
+    played: Played, make: Callable[[Path], None], reader: Callable[[RunDirectory], None]
+) -> None:
+    """Opening a FIFO would wait for ever, and /dev/zero never ends."""
+    played.directory.audit.unlink()
+    make(played.directory.audit)
+    with pytest.raises((ConfigError, DataError), match=r"audit\.jsonl cannot be read: (it is not|Is a directory)"):
+        reader(played.directory)

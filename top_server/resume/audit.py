@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fedgsp.chained import BrokenError
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.files import open_file, read_file
 from fedgsp.signing import Signer
 from top_server.audit import read
 from top_server.findings import Findings
@@ -25,14 +26,17 @@ def opened(
     key now.
     """
     found = Findings()
-    with contextlib.suppress(FileNotFoundError), directory.audit.open("rb") as file:
-        try:
+    try:
+        with contextlib.suppress(FileNotFoundError), open_file(directory.audit) as file:
             found = read(file, ca, signer.certificate if signer is not None else None)
-        except BrokenError as error:
-            raise DataError(
-                f"{directory.audit}, {error}",
-                "restore the file from a copy; with certificates of a new CA, the top server has to keep its old key",
-            ) from None
+    except BrokenError as error:
+        raise DataError(
+            f"{directory.audit}, {error}",
+            "restore the file from a copy; with certificates of a new CA, the top server has to keep its old key",
+        ) from None
+    except OSError as error:
+        raise DataError(f"{directory.audit} cannot be read: {error.strerror}", "restore the file") from None
+    else:
         if found.certificate is not None and signer is None:
             raise ConfigError("--resume: the audit log of this run is signed", "give the three --tls flags")
     with AuditLog(directory.audit, run, signer, found.rounds) as log:
@@ -41,6 +45,6 @@ def opened(
             run=run,
             caller="top-server" if signer is not None else "local user",
             certificate=signer.certificate.decode("ascii", "replace") if signer is not None else None,
-            settings=hashlib.sha256(directory.config.read_bytes()).hexdigest(),
+            settings=hashlib.sha256(read_file(directory.config)).hexdigest(),
         )
         yield log

@@ -24,7 +24,8 @@ from top_server.resume.audit import opened
 def directory(tmp_path: Path) -> RunDirectory:
     (tmp_path / "run").mkdir()
     found = RunDirectory(tmp_path / "run")
-    found.config.write_text("")
+    for path in (found.config, found.events, found.history):
+        path.write_text("")
     return found
 
 
