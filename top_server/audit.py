@@ -329,7 +329,7 @@ def report(found: Findings, trusted: bool) -> Iterator[str]:
         ("invented", "results were refused because their node had not signed them"),
         ("refused", "lines tell of refusals"),
         ("skipped", "times a client was skipped"),
-        ("fetched", "models were fetched from the servers"),
+        ("fetched", "lines tell of models that were fetched from the servers"),
     ):
         if found.whats[what]:
             yield f"{found.whats[what]} {told}"

@@ -55,7 +55,7 @@ from top_server.nodes.waiting import wait_for_nodes, wait_for_return
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
-from top_server.record.audit import NO_AUDIT, Audit
+from top_server.record.audit import NO_AUDIT, Audit, Fetches
 from top_server.record.directory import RunDirectory, make_state, prepare, usable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.run import (
@@ -305,11 +305,10 @@ def _merging(context: RunContext) -> Merging:
 
 def models_of(store: ModelStore, audit: Audit = NO_AUDIT) -> ModelServicer:
     """Serves the models of this process. Nobody has to wait for a model that is not here: no model will come later."""
+    fetches = Fetches(audit, str(TOP_SERVER), store.__contains__)
 
     def served(model_id: str, reader: Caller, size: int) -> None:
-        proven = str(reader.proven or "unproven")
-        told = {"at": str(TOP_SERVER), "model": model_id, "reader": str(reader.reader), "caller": proven}
-        audit.note("fetched", **told, bytes=size)
+        fetches.note(model_id, str(reader.reader), str(reader.proven or "unproven"), size)
 
     async def wanted(model_id: str) -> None:
         require(model_id in store, FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")

@@ -133,10 +133,10 @@ def test_a_log_without_an_end_is_reported_and_does_not_count_as_good(played: Pla
     assert "has no end" in str(result.exception)
 
 
-ORDERED = '"what": "ordered", "run": "run", "program": "relay", "chained": true, "members": [], "start": null, "group": 0'
+ORDERED = '"what": "ordered", "run": "run", "program": "relay", "chained": true, "members": [], "start": null'
 LINES = {
-    "a serial number": f'{ORDERED}, "round": 1, "serial": NUMBER',
-    "a round of an order": f'{ORDERED}, "serial": 1, "round": NUMBER',
+    "a serial number": f'{ORDERED}, "group": 0, "round": 1, "serial": NUMBER',
+    "a round of an order": f'{ORDERED}, "group": 0, "serial": 1, "round": NUMBER',
     "a round of a seal": '"what": "sealed", "run": "run", "signature": null, "round": NUMBER',
 }
 

@@ -22,7 +22,7 @@ from tests.support.hellos import hello, membership
 from tests.support.serving import serving
 from tests.support.weights import TENSORS, some_weights
 from top_server.nodes.membership import Node
-from top_server.record.audit import NoAudit
+from top_server.record.audit import Fetches, NoAudit
 from top_server.server import models_of
 
 
@@ -65,6 +65,32 @@ async def test_a_ticket_alone_does_not_make_a_local_user(audit: Lines) -> None:
     async with serving(models_of(store, audit).add_to, access=access) as served:
         await fetch(served.channel, "m", TENSORS, 1 << 20, ticket=ticket)
     assert [(line["reader"], line["caller"]) for line in audit.lines] == [("node n0", "unproven")]
+
+
+async def test_a_node_that_fetches_a_model_again_and_again_does_not_fill_the_log(audit: Lines) -> None:
+    store = ModelStore()
+    access = AccessControl({Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER))}, tls=False)
+    async with serving(models_of(store, audit).add_to, access=access) as served:
+        for name, times in (("m", 25), ("other", 1)):
+            store.put(name, some_weights())
+            for reader in ("n0", "n1"):
+                ticket = ISSUER.ticket(TOP_SERVER, Ticket(Verb.FETCH, name, node(reader)))
+                for _ in range(times):
+                    await fetch(served.channel, name, TENSORS, 1 << 20, ticket=ticket)
+    told = [(line["model"], line["reader"], line["so_far"]) for line in audit.lines]
+    of_m = [("m", f"node {reader}", so_far) for reader in ("n0", "n1") for so_far in (1, 10)]
+    assert told == [*of_m, ("other", "node n0", 1), ("other", "node n1", 1)]
+
+
+def test_what_was_fetched_is_forgotten_with_the_model(audit: Lines) -> None:
+    there = {"m"}
+    fetches = Fetches(audit, "top-server", there.__contains__)
+    fetches.note("m", "node n0", "node n0", 40)
+    there.remove("m")
+    for number in range(100):
+        fetches.note(f"m{number}", "node n0", "node n0", 40)
+    assert len(fetches._so_far) == 1
+    assert len(audit.lines) == 101
 
 
 async def test_a_certificate_that_has_expired_is_not_admitted_over_an_open_connection(

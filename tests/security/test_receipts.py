@@ -29,6 +29,7 @@ from fedgsp.messages import (
     RelayMode,
     Reveal,
     RunGroupRequest,
+    Served,
     Start,
     Train,
     Trained,
@@ -202,6 +203,15 @@ def test_a_renewed_certificate_counts_if_it_is_that_of_the_node(authority: Autho
         top = Top(authority, old)
         done = MemberDone(4, 0, MADE, 0.0, KEY, site.sign(name="n1"), b"", site.signer.certificate)
         assert top.hear(done) == heard
+
+
+def test_a_manager_that_tells_of_many_fetches_does_not_fill_the_log(authority: Authority) -> None:
+    top = Top(authority, Site(authority, "n1"))
+    for _ in range(150):
+        for reader in ("node n1", "node n2"):
+            top.watch(GroupEvent(Served("m", reader, reader, 40)))
+    told = [(line["reader"], line["so_far"]) for line in top.lines if line["what"] == "fetched"]
+    assert told == [(f"node {name}", so_far) for so_far in (1, 10, 100) for name in ("n1", "n2")]
 
 
 @pytest.mark.parametrize("kind", FALSE)

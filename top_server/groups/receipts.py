@@ -26,6 +26,7 @@ from fedgsp.programs import PROGRAMS
 from fedgsp.receipts import Statement
 from fedgsp.signing import fingerprint, holds, identity_of
 from fedgsp.visible import visible
+from top_server.record.audit import Fetches
 
 if TYPE_CHECKING:
     from top_server.run import RunContext
@@ -43,6 +44,7 @@ class GroupAudit:
         self._certificates = {member.node: context.membership.certificate(member.node) for member in request.members}
         #: Whether every member has to make a model, and to sign it.
         self._makes = PROGRAMS[request.program].trains or request.program == "initialise"
+        self._fetches = Fetches(context.audit, f"manager {manager}")
         #: Clients that answered without making a model.
         self._answered: list[int] = []
 
@@ -113,14 +115,7 @@ class GroupAudit:
 
     def served(self, served: Served) -> None:
         """The manager gave a model to another process."""
-        self._context.audit.note(
-            "fetched",
-            at=f"manager {self._manager}",
-            model=visible(served.model_id),
-            reader=visible(served.reader),
-            caller=visible(served.proven) or "unproven",
-            bytes=served.bytes,
-        )
+        self._fetches.note(served.model_id, served.reader, served.proven or "unproven", served.bytes)
 
     def ended(self, result: GroupResult | Failure) -> None:
         """The call has ended."""

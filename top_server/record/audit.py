@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedgsp.access import Caller
 from fedgsp.chained import ChainedFile
 from fedgsp.signing import Signer
 from fedgsp.times import stamp
+from fedgsp.visible import visible
 from top_server.record.history import plain
 
 #: The first word of every text that is signed for a log.
@@ -49,6 +51,30 @@ def who(caller: Caller) -> str:
     if caller.proven is not None:
         return str(caller.proven)
     return "local user" if caller.reader is not None else "unproven"
+
+
+class Fetches:
+    """Notes the models that one process gave to others.
+
+    Of one model and one reader, the first, tenth, hundredth, ... time have a line: a ticket may be used many times, but
+    must not fill the log.
+    """
+
+    def __init__(self, audit: Audit, at: str, there: Callable[[str], bool] = lambda _: True) -> None:
+        """`there` says whether the process `at` still has a model; of others, nothing is remembered."""
+        self._audit, self._at, self._there = audit, at, there
+        self._so_far: dict[str, Counter[tuple[str, str]]] = {}
+
+    def note(self, model: str, reader: str, caller: str, size: int) -> None:
+        """A model of `size` bytes was given to `reader`, whose certificate names `caller`."""
+        if model not in self._so_far:
+            self._so_far = {of: counts for of, counts in self._so_far.items() if self._there(of)}
+        counts = self._so_far.setdefault(model, Counter())
+        counts[reader, caller] += 1
+        number = counts[reader, caller]
+        if str(number).strip("0") == "1":
+            told = {"at": self._at, "model": visible(model), "reader": visible(reader), "caller": visible(caller)}
+            self._audit.note("fetched", **told, bytes=size, so_far=number)
 
 
 def seal_text(run: str, line: int, head: str) -> bytes:
