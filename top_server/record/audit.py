@@ -56,8 +56,8 @@ def who(caller: Caller) -> str:
 class Fetches:
     """Notes the models that one process gave to others.
 
-    Of one model and one reader, the first, tenth, hundredth, ... time have a line: a ticket may be used many times, but
-    must not fill the log.
+    Of one model and one reader, the first, tenth, hundredth, ... time have a line: a ticket may be used many times
+    and must not fill the log.
     """
 
     def __init__(self, audit: Audit, at: str, there: Callable[[str], bool] = lambda _: True) -> None:
