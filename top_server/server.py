@@ -124,7 +124,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
-            membership.owners.update(resumed.saved.owners if resumed.saved else {})
+            membership.own(resumed.saved.owners if resumed.saved else {})
         federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         address = await stack.enter_async_context(
             _doors(config, membership, store, door, tls, resumed, federated, audit)

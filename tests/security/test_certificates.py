@@ -30,6 +30,7 @@ from tests.support.holders import WEIGHTS, refused
 from tests.support.serving import Served, serving
 from tests.support.strangers import assert_unharmed
 from tests.support.weights import TENSORS
+from top_server.nodes import admission
 from top_server.nodes.membership import Node
 
 HOLDER = node("holder")
@@ -145,6 +146,34 @@ async def test_a_client_belongs_to_the_node_that_hosted_it_also_when_that_has_le
     assert isinstance(failure, Failure)
     assert failure.code is FailureCode.NOT_ALLOWED
     assert isinstance(await members.admit(hello("hospital-a", (0, 1)), proven("hospital-a")), Node)
+
+
+async def test_a_node_cannot_take_more_clients_by_joining_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_CLIENTS_OF_NODE", 4)
+    members, _ = membership()
+    for clients, taken in (((0, 1), True), ((2, 3), True), ((4,), False), ((), False), ((0, 3), True)):
+        joined = await members.admit(hello("hospital-a", clients), proven("hospital-a"))
+        assert isinstance(joined, Node) is taken, clients
+        if isinstance(joined, Node):
+            await members.leave(joined, "a crash")
+    members.own(dict.fromkeys(range(10, 14), "hospital-b"))  # as of a run that is resumed
+    assert isinstance(await members.admit(hello("hospital-b", (5,)), proven("hospital-b")), Failure)
+    assert sorted(members.owners) == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+async def test_a_node_cannot_fill_the_record_by_joining(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    members, recorder = membership()
+    for _ in range(2 * admission.MOST_JOINS):
+        joined = await members.admit(hello("hospital-a", (0,)), proven("hospital-a"))
+        if isinstance(joined, Node):
+            await members.leave(joined, "a crash")
+    assert isinstance(joined, Failure)
+    assert "times within a minute" in joined.detail
+    assert len(recorder.of_kind("node_joined")) == admission.MOST_JOINS
+    assert isinstance(await members.admit(hello("hospital-b", (1,)), proven("hospital-b")), Node)
+    monkeypatch.setattr("time.monotonic", lambda: 61.0)
+    assert isinstance(await members.admit(hello("hospital-a", (0,)), proven("hospital-a")), Node)
 
 
 def test_a_certificate_that_names_nobody_or_another_role_is_refused_at_the_start(tmp_path: Path) -> None:

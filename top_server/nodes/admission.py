@@ -36,6 +36,8 @@ from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
 MOST_NODES = 20_000
 #: The most clients of a run. Each round goes through all clients several times, at some microseconds each.
 MOST_CLIENTS = 1_000_000
+#: Most times that a node may join within a minute: each is recorded.
+MOST_JOINS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,10 @@ class Known:
     standard: Hello | None
     #: Whether the run is over.
     over: bool = False
+    #: Clients that would belong to the node: those of its earlier joins, and those that it brings now.
+    owned: int = 0
+    #: How often the node has joined in this minute.
+    joins: int = 0
     #: The parts of other packages that every node must have.
     needed: Collection[InstalledPart] = ()
 
@@ -102,7 +108,8 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
 
 def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
     upgrade = "install the same version of fedgsp"
-    digest, own, together = len(hello.task_digest), len(hello.clients), known.clients + len(hello.clients)
+    digest, own = len(hello.task_digest), max(len(hello.clients), known.owned)
+    together = known.clients + len(hello.clients)
     lacking = on_nodes.lacking(known.needed, hello.parts)
     refusals = (
         (known.over, FailureCode.RUN_OVER, "the run is over: join the next one"),
@@ -116,7 +123,7 @@ def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
             FailureCode.WRONG_PROTOCOL,
             f"the digest of its task has {digest} bytes, not {TASK_DIGEST_BYTES}: {upgrade}",
         ),
-        (not own, FailureCode.NO_CLIENTS, "it hosts no client: give it --clients"),
+        (not hello.clients, FailureCode.NO_CLIENTS, "it hosts no client: give it --clients"),
         (
             hello.node in known.nodes,
             FailureCode.NAME_TAKEN,
@@ -146,7 +153,12 @@ def _node(hello: Hello, known: Known) -> Iterator[Refusal]:
         (
             own > MOST_CLIENTS_OF_NODE,
             FailureCode.TOO_MANY,
-            f"it hosts {own:,} clients, a node can have {MOST_CLIENTS_OF_NODE:,}: start more nodes",
+            f"it hosts {own:,} clients, a node can have {MOST_CLIENTS_OF_NODE:,} in a run: start more nodes",
+        ),
+        (
+            known.joins >= MOST_JOINS,
+            FailureCode.TOO_MANY,
+            f"it has joined {known.joins} times within a minute: wait, and find out why it loses its connection",
         ),
         (
             together > MOST_CLIENTS,

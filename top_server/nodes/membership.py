@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -109,6 +111,9 @@ class Membership:
         self.revoked: tuple[str, ...] = ()
         #: Client -> the node that has hosted it, if a certificate has proven who that is. No other node gets it.
         self.owners: dict[int, str] = {}
+        self._owned: Counter[str] = Counter()  # their number by node
+        self._joins: Counter[str] = Counter()  # of this minute, by node
+        self._minute = 0
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
@@ -163,6 +168,12 @@ class Membership:
         found = self._nodes.get(name)
         return found.certificate if found is not None else b""
 
+    def own(self, owners: Mapping[int, str]) -> None:
+        """From now on these clients belong to these nodes, unless they have an owner."""
+        new = {client: node for client, node in owners.items() if client not in self.owners}
+        self.owners |= new
+        self._owned.update(new.values())
+
     async def admit(self, hello: Hello, caller: Caller) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
         older = self._older(hello.node, caller)
@@ -175,12 +186,13 @@ class Membership:
             older.outbox.put_nowait(None)
             await self.leave(older, "it has joined anew")
         self._standard = self._standard or hello
+        self._joins[hello.node] += 1
         admitted = self._nodes[hello.node] = Node(hello, caller.certificate)
         self._clients.update(
             {hosted.client: (hosted, admitted) for hosted in hello.clients if self._bears(hosted.client)}
         )
         if caller.proven is not None and self.registered is None:
-            self.owners |= {hosted.client: hello.node for hosted in hello.clients}
+            self.own({hosted.client: hello.node for hosted in hello.clients})
         admitted.outbox.put_nowait(self._welcome_for(hello.node, caller))
         if self.revoked:
             admitted.outbox.put_nowait(Revoked(self.revoked))
@@ -227,10 +239,15 @@ class Membership:
             return Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
         if caller.certificate and has_expired(caller.certificate, datetime.now(UTC)):  # after the connection was made
             return Refusal(Failure(FailureCode.NOT_ALLOWED, "its certificate has expired: it needs a new one"))
+        if (minute := int(time.monotonic() // 60)) != self._minute:
+            self._minute = minute
+            self._joins.clear()
         known = replace(
             self._known,
+            joins=self._joins[hello.node],
             nodes=self._nodes.keys() - ({hello.node} if older else ()),
             clients=len(self._clients) - (len(older.hello.clients) if older else 0),
+            owned=self._owned[hello.node] + sum(hosted.client not in self.owners for hosted in hello.clients),
             host_of=functools.partial(self._host_of, hello.node, older),
             standard=self._standard,
             over=self._over is not None,
