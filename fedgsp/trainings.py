@@ -23,6 +23,14 @@ def _anything(_options: Any, _learning_rate: float, _batch_size: int) -> None:
     pass
 
 
+def _one(_options: Any) -> int:
+    return 1
+
+
+def _none(_options: Any) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Part):
     """The declaration of a training; its `code` is a `fedgsp_node.training.base.Algorithm`."""
@@ -37,6 +45,10 @@ class Training(Part):
     adds: Callable[[Any, TensorSpec], tuple[TensorSpec, ...]] | None = None
     #: Raises ConfigError for options that do not go with a learning rate and a batch size.
     check: Callable[[Any, float, int], None] = _anything
+    #: How often its code passes over the data in each local epoch, by its options. Policies of nodes limit it.
+    passes: Callable[[Any], int] = _one
+    #: The steps that its code takes before a model is evaluated (`Algorithm.adapt`), by its options; limited likewise.
+    adapts: Callable[[Any], int] = _none
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +177,14 @@ TRAININGS: Parts[Training] = Parts(
             help="SGD; a model is evaluated after some steps on the client's own data",
             code=f"{_HERE}.finetune:FINETUNE",
             options=FinetuneOptions,
+            adapts=lambda options: options.steps,
         ),
         "per-fedavg": Training(
             help="towards a model from which one step on the client's own data leads to a good model",
             code=f"{_HERE}.per_fedavg:PER_FEDAVG",
             options=PerFedAvgOptions,
             check=_check_per_fedavg,
+            adapts=lambda options: options.steps,
         ),
         "pfedme": Training(
             help="a personal model near the shared model, which moves towards the personal models",
@@ -178,6 +192,7 @@ TRAININGS: Parts[Training] = Parts(
             options=PfedmeOptions,
             keeps_personal=True,
             check=_check_pfedme,
+            passes=lambda options: options.personal_steps,
         ),
         "ditto": Training(
             help="SGD, and beside it a personal model with a pull towards the shared model",
@@ -185,6 +200,7 @@ TRAININGS: Parts[Training] = Parts(
             options=DittoOptions,
             keeps_personal=True,
             check=_check_ditto,
+            passes=lambda _: 2,
         ),
     },
     Training,

@@ -6,12 +6,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from fedgsp.messages import Failure, FailureCode, HostedClient, Order, TensorSpec, Train
+from fedgsp.messages import Failure, FailureCode, HostedClient, Order, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.policy import UNLIMITED, Policy
 from fedgsp.updates import trainable_size
 from fedgsp.weights import total_bytes
 from fedgsp_node.dialling import Dialling
+from fedgsp_node.epochs import epochs, is_training
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.policy import HARMLESS, Beyond, Known, models_of, refusal, told
 
@@ -45,6 +46,7 @@ class Guard:
         self._coming: Counter[str] = Counter()
         self._orders: OrderedDict[tuple[int, str, int], list[int]] = OrderedDict()  # in a round: all, trainings
         self._trainings: Counter[int] = Counter()  # of each client, in all
+        self._epochs: Counter[int] = Counter()  # the same
         self._now, self._next_line, self._unlogged = now, -float("inf"), 0
 
     def expect(self, tensors: tuple[TensorSpec, ...]) -> None:
@@ -98,11 +100,12 @@ class Guard:
         self._unlogged, self._next_line = 0, self._now() + INTERVAL_S
 
     def _known(self, order: Order, models: set[str]) -> Known:
+        samples = self._samples.get(order.client)
         coming = sum(model not in self._store for model in models | self._coming.keys())
         orders, trainings = self._orders.get(_round_of(order), (0, 0))
         return Known(
             clients=max(1, len(self._samples)),
-            samples=self._samples.get(order.client),
+            samples=samples,
             trainable=self._trainable,
             model_bytes=self._model_bytes,
             held_models=len(self._store) + coming,
@@ -111,6 +114,7 @@ class Guard:
             orders_in_round=orders + 1,
             trainings_in_round=trainings + 1,
             trainings=self._trainings[order.client] + 1,
+            epochs=self._epochs[order.client] + epochs(order.work, samples),
             not_dialled=self.dialling.why_not,
         )
 
@@ -120,9 +124,10 @@ class Guard:
         counts = self._orders.setdefault(_round_of(order), [0, 0])
         self._orders.move_to_end(_round_of(order))
         counts[0] += 1
-        if isinstance(order.work, Train):
-            counts[1] += 1
-            self._trainings[order.client] += 1
+        trains = is_training(order.work)
+        counts[1] += trains
+        self._trainings[order.client] += trains
+        self._epochs[order.client] += epochs(order.work, self._samples[order.client])
         while len(self._orders) > REMEMBERED_ROUNDS * len(self._samples):
             self._orders.popitem(last=False)
 

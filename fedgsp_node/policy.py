@@ -26,6 +26,7 @@ from fedgsp.outgoing import HEAD, OUTGOING
 from fedgsp.settings.fields import OptionError, described, values_of
 from fedgsp.settings.policy import UNLIMITED, Entries, Policy, written
 from fedgsp.updates import update_of
+from fedgsp_node.epochs import epochs, is_training
 
 #: Most characters of an order's own text in a reason.
 MOST_QUOTED = 100
@@ -48,10 +49,11 @@ class Known:
     held_models: int
     held_bytes: int
     open_orders: int
-    #: Of the client of the order: its orders and trainings of the order's round, and all its trainings.
+    #: Of the client of the order: its orders and trainings of the order's round, and all its trainings and epochs.
     orders_in_round: int
     trainings_in_round: int
     trainings: int
+    epochs: int
     #: Why an address may not be dialled; empty if it may. Raises ConfigError for what is no address.
     not_dialled: Callable[[str], str]
 
@@ -227,10 +229,6 @@ class Amount(NamedTuple):
     words: str
 
 
-def _epochs(order: Order, _: Known) -> float | None:
-    return order.work.settings.local_epochs if isinstance(order.work, Train) and order.work.settings else None
-
-
 def _batch_size(order: Order, known: Known) -> float | None:
     size = getattr(_settings(order), "batch_size", None)
     return size if size is None or known.samples is None else min(size, known.samples)
@@ -248,7 +246,9 @@ def _settings(order: Order) -> object:
 
 #: Key of the policy -> what an order asks for that the key limits; None if the order asks for no such thing.
 AMOUNTS: Mapping[str, Amount] = {
-    "most_epochs": Amount(_epochs, "it asks for {} local epochs"),
+    "most_epochs": Amount(
+        lambda order, known: epochs(order.work, known.samples) or None, "it asks for {} local epochs"
+    ),
     "least_batch_size": Amount(_batch_size, "it asks for batches of {}"),
     "least_learning_rate": Amount(_rate, "it asks for learning rate {}"),
     "most_learning_rate": Amount(_rate, "it asks for learning rate {}"),
@@ -260,12 +260,16 @@ AMOUNTS: Mapping[str, Amount] = {
     ),
     "most_orders_per_round": Amount(lambda _, known: known.orders_in_round, "it is order {} of the client's round"),
     "most_trainings_per_round": Amount(
-        lambda order, known: known.trainings_in_round if isinstance(order.work, Train) else None,
+        lambda order, known: known.trainings_in_round if is_training(order.work) else None,
         "it is training {} of the client's round",
     ),
     "most_trainings": Amount(
-        lambda order, known: known.trainings if isinstance(order.work, Train) else None,
+        lambda order, known: known.trainings if is_training(order.work) else None,
         "it is training {} of the client",
+    ),
+    "most_total_epochs": Amount(
+        lambda order, known: known.epochs if epochs(order.work, known.samples) else None,
+        "the client would have trained {} epochs",
     ),
 }
 

@@ -132,7 +132,13 @@ class Policy:
     )
 
     most_epochs: int = setting(
-        1000, "local epochs of one training", least=1, most=_LARGEST, widest=_LARGEST, panel=HOW
+        1000,
+        "epochs of one training, also of one before an evaluation or of networks that tell clients apart; steps are"
+        " converted to epochs",
+        least=1,
+        most=_LARGEST,
+        widest=_LARGEST,
+        panel=HOW,
     )
     least_batch_size: int = setting(
         2, "samples of a full batch; a step on one sample reveals most of it", least=0, widest=0, panel=HOW
@@ -144,6 +150,14 @@ class Policy:
     )
     most_trainings: int = setting(
         10_000, "trainings of one client while the node runs", least=1, most=_LARGEST, widest=_LARGEST, panel=HOW
+    )
+    most_total_epochs: int = setting(
+        1_000_000,
+        "epochs of all that one client trains while the node runs",
+        least=1,
+        most=_LARGEST,
+        widest=_LARGEST,
+        panel=HOW,
     )
     most_orders_per_round: int = setting(
         20_000, "orders of any kind for one client in one round", least=1, most=_LARGEST, widest=_LARGEST, panel=HOW

@@ -111,8 +111,10 @@ def _trained(name: str, control: Control | None = None) -> tuple[bytes, float, f
     assert steps > 0
     assert work.control.mark > 0, "it never called control.tick(), so that nobody sees it move"
     if algorithm.adapt is not None:
-        work.rng = stream(0, "adaptation")
+        work.rng, before = stream(0, "adaptation"), work.control.mark
         algorithm.adapt(work)
+        declared = TRAININGS[name].adapts(work.options)
+        assert work.control.mark - before <= declared, "its declaration (adapts) says fewer steps than it takes"
     return trained.copy().digest, loss, steps
 
 

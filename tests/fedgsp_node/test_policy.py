@@ -55,6 +55,7 @@ KNOWN = Known(
     orders_in_round=5,
     trainings_in_round=1,
     trainings=9,
+    epochs=9,
     not_dialled=lambda address: f"{address} is far" if "far" in address else "",
 )
 
@@ -65,6 +66,11 @@ def order(work: Work | None) -> Order:
 
 def trained(**changes: Any) -> Train:
     return dataclasses.replace(TRAIN, settings=dataclasses.replace(SETTINGS, **changes))
+
+
+def adapted(steps: int, algorithm: str = "finetune") -> Evaluate:
+    settings = dataclasses.replace(SETTINGS, algorithm=algorithm, options={"steps": str(steps)})
+    return Evaluate(START, settings=settings, personalised=True)
 
 
 def revealing(view: str) -> Train:
@@ -99,6 +105,14 @@ BEYOND: list[tuple[str, Work, Known]] = [
     ("least_samples", dataclasses.replace(TRAIN, measure_accuracy=True), known(samples=9)),
     ("most_epochs", trained(local_epochs=1001), KNOWN),
     ("most_epochs", trained(local_epochs=2**32), KNOWN),
+    ("most_epochs", trained(algorithm="ditto", local_epochs=501), KNOWN),
+    ("most_epochs", trained(algorithm="pfedme", options={"personal_steps": "1001"}), KNOWN),
+    ("most_epochs", adapted(1001), known(samples=5)),
+    ("most_epochs", adapted(20_001), KNOWN),  # in batches of 5
+    ("most_epochs", adapted(1001, "per-fedavg"), known(samples=3)),
+    ("most_epochs", Discriminate(None, "n", (1,), dataclasses.replace(NETWORKS, steps=12_501)), KNOWN),
+    ("most_total_epochs", TRAIN, known(epochs=1_000_001)),
+    ("most_total_epochs", Discriminate(None, "n", (1,), NETWORKS), known(epochs=1_000_001)),
     ("least_batch_size", trained(batch_size=1), KNOWN),
     ("least_batch_size", TRAIN, known(samples=1)),
     ("least_batch_size", Discriminate(None, "n", (1,), dataclasses.replace(NETWORKS, batch_size=1)), KNOWN),
@@ -111,7 +125,9 @@ BEYOND: list[tuple[str, Work, Known]] = [
     ("most_held_models", Initialise("end", 1), known(held_models=65)),
     ("most_orders_per_round", Describe(), known(orders_in_round=20_001)),
     ("most_trainings_per_round", TRAIN, known(trainings_in_round=17)),
+    ("most_trainings_per_round", adapted(1), known(trainings_in_round=17)),
     ("most_trainings", TRAIN, known(trainings=10_001)),
+    ("most_trainings", adapted(1), known(trainings=10_001)),
 ]
 
 
@@ -150,7 +166,12 @@ PASSING: list[tuple[Work, Known]] = [
     (Describe(), known(samples=None)),  # it fails later, by name
     (trained(local_epochs=1000, batch_size=2, learning_rate=10.0), KNOWN),
     (TRAIN, known(held_models=64, open_orders=128, held_bytes=4 * GB, model_bytes=GB, trainings_in_round=16)),
-    (Describe(), known(trainings_in_round=17, trainings=10_001)),
+    (Describe(), known(trainings_in_round=17, trainings=10_001, epochs=10**9)),
+    (adapted(20_000), KNOWN),
+    (Discriminate(None, "n", (1,), NETWORKS), known(trainings_in_round=17, trainings=10_001)),
+    (Discriminate(START, "", (1,), dataclasses.replace(NETWORKS, steps=10**6), judge=True), KNOWN),
+    (dataclasses.replace(adapted(10**9), compared_with="own", only_compare=True), KNOWN),
+    (Evaluate(START, settings=SETTINGS, personalised=True), known(trainings_in_round=17, trainings=10_001)),
     (Evaluate(START, settings=trained(batch_size=1, local_epochs=2**32).settings), known(samples=1)),
     *((work, known(held_models=10**9, open_orders=10**9)) for work in (Release(("x",)), Recall("", ()), Cancel())),
 ]
@@ -278,6 +299,27 @@ def test_trainings_are_counted_by_round_and_in_all() -> None:
     passed = [not refused(g, TRAIN, number) for number in (1, 1, 1, 2, 2, 3)]
     assert passed == [True, True, False, True, False, False]
     assert not refused(g, Describe(), 3)
+
+
+def test_evaluations_that_train_count_as_trainings_and_others_do_not() -> None:
+    g = guard(most_trainings_per_round="2")
+    assert [not refused(g, work, 1) for work in (TRAIN, adapted(1), adapted(1), TRAIN)] == [True, True, False, False]
+    assert not refused(g, Evaluate(START, settings=SETTINGS, personalised=True), 1)
+
+
+@pytest.mark.parametrize(
+    "work", [adapted(100), Discriminate(None, "n", (1,), dataclasses.replace(NETWORKS, steps=63))]
+)
+def test_epochs_are_counted_in_all_whatever_trains_and_in_whatever_round(work: Work) -> None:
+    g = guard(most_total_epochs="32")  # 100 batches of 5 and 63 batches of 8 are 5 and 6 epochs of 100 samples
+    passed = [not refused(g, work, number) for number in range(8)]
+    assert passed == [number < (6 if isinstance(work, Evaluate) else 5) for number in range(8)]
+
+
+@pytest.mark.parametrize("options", [{"steps": "many"}, {"steps": "9" * 5000}, {"other": "1"}])
+def test_options_that_no_training_has_pass_and_the_training_refuses_them_by_name(options: dict[str, str]) -> None:
+    settings = dataclasses.replace(SETTINGS, algorithm="finetune", options=options)
+    assert refusal(order(Evaluate(START, settings=settings, personalised=True)), Policy(), KNOWN) is None
 
 
 def test_rounds_that_are_named_in_turn_do_not_begin_the_count_again() -> None:

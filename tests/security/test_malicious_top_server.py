@@ -21,6 +21,7 @@ from fedgsp.messages import (
     AttachTo,
     Describe,
     Described,
+    Evaluate,
     Failure,
     FailureCode,
     Initialise,
@@ -145,6 +146,8 @@ async def test_orders_beyond_the_default_policy_are_refused_by_name_and_the_node
     async with attack(monkeypatch) as a:
         assert isinstance(await a.order(Initialise("start", 1)), Trained)
         await a.refused(training(local_epochs=2**32 - 1), "most_epochs")
+        adapting = dataclasses.replace(SETTINGS, algorithm="finetune", options={"steps": "8000"})
+        await a.refused(Evaluate(Start("start", HERE), settings=adapting, personalised=True), "most_epochs")
         await a.refused(training(Reveal("exact")), "reveal")
         await a.refused(training(Reveal("layer:0")), "reveal")
         await a.refused(training(Reveal("sketch:131072")), "reveal")
@@ -170,7 +173,7 @@ async def test_a_node_keeps_no_more_models_than_its_policy_says_and_makes_others
 
 
 async def test_a_training_that_takes_too_long_is_stopped_after_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with attack(monkeypatch, most_epochs=str(2**32), most_seconds="0.2") as a:
+    async with attack(monkeypatch, most_epochs=str(2**32), most_total_epochs=str(2**33), most_seconds="0.2") as a:
         assert isinstance(await a.order(Initialise("start", 1)), Trained)
         endless = dataclasses.replace(SETTINGS, local_epochs=2**32 - 1, learning_rate=0.001)
         await a.refused(Train(Start("start", HERE), "endless", endless), "most_seconds")
