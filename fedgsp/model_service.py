@@ -16,6 +16,7 @@ from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.model_store import ModelStore
 from fedgsp.model_streams import chunks_of, received
 from fedgsp.names import is_text
+from fedgsp.seldom import SeldomLog
 from fedgsp.spill import Room
 from fedgsp.v1 import model_pb2
 from fedgsp.weights import Weights, WeightsError, require
@@ -59,6 +60,7 @@ class ModelServicer:
         self._max_bytes = max_bytes
         self._make_room = make_room
         self._fetches, self._uploads = Turns(MOST_FETCHES), Turns(MOST_UPLOADS)
+        self._not_given = SeldomLog(logger, logging.INFO, "request")
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service at a server."""
@@ -95,7 +97,7 @@ class ModelServicer:
                 weights = await self._store.get(model_id)
             except WeightsError as error:
                 # The reason may name nodes and clients. A caller may be a stranger, who guesses ids.
-                logger.info("model=%.100r was not given: %s", model_id, error)
+                self._not_given.line(f"model={model_id[:100]!r} was not given: {error}")
                 code = error.failure.code.name.lower()
                 await refuse(context, grpc.StatusCode.NOT_FOUND, f"{code}: this process cannot give that model")
             try:

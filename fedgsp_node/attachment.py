@@ -29,6 +29,7 @@ from fedgsp.messages import (
     Trained,
 )
 from fedgsp.model_service import upload
+from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
 from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
@@ -43,39 +44,32 @@ PROGRESS_INTERVAL_S = 1.0
 #: Number of reports that are kept for orders that come a second time.
 REMEMBERED_REPORTS = 256
 _CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
-#: Shortest time between two lines, because a node with many clients may train hundreds of times per second.
-INTERVAL_S = 5.0
 
 
-class TrainingLog:
-    """Counts the trainings of a node, and logs at most one of them every `INTERVAL_S` seconds."""
+class OrderLog:
+    """Logs the trainings and the failures of all orders of a node, of each at most one line in some seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._next_line = -float("inf")
-        self._unlogged = 0
+        self._trainings = SeldomLog(logger, logging.INFO, "training", now)
+        self._failures = SeldomLog(logger, logging.WARNING, "failure", now)
         #: Number of trainings since the node started.
-        self.total = 0
+        self.trainings = 0
 
-    def add(self, round_number: int, group: int, client: int, trained: Trained) -> None:
+    def trained(self, key: OrderKey, client: int, trained: Trained) -> None:
         """Counts a training of a client, and logs it if the last line is old enough."""
-        self.total += 1
-        if self._now() < self._next_line:
-            self._unlogged += 1
-            return
-        more = f"; {counted(self._unlogged, 'other training')} since the last line" if self._unlogged else ""
-        logger.info(
-            "round=%d group=%d client=%d trained on %s in %.1f s, loss %.4f%s",
-            round_number,
-            group,
-            client,
-            counted(trained.samples, "sample"),
-            trained.seconds,
-            trained.loss,
-            more,
+        self.trainings += 1
+        self._trainings.line(
+            f"round={key.round} group={key.group} client={client} trained on {counted(trained.samples, 'sample')}"
+            f" in {trained.seconds:.1f} s, loss {trained.loss:.4f}"
         )
-        self._unlogged = 0
-        self._next_line = self._now() + INTERVAL_S
+
+    def failed(self, key: OrderKey, client: int, why: object, exc_info: bool = False) -> None:
+        """Logs why an order failed, if the last line is old enough; `exc_info` adds the traceback of a bug."""
+        self._failures.line(f"round={key.round} group={key.group} client={client} failed: {why}", exc_info)
+
+    def ignored(self) -> None:
+        """Logs that an order was ignored, if the last line about a failure is old enough."""
+        self._failures.line("an order without a key was ignored")
 
 
 class Attachment:
@@ -86,7 +80,7 @@ class Attachment:
         channel: grpc.aio.Channel,
         attached: Attached,
         worker: Worker,
-        trainings: TrainingLog | None = None,
+        log: OrderLog | None = None,
         ticket: bytes = b"",
         door: Door | None = None,
         receipts: Receipts | None = None,
@@ -101,7 +95,7 @@ class Attachment:
         self._worker = worker
         self._ticket = ticket
         self._door = door or Door()
-        self._trainings = trainings or TrainingLog()
+        self._log = log or OrderLog()
         self._reports: asyncio.Queue[order_pb2.NodeReport | None] = asyncio.Queue()  # None ends the stream
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
         self._reported: OrderedDict[OrderKey, order_pb2.NodeReport] = OrderedDict()
@@ -135,7 +129,7 @@ class Attachment:
     def _take(self, order: Order) -> None:
         key = order.key
         if key is None:
-            logger.warning("an order without a key was ignored")
+            self._log.ignored()
         elif isinstance(order.work, Cancel):
             if key in self._running:
                 self._running[key].cancel()
@@ -159,24 +153,23 @@ class Attachment:
         try:
             result = await self._worker.carry_out(order, self._upload)
             if isinstance(result, Trained) and isinstance(order.work, Train):  # not a new model's first weights
-                self._trainings.add(key.round, key.group, order.client, result)
+                self._log.trained(key, order.client, result)
             receipt = self._receipts.answer(self._attached, key, order, result)
             # A report that cannot be encoded fails this order, not the stream.
             report = wire.encode(NodeReport(Done(key, result, receipt)))
         except (OrderError, WeightsError) as error:
             report = self._failed(key, order, error.failure)
             if error.failure.code is not FailureCode.POLICY:  # the guard has logged it, and not too often
-                logger.warning(
-                    "round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error.failure
-                )
+                self._log.failed(key, order.client, error.failure)
         except asyncio.CancelledError:
             report = self._failed(key, order, _CALLED_OFF)
         except UserError as error:
-            logger.warning("round=%d group=%d client=%d failed: %s", key.round, key.group, order.client, error)
+            self._log.failed(key, order.client, error)
             report = self._failed(key, order, Failure(FailureCode.UNSPECIFIED, str(error)))
         except Exception as error:  # the manager must learn of a bug; it would wait otherwise
-            logger.exception("round=%d group=%d client=%d", key.round, key.group, order.client)
-            report = self._failed(key, order, Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}"))
+            failure = Failure(FailureCode.UNSPECIFIED, f"{type(error).__name__}: {error}")
+            self._log.failed(key, order.client, failure, exc_info=True)
+            report = self._failed(key, order, failure)
         self._reported[key] = report
         while len(self._reported) > REMEMBERED_REPORTS:
             self._reported.popitem(last=False)

@@ -17,6 +17,7 @@ from fedgsp.identity import HOLDERS
 from fedgsp.messages import FailureCode, Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import fetch
 from fedgsp.model_store import ModelStore
+from fedgsp.seldom import SeldomLog
 from fedgsp.weights import Weights, WeightsError, check_same_tensors, require, total_bytes, without_head
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Fetcher:
         self._given_away: WeakSet[Weights] = WeakSet()
         self._unreachable: dict[str, float] = {}  # address -> time at which it could not be reached
         self.mark = 0  # chunks received so far
+        self._log = SeldomLog(logger, logging.WARNING, "failed fetch")
 
     def given_away(self, weights: Weights) -> bool:
         """Whether the order that got these weights is the only one that has them, so that it may change them."""
@@ -146,7 +148,7 @@ class Fetcher:
             except WeightsError as failed:
                 error = failed
                 where = f"{source.kind.name.lower()} {source.name} {source.address}".strip()
-                logger.warning("model=%s not had from %s: %s", start.model_id, where, failed.failure)
+                self._log.line(f"model={start.model_id} not had from {where}: {failed.failure}")
                 if failed.failure.code is FailureCode.UNREACHABLE and source.address:
                     self._unreachable[source.address] = time.monotonic()
         raise error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fedgsp.messages import Failure, FailureCode, HostedClient, Order, TensorSpec
 from fedgsp.model_store import ModelStore
+from fedgsp.seldom import SeldomLog
 from fedgsp.settings.policy import UNLIMITED, Policy
 from fedgsp.updates import trainable_size
 from fedgsp.weights import total_bytes
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 #: The guard counts orders for the latest 64 rounds of each client. `most_trainings` also limits a top server that
 #: invents more rounds.
 REMEMBERED_ROUNDS = 64
-#: Shortest time between two lines about refusals, in seconds: a top server must not fill the disk of a node.
-INTERVAL_S = 5.0
 
 
 class Guard:
@@ -47,7 +46,7 @@ class Guard:
         self._orders: OrderedDict[tuple[int, str, int], list[int]] = OrderedDict()  # in a round: all, trainings
         self._trainings: Counter[int] = Counter()  # of each client, in all
         self._epochs: Counter[int] = Counter()  # the same
-        self._now, self._next_line, self._unlogged = now, -float("inf"), 0
+        self._refusals = SeldomLog(logger, logging.WARNING, "refusal", now)
 
     def expect(self, tensors: tuple[TensorSpec, ...]) -> None:
         """Notes the tensors of the run's model."""
@@ -91,13 +90,8 @@ class Guard:
         return False
 
     def log(self, why: str) -> None:
-        """Logs why something was refused: at most one line every `INTERVAL_S` seconds, with the number of others."""
-        if self._now() < self._next_line:
-            self._unlogged += 1
-            return
-        more = f" ({self._unlogged} other refusals since the last line)" if self._unlogged else ""
-        logger.warning("refused: %s%s", why, more)
-        self._unlogged, self._next_line = 0, self._now() + INTERVAL_S
+        """Logs why something was refused, unless there was such a line of late."""
+        self._refusals.line(f"refused: {why}")
 
     def _known(self, order: Order, models: set[str]) -> Known:
         samples = self._samples.get(order.client)

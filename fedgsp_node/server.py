@@ -35,13 +35,14 @@ from fedgsp.messages import (
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.revocation import REASON, Revocations
+from fedgsp.seldom import SeldomLog
 from fedgsp.settings.run import NodeSettings
 from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from fedgsp.words import counted
-from fedgsp_node.attachment import Attachment, TrainingLog
+from fedgsp_node.attachment import Attachment, OrderLog
 from fedgsp_node.clients import Clients
 from fedgsp_node.credentials import credentials, name_of
 from fedgsp_node.dialling import Dialling
@@ -195,7 +196,9 @@ class _Node:
             on_nodes.installed(),
             clients.features,
         )
-        self._trainings = TrainingLog()
+        self._log = OrderLog()
+        self._joins = SeldomLog(logger, logging.INFO, "time")
+        self._ends = SeldomLog(logger, logging.INFO, "connection")
         self._receipts = receipts
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""
@@ -214,7 +217,7 @@ class _Node:
                             "node=%s left run %s: it is finished; trained %s",
                             self._name,
                             self._run_id,
-                            counted(self._trainings.total, "time"),
+                            counted(self._log.trainings, "time"),
                         )
                         return
                     case Leave(resumable=True) as leave:
@@ -286,12 +289,8 @@ class _Node:
                             await self._worker.extend(welcome.training, welcome.training_options)
                             self._worker.open(run_id)
                         self._run_id = run_id
-                        logger.info(
-                            "node=%s joined run %s with %s",
-                            self._name,
-                            run_id,
-                            counted(len(self._hello.clients), "client"),
-                        )
+                        clients = counted(len(self._hello.clients), "client")
+                        self._joins.line(f"node={self._name} joined run {run_id} with {clients}")
                     case AttachTo() as manager:
                         self._attach(manager)
                     case Failure(code, detail):
@@ -324,7 +323,7 @@ class _Node:
             if self._settings.tls_files is None:
                 check_cleartext("the manager at", address, self._settings.insecure)
         except ConfigError as error:
-            logger.warning("manager=%s cannot be dialled: %s", manager.manager, error.what)
+            self._guard.log(f"manager={manager.manager[:100]} cannot be dialled: {error.what}")
             return
         if forbidden:
             self._guard.log(f"manager {manager.manager[:100]!r} at {forbidden}")
@@ -355,13 +354,13 @@ class _Node:
                     channel,
                     attached,
                     self._worker,
-                    self._trainings,
+                    self._log,
                     ticket,
                     self._door,
                     self._receipts(self._channels.shown_at(address)),
                 )
                 over, reason = await attachment.serve()
-            logger.info("manager=%s: the connection ended: %s", manager, reason)
+            self._ends.line(f"manager={manager[:100]}: the connection ended: {reason}")
             await self._channels.drop(address)
             tries = 1 if loop.time() - begin > LONGEST_DIAL_S else tries + 1
             if not over:

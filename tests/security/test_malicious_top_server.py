@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -28,8 +29,10 @@ from fedgsp.messages import (
     Leave,
     Order,
     OrderKey,
+    Recall,
     Release,
     Reveal,
+    SendUp,
     Source,
     SourceKind,
     Start,
@@ -257,6 +260,30 @@ async def test_a_node_attaches_to_no_more_managers_than_its_policy_says(
         await a.is_useful()
         assert len(set(a.dialled)) <= 3  # the top server and two managers
     assert "most_managers of the policy of this node is 2" in caplog.text
+
+
+async def test_orders_and_managers_that_fail_do_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    flood: list[Callable[[int], Work]] = [
+        lambda _: Recall("x" * 90, ()),
+        lambda number: SendUp(f"m{number}", True),
+        lambda _: Evaluate(None),
+        lambda number: Evaluate(Start(f"m{number}", (Source(SourceKind.OWN, "n0"),))),
+    ]
+    async with attack(monkeypatch) as a:
+        await a.is_useful()
+        caplog.clear()
+        caplog.set_level(logging.INFO)
+        for work in flood:
+            answers = await asyncio.gather(*(a.order(work(number), round_number=number) for number in range(50)))
+            assert all(isinstance(answer, Failure) for answer in answers)
+        for number in range(50):
+            a.top.says.put_nowait(AttachTo(f"evil-{number}", "nowhere"))
+            a.top.says.put_nowait(Welcome("run"))
+        await a.is_useful()
+    ours = [record for record in caplog.records if record.name.startswith("fedgsp")]
+    assert 0 < len(ours) < 30, [record.getMessage() for record in ours]
 
 
 @pytest.mark.e2e
