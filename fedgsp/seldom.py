@@ -28,5 +28,5 @@ class SeldomLog:
             self._left_out += 1
             return
         more = f" ({counted(self._left_out, f'other {self._what}')} since the last line)" if self._left_out else ""
-        self._logger.log(self._level, "%s%s", text[:MOST_CHARACTERS], more, exc_info=exc_info)
+        self._logger.log(self._level, "%s%s", text[:MOST_CHARACTERS], more, exc_info=exc_info or None)
         self._left_out, self._next_line = 0, self._now() + INTERVAL_S

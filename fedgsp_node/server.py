@@ -66,7 +66,7 @@ REDIALS = 5
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}")
 #: Refusals that may pass for a node of the run. After a broken connection, the top server may still hold the old
 #: stream until its keepalive ends. A top server that is stopping takes no nodes, and may be resumed.
-_PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.RUN_OVER)
+_PASSING = (FailureCode.NAME_TAKEN, FailureCode.CLIENT_TAKEN, FailureCode.TOO_MANY, FailureCode.RUN_OVER)
 #: A connection that lasted longer than this was established and ended; a shorter one counts as a failed attempt.
 LONGEST_DIAL_S = 30.0
 
