@@ -159,7 +159,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         if wrong := refusal(asked):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
         self.max_model_bytes = asked.max_model_bytes
-        self._door.reach(asked.run_id, asked.round)
+        self._door.play(asked.run_id, asked.round)
         events: asyncio.Queue[GroupEvent] = asyncio.Queue()
         present = await self._present(asked, events)
         group = Group(present, self._members, self._store, self._channels, self._me, self._issuer, events.put_nowait)

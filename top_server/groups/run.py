@@ -71,6 +71,7 @@ async def run_group(
     A relay that began under a lost manager continues after the hops of `trace`. What members reveal of their updates
     goes to `reveals`.
     """
+    context.door.play(context.run_id, round_number)
     while True:
         outcome = await _on(context, progress, round_number, task, manager, trace, reveals)
         if not outcome.manager_lost:
