@@ -20,6 +20,7 @@ import grpc.aio
 from fedgsp.handlers import around
 from fedgsp.identity import Identity, Role, enrolment_in, identity_in
 from fedgsp.revocation import REASON, Revocations
+from fedgsp.seldom import is_told
 from fedgsp.signing import uris_in
 from fedgsp.tickets import Door, Ticket, Verb
 
@@ -202,7 +203,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Logs the first refusal of a kind, the tenth, the hundredth, ...: strangers must not fill the log."""
         self._refused[method, why] += 1
         number = self._refused[method, why]
-        if str(number).strip("0") == "1":
+        if is_told(number):
             logger.warning("refused %s from %s (%d times so far): %s", method, peer, number, why)
             self._access.refused(method, peer, number, why)
 

@@ -12,6 +12,11 @@ INTERVAL_S = 5.0
 MOST_CHARACTERS = 1000
 
 
+def is_told(number: int) -> bool:
+    """Whether the event of this number is told of: the first, the tenth, the hundredth, ..."""
+    return str(number).strip("0") == "1"
+
+
 class SeldomLog:
     """Logs at most one line every `INTERVAL_S` seconds, with the number of lines that were left out before it."""
 

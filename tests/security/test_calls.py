@@ -25,7 +25,7 @@ from fedgsp.messages import NodeMessage
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.v1 import enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, membership_pb2_grpc, model_pb2, order_pb2
-from tests.support.fuzzing import path, until
+from tests.support.fuzzing import path, say, until
 from tests.support.hellos import hello, membership
 from tests.support.holders import WEIGHTS
 from tests.support.serving import Served, serving
@@ -110,9 +110,7 @@ async def test_a_peer_has_only_so_many_calls_and_ended_ones_do_not_count(monkeyp
     async with top_server() as (served, (_, store)):
 
         async def fetch() -> Any:
-            call = served.channel.stream_stream(FETCH)()
-            await call.write(asked)
-            return call
+            return await say(served.channel.stream_stream(FETCH)(), [asked], "silence")
 
         async def end_of(call: Any) -> None:
             await call.done_writing()

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 
 from fedgsp.access import Caller
 from fedgsp.chained import ChainedFile
+from fedgsp.seldom import is_told
 from fedgsp.signing import Signer
 from fedgsp.times import stamp
 from fedgsp.visible import visible
@@ -72,7 +73,7 @@ class Fetches:
         counts = self._so_far.setdefault(model, Counter())
         counts[reader, caller] += 1
         number = counts[reader, caller]
-        if str(number).strip("0") == "1":
+        if is_told(number):
             told = {"at": self._at, "model": visible(model), "reader": visible(reader), "caller": visible(caller)}
             self._audit.note("fetched", **told, bytes=size, so_far=number)
 
