@@ -65,14 +65,14 @@ def _round(values: NDArray[np.float32]) -> None:
         bits &= 0xFFFF0000
 
 
-def encoded(weights: Weights, chunk_bytes: int) -> Iterator[tuple[memoryview, memoryview]]:
-    """Pairs: a piece of a model's buffer, and the chunk of the stream made from it, of at most `chunk_bytes`."""
+def encoded(weights: Weights, chunk_bytes: int) -> Iterator[memoryview]:
+    """The chunks of a model's stream, each of at most `chunk_bytes`."""
     for halved, start, end in _runs(weights.tensors, weights.bfloat16):
         for piece in walk(weights.buffer[start:end], max(4, chunk_bytes & ~3)):  # whole values
             if halved:
-                yield piece.data, np.ascontiguousarray(piece.view(np.uint16)[1::2]).view(np.uint8).data
+                yield np.ascontiguousarray(piece.view(np.uint16)[1::2]).view(np.uint8).data
             else:
-                yield piece.data, piece.data
+                yield piece.data
 
 
 class Decoder:

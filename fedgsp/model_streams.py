@@ -46,26 +46,18 @@ async def chunks_of(model_id: str, weights: Weights, receipt: Receipt | None = N
     encoding, ref = BFLOAT16 if weights.bfloat16 else "", ModelRef(model_id, weights.buffer.nbytes)
     window = windows.lend() if receipt is not None and ref.size >= windows.LEAST_BYTES else None
     yield chunks.header(ModelHeader(ref, weights.tensors, encoding, window.name if window else ""))
-    hasher = blake3()
-
-    def stream() -> Iterator[memoryview]:
-        for piece, chunk in encoded(weights, CHUNK_BYTES):
-            if weights.known_digest is None:
-                hasher.update(piece)
-            yield chunk
-
-    what = f"model {model_id!r}"
+    # Beside the stream, in another thread: a model that was just made is sent while its digest is computed anyway.
+    digest = None if weights.known_digest else asyncio.create_task(asyncio.to_thread(lambda: weights.digest))
+    stream, what = encoded(weights, CHUNK_BYTES), f"model {model_id!r}"
     if receipt is not None and window is not None and await _in_time(receipt(), what):
-        async for message in _through(window, stream(), receipt, what):
+        async for message in _through(window, stream, receipt, what):
             yield message
     else:
         if window is not None:
             windows.give_back(window)  # the receiver could not open it
-        for chunk in stream():
+        for chunk in stream:
             yield chunks.data(chunk)
-    if weights.known_digest is None:
-        weights.known_digest = hasher.digest()
-    yield chunks.digest(weights.known_digest)
+    yield chunks.digest(await digest if digest is not None else weights.digest)
 
 
 async def _through(window: Window, stream: Iterator[memoryview], receipt: Receipt, what: str) -> AsyncIterator[bytes]:

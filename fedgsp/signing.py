@@ -63,13 +63,13 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 
 
 def identity_of(certificate: bytes) -> Identity | None:
-    """Whom a certificate (PEM) names; None if it names no process of a federation, or is no certificate."""
+    """Whom a certificate (PEM) names; None if it names no process of a federation, or is not a certificate."""
     return identity_in(uris_in(certificate))
 
 
 @functools.lru_cache(maxsize=4096)
 def uris_in(certificate: bytes) -> list[str]:
-    """The URIs in the subjectAltName of a certificate (PEM); none if it is no certificate."""
+    """The URIs in the subjectAltName of a certificate (PEM); none if it is not a certificate."""
     from fedgsp.certificates import uris_of  # here: without TLS it is never needed
 
     try:
@@ -106,7 +106,7 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
         checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
         checker.verify(own, between)
     except _refusals() as error:
-        return str(error) or "it is no certificate"
+        return str(error) or "it is not a certificate"
     return ""
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from fedgsp import windows
+from tests.support import forks
 from tests.support.processes import end_those_left
 
 #: Processes started by a test inherit it, and so say whose they are even when their parent is gone.
@@ -41,7 +42,8 @@ def _no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv(MARK, mark)
     before = set(psutil.pids())
     yield
-    left = end_those_left([process for pid in set(psutil.pids()) - before for process in _ours(pid, mark)])
+    new = set(psutil.pids()) - before - {forks.pid()}
+    left = end_those_left([process for pid in new for process in _ours(pid, mark)])
     if left:
         pytest.fail(f"processes left behind, now ended: {left}", pytrace=False)
 

@@ -383,7 +383,7 @@ def _require(holds: bool, link: Link, why: str) -> None:
 def _whole(value: object) -> int:
     """A number that JSON can have as text of any kind, such as 1e999 or true, but that has to be a whole number."""
     if type(value) is not int or not 0 <= value < 1 << 64:
-        raise ValueError(f"{str(value)[:60]} is no whole number")
+        raise ValueError(f"{str(value)[:60]} is not a whole number")
     return value
 
 

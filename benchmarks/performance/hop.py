@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import socket
 import subprocess
 import sys
@@ -210,6 +211,19 @@ def _hop_ms(chain: list[subprocess.Popen[str]]) -> float:
     return 1000 * (time.perf_counter() - begin) / (PROCESSES - 1)
 
 
+def _digest_ms(model: Weights, repeats: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Milliseconds for the digest of a model, which its maker and each receiver compute, and for SHA-256 of it."""
+    ours, sha256 = [], []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        _ = model.to_change().digest
+        ours.append(1000 * (time.perf_counter() - begin))
+        begin = time.perf_counter()
+        hashlib.sha256(model.buffer.data)
+        sha256.append(1000 * (time.perf_counter() - begin))
+    return tuple(ours), tuple(sha256)
+
+
 def measure(repeats: int, sizes: tuple[str, ...] = tuple(SIZES)) -> list[Row]:
     """Measures the kinds of hops in turn: `repeats` times, after two times to warm up."""
     rows = []
@@ -223,7 +237,9 @@ def measure(repeats: int, sizes: tuple[str, ...] = tuple(SIZES)) -> list[Row]:
                     if repeat >= 2:
                         samples[kind].append(found)
         tcp_ms, bare_ms, ours_ms, network_ms, tls_ms = (tuple(samples[kind]) for kind in KINDS)
+        digest_ms, sha256_ms = _digest_ms(_model(parameters), repeats)
         rows += [
+            Row(f"digest of a model, {size}", "ms", digest_ms, 1.0, "SHA-256", sha256_ms),
             Row(f"relay hop, {size}, one machine", "ms", ours_ms, 2.0, "raw TCP", tcp_ms),
             Row(f"relay hop, {size}, through the network", "ms", network_ms, 2.0, "raw TCP", tcp_ms),
             Row(f"bare gRPC stream, {size}", "ms", bare_ms, 1.9, "raw TCP", tcp_ms, note="for comparison"),

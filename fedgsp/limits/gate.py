@@ -107,7 +107,7 @@ async def _one(rpc: _Rpc, stream: "_Stream", context: grpc.aio.ServicerContext) 
     try:
         return await rpc.decoded(await stream.message(), context)
     except (DecodeError, StopAsyncIteration):
-        await end(context, grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of this call")
+        await end(context, grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this call")
 
 
 class _Stream:

@@ -44,7 +44,7 @@ def here(line: str, port: int) -> list[str]:
     for host, other in HOSTS.items():
         line = line.replace(host, other)
     program, *words = shlex.split(re.sub(r" --manager-ports \S+", "", line).replace(":7000", f":{port}"))
-    return [sys.executable, "-m", MODULES[program], *words]
+    return [MODULES[program], *words]
 
 
 async def ended(folder: Path, line: str, port: int) -> tuple[int | None, str]:
@@ -52,7 +52,11 @@ async def ended(folder: Path, line: str, port: int) -> tuple[int | None, str]:
     command, _, file = line.partition(" > ")
     with (folder / (file or "stdout")).open("wb") as out:
         child = await asyncio.create_subprocess_exec(
-            *here(command, port), cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE
+            *(sys.executable, "-m", *here(command, port)),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.PIPE,
         )
         _, errors = await asyncio.wait_for(child.communicate(), 2 * processes.DEADLINE_S)
     return child.returncode, errors.decode()
@@ -75,7 +79,7 @@ async def test_two_machines_by_the_commands_of_the_readme(tmp_path: Path, port: 
     assert sum(line.count("&&") + 1 for line in (*invites, lead, *starts)) <= 3 + 4
     for line in invites:
         assert await ended(tmp_path, line, port) == (0, told(line))
-    async with processes.running([*here(lead, port), "--json", "--run-dir", "run"], tmp_path / "top.log") as top:
+    async with processes.program([*here(lead, port), "--json", "--run-dir", "run"], tmp_path / "top.log") as top:
         await top.event("waiting_for_nodes")
         machines = [moved(f"{name}.token", tmp_path / name) for name in ("alice", "bob")]
         enrols, begins = zip(*(line.split(" && ") for line in starts), strict=True)
@@ -90,7 +94,7 @@ async def test_two_machines_by_the_commands_of_the_readme(tmp_path: Path, port: 
         assert code == 5
         assert "client 12 of task 'digits' is not registered for it" in errors
         nodes = [
-            processes.running(here(line, port), machine / "node.log")
+            processes.program(here(line, port), machine / "node.log")
             for machine, line in zip(machines, begins, strict=True)
         ]
         async with nodes[0] as alice, nodes[1] as bob:
@@ -123,11 +127,11 @@ async def test_a_hospital_by_the_page_on_deployment_until_it_is_revoked(tmp_path
     rows = np.column_stack([rng.normal(size=(40, 13)), rng.integers(0, 5, 40)])
     np.savetxt(hospital / "data" / "processed.hungarian.data", rows, delimiter=",", fmt="%.3f")
     lead = here("top-server --config hospitals.toml --run-dir run --json --min-nodes 1 --rounds 1000000", port)
-    async with processes.running(lead, tmp_path / "top.log") as top:
+    async with processes.program(lead, tmp_path / "top.log") as top:
         await top.event("waiting_for_nodes")
         code, errors = await ended(hospital, enrol, port)
         assert code == 0, errors
-        async with processes.running(here(start, port), hospital / "node.log") as node:
+        async with processes.program(here(start, port), hospital / "node.log") as node:
             await top.event("round_finished", round=1)
             code, errors = await ended(tmp_path, "top-server revoke hungarian", port)
             assert code == 0, errors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from tests.support.cluster import nodes, play, settings
 from tests.support.outgoing_steps import DRAWS, forget, install
-from tests.support.processes import assert_gone, running, top_server
+from tests.support.processes import assert_gone, resumed, top_server
 from top_server.record.journal import Line
 
 NOISY: dict[str, Any] = {"outgoing": ("clip", "noise"), "outgoing_option": {"clip.norm": "5", "noise.scale": "0.001"}}
@@ -101,8 +100,7 @@ async def test_a_resumed_run_gets_the_results_that_were_published_before(tmp_pat
         await assert_gone(family)
     before = drawn(draws)
     assert any(number == 2 for number, _ in before)
-    command = [sys.executable, "-m", "top_server", "--json", "--resume", str(tmp_path / "run")]
-    async with running(command, tmp_path / "resumed.log") as server:
+    async with resumed(tmp_path / "run") as server:
         assert await server.ended(120) == 0, server.errors
         assert [event["round"] for event in server.events if event["event"] == "round_finished"][-1] == 3
     after = drawn(draws)

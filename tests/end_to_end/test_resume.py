@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -15,7 +14,7 @@ from fedgsp.settings.run import RunConfig
 from tests.support.cluster import nodes, play, settings
 from tests.support.managers_here import managers_here
 from tests.support.ports import free_ports, range_of
-from tests.support.processes import assert_gone, node, running, top_server
+from tests.support.processes import assert_gone, node, resumed, top_server
 from top_server import audit
 from top_server.record.directory import RunDirectory
 from top_server.record.model_files import load
@@ -72,7 +71,7 @@ async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(
         family = server.family()
         server.send(SIGKILL)
         await assert_gone(family)
-    async with running(resume(tmp_path / "b"), tmp_path / "resumed.log") as server:
+    async with resumed(tmp_path / "b") as server:
         assert await server.ended(90) == 0, server.errors
         assert [event["round"] for event in server.events if event["event"] == "round_finished"][-1] == ROUNDS
     assert not (tmp_path / "b" / "state").exists()
@@ -107,7 +106,7 @@ async def test_nodes_wait_for_a_run_to_be_resumed(
         else:
             server.send(SIGTERM)
         assert await server.ended(30) == (-SIGKILL if killed else 143)
-        again = await stack.enter_async_context(running(resume(tmp_path / "b"), tmp_path / "resumed.log"))
+        again = await stack.enter_async_context(resumed(tmp_path / "b"))
         for process in (again, *started):
             assert await process.ended(90) == 0, process.errors
     told = [any("the run may be resumed" in line for line in process.lines) for process in started]
@@ -127,12 +126,8 @@ async def test_a_run_that_came_to_more_groups_than_there_are_ports_goes_on_with_
     assert "needs 2 group managers but --manager-ports has 1 ports" in server.errors
     assert "--manager-ports has 1 ports, and 4 clients may come to 2 group managers" in server.errors
     more = ("--manager-ports", f"{ports[0]}-{ports[-1]}")
-    async with running([*resume(tmp_path / "run"), *more], tmp_path / "resumed.log") as server:
+    async with resumed(tmp_path / "run", *more) as server:
         assert await server.ended() == 0, server.errors
-
-
-def resume(directory: Path) -> list[str]:
-    return [sys.executable, "-m", "top_server", "--json", "--resume", str(directory)]
 
 
 def assert_same_models(directory: Path, other: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -14,7 +13,7 @@ from fedgsp_node.tasks import load_task
 from tests.support.cluster import play, settings
 from tests.support.gated_task import GatedBlobs, gated_settings, host
 from tests.support.managers_here import managers_here
-from tests.support.processes import assert_gone, running, top_server
+from tests.support.processes import assert_gone, resumed, top_server
 from tests.support.reference import Reference, assert_same_bits
 from tests.support.reference_optimisers import PlainOptimiser, parameters_of
 from top_server.record.model_files import load
@@ -69,8 +68,7 @@ async def test_a_run_that_was_killed_with_everything_goes_on_with_its_moments(tm
         family = server.family()
         server.send(SIGKILL)
         await assert_gone(family)
-    resume = [sys.executable, "-m", "top_server", "--json", "--resume", str(folder)]
-    async with running(resume, tmp_path / "resumed.log") as server:
+    async with resumed(folder) as server:
         assert await server.ended(90) == 0, server.errors
     reference = Reference(load_task("digits", task), range(6), rounds=3, sampling_rate=0.5)
     reference.step = optimiser("fedyogi", reference, 0.01)

@@ -98,7 +98,7 @@ def test_a_stream_becomes_the_same_buffer_wherever_it_is_cut_between_values(
 ) -> None:
     weights = normal(tensors)
     weights = rounded(weights) if bfloat16 else weights
-    chunks = [bytes(part) for _, part in encoded(weights, 4 * chunk)]
+    chunks = [bytes(part) for part in encoded(weights, 4 * chunk)]
     assert all(0 < len(part) <= 4 * chunk for part in chunks)
     stream = b"".join(chunks)
     saved = sum(padded_bytes(spec) // 2 for spec in tensors if bfloat16 and spec.dtype == "float32")
@@ -131,7 +131,7 @@ async def test_rounded_weights_can_be_uploaded() -> None:
 
 
 WEIGHTS = rounded(some_weights())
-BYTES = b"".join(part for _, part in encoded(WEIGHTS, 100))  # 12 of float32, 8 of float16, 8 of int64
+BYTES = b"".join(part for part in encoded(WEIGHTS, 100))  # 12 of float32, 8 of float16, 8 of int64
 HEADER = header(encoding="bfloat16")
 OTHER = bytes([BYTES[0] ^ 1]) + BYTES[1:]
 BAD_STREAMS = {
@@ -174,7 +174,7 @@ async def test_infinity_is_refused_in_two_bytes_too() -> None:
     weights.bfloat16 = True
     chunks = [
         header(weights.tensors, size=8, encoding="bfloat16"),
-        *(data(bytes(part)) for _, part in encoded(weights, 100)),
+        *(data(bytes(part)) for part in encoded(weights, 100)),
         digest(weights.digest),
     ]
     assert (await answer_to(chunks, expected=vector(1))).code is FailureCode.NOT_FINITE

@@ -47,7 +47,7 @@ def played(tmp_path: Path) -> Played:
     directory.history.write_text('{"round": 1}\n')
     signer = Signer(top.key.read_bytes(), top.cert.read_bytes())
     with opened(directory, "run", signer, authority.ca.read_bytes(), resumed=False) as log:
-        log.note("admitted", node="n0", caller="node n0", certificate=own.cert.read_text(), clients=[0])
+        log.note("admitted", node="n0", caller="node n0", certificate=own.cert.read_text(), clients="0")
         log.seal("run", 1)
         log.close(True, "the run is finished")
     return Played(directory, authority.ca)
@@ -157,7 +157,7 @@ def test_what_is_no_whole_number_breaks_its_line(played: Played, place: str, num
 @pytest.mark.parametrize("number", ["1e999", "1.5", '"1"', "null", "[]"])
 def test_a_row_of_the_history_whose_round_is_no_number_is_an_error(played: Played, number: str) -> None:
     played.directory.history.write_text(f'{{"round": 1}}\n{{"round": {number}}}\n')
-    with pytest.raises(DataError, match=r"history\.jsonl: .* is no whole number"):
+    with pytest.raises(DataError, match=r"history\.jsonl: .* is not a whole number"):
         audit.verify(played.directory)
 
 

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from tests.support.forks import Forked, forks
+
 Event = dict[str, Any]
 T = TypeVar("T")
 
@@ -33,17 +35,39 @@ def top_server(
     folder: Path, *flags: str, env: Mapping[str, str] | None = None
 ) -> AbstractAsyncContextManager[Process]:
     """A top server on any free port, recording in `folder`/run unless the flags say otherwise."""
-    command = [sys.executable, "-m", "top_server", "--json", "--listen", "127.0.0.1:0"]
+    command = ["top_server", "--json", "--listen", "127.0.0.1:0"]
     command += [] if "--run-dir" in flags else ["--run-dir", str(folder / "run")]
-    return running([*command, *flags], folder / "top-server.log", env)
+    return program([*command, *flags], folder / "top-server.log", env)
+
+
+def resumed(directory: Path, *flags: str) -> AbstractAsyncContextManager[Process]:
+    """The top server that goes on with the run in this directory; its log is beside the directory."""
+    command = ["top_server", "--json", "--resume", str(directory), *flags]
+    return program(command, directory.with_name("resumed.log"))
 
 
 def node(
     folder: Path, address: str, *flags: str, name: str = "n0", env: Mapping[str, str] | None = None
 ) -> AbstractAsyncContextManager[Process]:
     """A node that joins the top server at `address`."""
-    command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", address, "--name", name]
-    return running([*command, *flags], folder / f"{name}.log", env)
+    command = ["fedgsp_node", "start", "--json", "--top-server", address, "--name", name]
+    return program([*command, *flags], folder / f"{name}.log", env)
+
+
+@contextlib.asynccontextmanager
+async def program(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
+    """As `running`, for `python -m COMMAND`; forked from a process that has its imports, unless `env` is given."""
+    if env is not None:
+        async with running([sys.executable, "-m", *command], log, env) as process:
+            yield process
+        return
+    with log.open("ab") as errors:
+        child = await forks().start(command, log.parent, errors.fileno(), LONGEST_LINE)
+    process = Process(child, log)
+    try:
+        yield process
+    finally:
+        await process.end()
 
 
 @contextlib.asynccontextmanager
@@ -69,7 +93,7 @@ async def running(command: Sequence[str], log: Path, env: Mapping[str, str] | No
 class Process:
     """A process that a test started: what it says on stdout, line by line, and on stderr, in `log`."""
 
-    def __init__(self, child: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, child: asyncio.subprocess.Process | Forked, log: Path) -> None:
         self.log = log
         #: Every line of stdout so far, and those that are JSON objects.
         self.lines: list[str] = []

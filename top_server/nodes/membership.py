@@ -28,6 +28,7 @@ from fedgsp.messages import (
 from fedgsp.signing import fingerprint, has_expired
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.trainings import added
+from top_server.grouping.request import ranges
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.refusals import Refusals
 from top_server.record.audit import NO_AUDIT, Audit, who
@@ -201,7 +202,7 @@ class Membership:
             node=hello.node,
             caller=who(caller),
             certificate=caller.certificate.decode("ascii", "replace") or None,
-            clients=[hosted.client for hosted in hello.clients],
+            clients=ranges(hosted.client for hosted in hello.clients),
             address=hello.peer_address or None,
             task_digest=hello.task_digest.hex() or None,
         )

@@ -89,7 +89,7 @@ def old(tmp_path: Path) -> Federation:
 
 
 def admits(log: AuditLog, certificate: str) -> None:
-    log.note("admitted", node="n0", caller="node n0", certificate=certificate, clients=[0])
+    log.note("admitted", node="n0", caller="node n0", certificate=certificate, clients="0")
 
 
 def moved(tmp_path: Path, key: bytes) -> Federation:
