@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from tests.support.forks import Forked, forks
+from tests.support.forks import STARTED, Forked, forks
 
 Event = dict[str, Any]
 T = TypeVar("T")
@@ -56,8 +56,8 @@ def node(
 
 @contextlib.asynccontextmanager
 async def program(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
-    """As `running`, for `python -m COMMAND`; forked from a process that has its imports, unless `env` is given."""
-    if env is not None:
+    """As `running`, for `python -m COMMAND`; forked from a process that has its imports, if it imports the same."""
+    if env is not None or os.environ.get("PYTHONPATH") != STARTED.get("PYTHONPATH"):
         async with running([sys.executable, "-m", *command], log, env) as process:
             yield process
         return
