@@ -149,9 +149,9 @@ class AccessControl:
             return Denied("no caller may do that here")
         proven, enrolment, certificate = None, "", b""
         if self._tls:
-            peer = context.auth_context()
-            certificate = next(iter(peer.get("x509_pem_cert_chain") or peer.get("x509_pem_cert") or ()), b"")
-            uris = uris_in(certificate)  # gRPC's own list of them cuts each at a NUL byte
+            own, between = _certificates(context)
+            certificate = own + between
+            uris = uris_in(own)  # gRPC's own list of them cuts each at a NUL byte
             proven, enrolment = identity_in(uris), enrolment_in(uris)
             if proven is None:
                 return Denied("its certificate names no process of a federation (URI:fedgsp://...)")
@@ -206,6 +206,17 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if is_told(number):
             logger.warning("refused %s from %s (%d times so far): %s", method, peer, number, why)
             self._access.refused(method, peer, number, why)
+
+
+def _certificates(context: grpc.aio.ServicerContext) -> tuple[bytes, bytes]:
+    """The certificate whose key the caller has, and the others that it sent, in PEM.
+
+    The caller may send anybody's certificate among the others. Only the first says who it is.
+    """
+    peer = context.auth_context()
+    own: bytes = next(iter(peer.get("x509_pem_cert", ())), b"")
+    sent: bytes = b"".join(peer.get("x509_pem_cert_chain", ()))
+    return own, sent.replace(own, b"")  # other versions of gRPC list its own there too
 
 
 def _ticket_in(context: grpc.aio.ServicerContext) -> bytes:

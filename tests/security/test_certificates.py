@@ -20,7 +20,7 @@ from fedgsp.model_service import ModelServicer, fetch, upload
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tickets import Door, Ticket, Verb
-from fedgsp.tls import Tls, load
+from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp_node.credentials import credentials
 from tests.support.callers import ISSUER
 from tests.support.certificates import Authority, unchecked
@@ -96,6 +96,31 @@ async def test_a_model_is_for_the_reader_whom_the_ticket_names_and_no_other(tmp_
             async with Channels(unchecked(files)) as channels:
                 failure = await refused(fetch(await channels.to(served.address, HOLDER), "m", TENSORS, 40, ticket=own))
                 assert "PERMISSION_DENIED" in failure.detail, identity
+
+
+def beside(files: TlsFiles, *others: TlsFiles) -> Tls:
+    """What a process sends that sends others' certificates, which are no secret, behind the certificate of its key."""
+    sent = b"".join(each.cert.read_bytes() for each in (files, *others))
+    return dataclasses.replace(unchecked(files), cert=sent)
+
+
+async def test_only_the_certificate_of_its_key_says_who_the_caller_is(tmp_path: Path) -> None:
+    authority, store = Authority(tmp_path), ModelStore()
+    store.put("m", WEIGHTS)
+    thief, reader = (authority.issue(name, identity=node(name)) for name in ("thief", "reader"))
+    top, behind = authority.issue("top"), TlsFiles(authority.ca, authority.ca, authority.ca)
+    async with holding(authority, store) as served:
+        for others in ([reader], [top], [reader, top], [thief, reader], [behind, top]):
+            async with Channels(beside(thief, *others)) as channels:
+                channel = await channels.to(served.address, HOLDER)
+                for named in (node("reader"), TOP_SERVER):
+                    failure = await refused(fetch(channel, "m", TENSORS, 40, ticket=ticket(Verb.FETCH, "m", named)))
+                    assert "PERMISSION_DENIED" in failure.detail
+        for others in ([], [behind], [reader, behind], [reader, reader, top]):  # a reader remains itself
+            async with Channels(beside(reader, *others)) as channels:
+                own = ticket(Verb.FETCH, "m", node("reader"))
+                channel = await channels.to(served.address, HOLDER)
+                assert (await fetch(channel, "m", TENSORS, 40, ticket=own)).digest == WEIGHTS.digest
 
 
 @pytest.mark.parametrize("name", ["fedgsp://node/reader\0.example", "fedgsp://top-server\0"])

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedgsp import certificates, wire
 from fedgsp.access import AccessControl, shown
-from fedgsp.certificates import new_key, request_for, uris_of
+from fedgsp.certificates import new_key, pem_of, request_for, uris_of
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.messages import (
@@ -127,6 +127,27 @@ async def test_the_same_node_replaces_its_own_connection_and_another_never_does(
         assert scene.membership.nodes == 1
         assert list(scene.membership.clients) == [0]
         newer.cancel()
+
+
+async def test_the_certificate_of_another_helps_neither_a_node_nor_a_revoked_one(scene: Scene) -> None:
+    """Certificates are no secret. A node may send others' behind its own, without their keys."""
+    own, other = await scene.enrol("hospital-a", "0-1"), await scene.enrol("hospital-b", "2-3")
+    ca, key = opened(scene.path).authority(), new_key()
+    of_top = pem_of(ca.for_top_server(("127.0.0.1",), key.public_key()))
+    thieves = [dataclasses.replace(own, cert=own.cert + shown) for shown in (other.cert, of_top, of_top + other.cert)]
+    for tls in thieves:
+        async with dialled(tls, scene.address) as channel:
+            for name, clients in (("hospital-b", (2,)), ("hospital-a", (0, 9)), ("elsewhere", (0,))):
+                _, refused = await joins(channel, name, clients)
+                assert isinstance(refused, Failure)
+    scene.revoke("hospital-a")
+    for tls in thieves:
+        async with dialled(tls, scene.address) as channel:
+            for name in ("hospital-a", "hospital-b"):
+                call = membership_pb2_grpc.MembershipServiceStub(channel).Join()
+                await call.write(wire.encode(NodeMessage(hello(name))))
+                assert await end_of(call) == (DENIED, REASON)
+    assert scene.membership.nodes == 0
 
 
 async def test_a_revoked_node_loses_its_open_calls_at_once_and_gets_no_others(scene: Scene, tmp_path: Path) -> None:
