@@ -4,7 +4,7 @@
 deadline, from the steps that it can need and the time that steps took so far.
 """
 
-import math
+from collections import Counter
 from dataclasses import dataclass
 
 from fedgsp.messages import Discriminate, Evaluate, Order, RunGroupRequest, Train
@@ -16,6 +16,9 @@ MOST_S = 24 * 3600.0
 LEAST_STALLS = 5
 #: The deadline is this many times what such steps took before: those of the client itself, or those of others.
 OWN_FACTOR, OTHERS_FACTOR = 20.0, 100.0
+#: A node whose order was overdue may only be slower than all others, or others may have worked less than they said.
+#: Its next order gets this many times the time, and so on for so many orders; then the node gets the shortest time.
+PATIENCE, LONGER_ORDERS = 4.0, 2
 #: A node may train and evaluate its clients at the same time, for several managers.
 PASSES = 2
 #: Progress reports that may come for one step: some trainings take many small steps on each batch.
@@ -80,7 +83,7 @@ class Deadlines:
         self._of_kind: dict[str, float] = {}  # seconds per step
         self._of_client: dict[Whose, float] = {}
         self._longest: dict[str, float] = {}  # seconds of a whole order, by its kind
-        self._endless: set[tuple[str, str]] = set()  # (kind of order, node)
+        self._overdue: Counter[tuple[str, str]] = Counter()  # by kind of order and node, since one ended well
         self._forgiven: set[str] = set()
 
     def note(self, whose: Whose, seconds: float, need: Need) -> None:
@@ -90,31 +93,34 @@ class Deadlines:
         self._of_kind[kind] = max(self._of_kind.get(kind, 0.0), step_s)
         self._of_client[whose] = max(self._of_client.get(whose, 0.0), step_s)
         self._longest[kind] = max(self._longest.get(kind, 0.0), seconds)
-        self._endless.discard((kind, node))
+        del self._overdue[kind, node]
 
     def note_overdue(self, whose: Whose) -> None:
-        """An order did not end in time although its node reported progress. The next one gets the shortest time."""
-        self._endless.add(whose[:2])
+        """An order did not end in time although its node reported progress."""
+        self._overdue[whose[:2]] += 1
 
     def forget(self, node: str) -> None:
-        """A node attached; perhaps it was restarted. It gets a second chance, but no third one."""
-        known = {(kind, other) for kind, other in self._endless if other == node}
+        """A node attached; perhaps it was restarted. Its overdue orders are forgiven once."""
+        known = [(kind, other) for kind, other in self._overdue if other == node]
         if known and node not in self._forgiven:
-            self._endless -= known
+            for each in known:
+                del self._overdue[each]
             self._forgiven.add(node)
 
     def deadline_s(self, whose: Whose, need: Need, stall_timeout_s: float) -> float:
         """Seconds after which this order is overdue, from the moment when it could begin."""
         kind, node, _ = whose
-        least_s = LEAST_STALLS * stall_timeout_s
-        # Without any measurement: no step takes longer than the stall timeout. The longest order so far is a bound
-        # too, because the number of steps follows from the number of samples that the node itself has told.
-        orders = PASSES * need.clients
-        most_s = min(MOST_S, need.most * stall_timeout_s, OTHERS_FACTOR * orders * self._longest.get(kind, math.inf))
-        if (kind, node) in self._endless:
-            most_s = 0.0
-        elif whose in self._of_client:
-            most_s = min(most_s, OWN_FACTOR * self._of_client[whose] * need.most)
-        elif kind in self._of_kind:
-            most_s = min(most_s, OTHERS_FACTOR * self._of_kind[kind] * need.most)
+        least_s, overdue = LEAST_STALLS * stall_timeout_s, self._overdue[kind, node]
+        measured = kind in self._of_kind
+        if overdue > (LONGER_ORDERS if measured else 0):
+            return least_s
+        # Without any measurement: no step takes longer than the stall timeout.
+        most_s = min(MOST_S, need.most * stall_timeout_s)
+        if measured:
+            step_s = OTHERS_FACTOR * self._of_kind[kind]
+            if whose in self._of_client:
+                step_s = OWN_FACTOR * self._of_client[whose]
+            # The longest order so far is a bound too: the number of steps follows from what the node itself has told.
+            whole_s = OTHERS_FACTOR * PASSES * need.clients * self._longest[kind]
+            most_s = min(most_s, max(least_s, min(step_s * need.most, whole_s)) * PATIENCE**overdue)
         return max(least_s, most_s)

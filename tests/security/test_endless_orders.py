@@ -29,7 +29,7 @@ from fedgsp.messages import (
     Train,
     TrainingSettings,
 )
-from group_manager.deadline import LEAST_STALLS, MOST_S, UNKNOWN, Deadlines, Need, need
+from group_manager.deadline import LEAST_STALLS, LONGER_ORDERS, MOST_S, PATIENCE, UNKNOWN, Deadlines, Need, need
 from group_manager.members import Members, PendingOrder, Session
 from tests.support.clock import Clock
 from tests.support.faults import Faults
@@ -201,7 +201,8 @@ def test_samples_that_a_node_claims_to_have_give_it_no_more_time_than_the_longes
 def test_a_node_that_comes_back_is_forgiven_once() -> None:
     deadlines = Deadlines()
     for chances in (True, False, False):
-        deadlines.note_overdue(ME)
+        for _ in range(1 + LONGER_ORDERS):
+            deadlines.note_overdue(ME)
         deadlines.forget("n1")
         assert (deadlines.deadline_s(ME, MANY, STALL_S) > LEAST_STALLS * STALL_S) is chances
 
@@ -215,6 +216,19 @@ def test_a_node_that_was_overdue_gets_the_shortest_time_until_it_ends_an_order_w
         assert deadlines.deadline_s(OTHER, MANY, STALL_S) > LEAST_STALLS * STALL_S
         mend(deadlines)
         assert deadlines.deadline_s(ME, MANY, STALL_S) > LEAST_STALLS * STALL_S
+
+
+def test_a_node_that_is_far_slower_than_a_fast_one_gets_two_longer_attempts() -> None:
+    """One node that is quick, or says so, does not get all others left out for good."""
+    deadlines = Deadlines()
+    deadlines.note(OTHER, 0.001, MANY)
+    given = []
+    for _ in range(4):
+        given.append(deadlines.deadline_s(ME, MANY, STALL_S))
+        deadlines.note_overdue(ME)
+    assert given == [LEAST_STALLS * STALL_S * times for times in (1, PATIENCE, PATIENCE**2, 1)]
+    deadlines.note(ME, 50.0, MANY)
+    assert deadlines.deadline_s(ME, MANY, STALL_S) > 50.0
 
 
 def test_what_an_order_needs_follows_from_the_samples_of_its_client_and_of_its_node() -> None:
