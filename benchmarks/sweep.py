@@ -35,7 +35,7 @@ from benchmarks import sweep_report
 from benchmarks.results.code import code_here
 from benchmarks.results.runs import finished
 from benchmarks.results.settings import FILES
-from benchmarks.results.store import is_kept, keep
+from benchmarks.results.store import check_name, is_kept, keep
 from benchmarks.results.summary import began
 from fedgsp.errors import ConfigError, UserError
 from fedgsp.options import options
@@ -118,8 +118,10 @@ def sweep(arguments: argparse.Namespace) -> list[Path]:
         }
         for directory, settings in asked.items():  # checks all runs before the first is played
             check(settings, directory)
-        if arguments.keep:
-            code_here()  # refuses changed code now, and not after the first run
+        if arguments.keep:  # refuses now, and not after the first run
+            for name in (arguments.experiment.stem, *names):
+                check_name(name)
+            code_here()
         for directory, settings in asked.items():
             if not run(settings, directory):
                 failed.append(directory)

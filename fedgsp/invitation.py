@@ -52,11 +52,14 @@ def invitation_in(token: str) -> Invitation:
     """The invitation that a token holds; raises ConfigError if the text is no token, or not a whole one."""
     try:
         found = _read(token.strip())
+        ca = read(found.ca)
+        for certificate in (ca, found.opened):  # one wrong letter changes a signature, or what is signed
+            certificate.verify_directly_issued_by(ca)
         whole = bool(found.name) and belongs(found.opened, found.key)
     except Exception:  # `cryptography` has several errors for what somebody may have put into a token
         whole = False
     if not whole:
-        raise ConfigError("this is not the token of an invitation, or not all of it", "copy the whole line")
+        raise ConfigError("this is not the token of an invitation, or not all of it", "copy the whole line anew")
     return found
 
 

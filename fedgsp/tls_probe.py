@@ -40,7 +40,7 @@ async def trusted(address: str, tls: Tls, server: Identity) -> grpc.ChannelCrede
         found = await probe(address, tls)
     except OSError as error:
         reason = handshake_failure(str(error)) or f"{type(error).__name__}: {error}"
-        raise PeerError(f"no TLS connection to {address}: {reason}") from None
+        raise PeerError(f"no TLS connection to {address}: {reason}", "start it, or correct its address") from None
     if found.identity is None or not found.identity.speaks_for(server):
         raise PeerError(
             f"the certificate of the server at {address} is that of {found.identity or 'nobody'}, not of {server}",

@@ -218,8 +218,15 @@ def _training(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
 def _least_samples(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
     telling = any(KINDS[kind](order.work) for kind in TELLING)
     revealing = isinstance(order.work, Train) and order.work.reveal is not None
-    if (telling or revealing) and known.samples is not None and known.samples < policy.least_samples:
+    if not (telling or revealing) or known.samples is None:
+        return
+    if known.samples < policy.least_samples:
         yield Beyond(f"client {order.client} has {known.samples} training samples to tell about", f"{known.samples}")
+    if isinstance(order.work, Discriminate) and order.work.settings is not None:
+        # Discriminators are trained on some samples and judged on the others. A judgement on a few tells about each.
+        few = min(order.work.settings.samples, known.samples - order.work.settings.samples)
+        if 0 < 2 * few < policy.least_samples:  # an order without samples on one side fails later, by name
+            yield Beyond(f"it judges or trains discriminators on {few} samples of client {order.client}", f"{few}")
 
 
 class Amount(NamedTuple):

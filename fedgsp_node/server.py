@@ -262,7 +262,8 @@ class _Node:
         if self._settings.tls_files is None and not self._settings.insecure:
             key = local_key.found(self._settings.top_server)
             if key is None:
-                return False, f"no process of this user listens there: {local_key.REMEDY}"
+                why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
+                return False, f"{why}; otherwise {local_key.REMEDY}"
             ticket = issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
         call = stub.Join(self._outgoing(ended), metadata=shown(ticket))
         stream, joined = aiter(call), False

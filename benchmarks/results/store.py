@@ -24,14 +24,19 @@ MOST_BYTES = 2_000_000
 _NAME = re.compile(r"[\w.+=,-]+")
 
 
+def check_name(name: str) -> None:
+    """Raises ConfigError unless an experiment or a variant of this name can have files."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is not a name", "use letters, digits and . + = , _ -")
+
+
 def keep(run: Path, experiment: str, variant: str, code: Code, data: Path = DATA, weights: bool = False) -> Path:
     """Writes the summary of a finished run, and with `weights` its final models; returns the file of the summary.
 
     `code` is what the run executed. Raises UserError if the run is not finished, or if the models are too large.
     """
     for name in (experiment, variant):
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is not a name", "use letters, digits and . + = , _ -")
+        check_name(name)
     found = of_run(run)
     names = {"experiment": experiment, "variant": variant, "seed": found["seed"]}
     path = data / experiment / f"{variant}-{found['seed']}.json"

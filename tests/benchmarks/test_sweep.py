@@ -141,6 +141,7 @@ def test_a_run_that_was_finished_with_other_settings_is_refused_before_any_is_pl
         ("seeds = [0]\n[run]\ncolour = 1\n[variants.a]", [], "there is no setting 'colour'"),
         ("seeds = [0]\n[run]\n[variants.a]", ["--variants", "b"], "there is no variant 'b'; there are: a"),
         ("seeds = [0]\n[run]\n[variants.a]", ["--task-option", "data"], "--task-option 'data' is not an option"),
+        ("seeds = [0]\n[run]\n[variants.'(1,2)']", ["--keep"], "'(1,2)' is not a name"),
         ("seeds = [0]\n[run]\n[variants.a]", ["--keep", "--table"], "--keep and --table do not go together"),
         ("seeds = [0]\n[run]\n[variants.a]", ["--picture", "no/such.png"], "--picture no/such.png cannot be written"),
     ],

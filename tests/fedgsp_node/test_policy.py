@@ -100,6 +100,8 @@ BEYOND: list[tuple[str, Work, Known]] = [
     ("least_samples", Describe(), known(samples=9)),
     ("least_samples", revealing("sketch:64"), known(samples=9)),
     ("least_samples", Discriminate(None, "nets", (1,), NETWORKS), known(samples=9)),
+    ("least_samples", Discriminate(START, "", (1,), dataclasses.replace(NETWORKS, samples=99), judge=True), KNOWN),
+    ("least_samples", Discriminate(START, "", (1,), dataclasses.replace(NETWORKS, samples=4), judge=True), KNOWN),
     ("least_samples", Evaluate(START, True), known(samples=9)),
     ("least_samples", Evaluate(START, compared_with="own", only_compare=True), known(samples=9)),
     ("least_samples", dataclasses.replace(TRAIN, measure_accuracy=True), known(samples=9)),

@@ -175,6 +175,14 @@ def test_a_token_that_is_not_whole_is_told_apart(tmp_path: Path, cut: slice) -> 
         invitation_in(token[cut])
 
 
+def test_a_token_with_one_wrong_letter_is_told_apart(tmp_path: Path) -> None:
+    token = invite(tmp_path / "federation", "a").token
+    for place in range(0, len(token) - 1, 7):  # of the last letter, some bits say nothing
+        wrong = "B" if token[place] == "A" else "A"
+        with pytest.raises(ConfigError, match="not the token of an invitation"):
+            invitation_in(token[:place] + wrong + token[place + 1 :])
+
+
 @pytest.mark.parametrize("name", ["", "../x", "a b", "a\nb", "é", "-a", "x" * 64, "a/b", "top\x1b[2J"])
 def test_a_name_with_odd_characters_is_refused_and_makes_no_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be the name of a node"):

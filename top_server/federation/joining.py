@@ -23,6 +23,9 @@ def refusal(registry: Registry, proven: Identity | None, enrolment: str, hello: 
     foreign = [hosted.client for hosted in hello.clients if hosted.client not in ids]
     if not foreign:
         return None
-    detail = f"client {min(foreign)} of task {hello.task[:100]!r} is not registered for it: correct its --clients"
-    registered = f"registered: {entry.clients.get(hello.task) or 'none'}; `top-server assign` changes it"
-    return Refusal(Failure(FailureCode.NOT_ALLOWED, detail), registered)
+    registered = (entry.clients.get(hello.task) or "none")[:200]
+    detail = (
+        f"client {min(foreign)} of task {hello.task[:100]!r} is not registered for it (registered: {registered}):"
+        " correct its --clients"
+    )
+    return Refusal(Failure(FailureCode.NOT_ALLOWED, detail), "`top-server assign` changes it")
