@@ -25,6 +25,8 @@ class Program(Part):
     for_schemes: bool = False
     #: Members train.
     trains: bool = False
+    #: Members make fresh weights.
+    initialises: bool = False
     #: Each member starts from the result of the member before it.
     chained: bool = False
     #: The result is one model of the whole group.
@@ -43,6 +45,11 @@ class Program(Part):
     counts_samples: bool = True
     #: Every pair of members is compared, which bounds their number.
     pairs: bool = False
+
+    @property
+    def members_make(self) -> bool:
+        """Whether every member has to make a model, and to sign it if it has a certificate."""
+        return self.trains or self.initialises
 
 
 _HERE = "group_manager.programs"
@@ -114,6 +121,7 @@ PROGRAMS: Parts[Program] = Parts(
         ),
         "forget": Program(code=f"{_HERE}.survey:forget", help="nodes forget models that they hold for their clients"),
         "initialise": Program(
+            initialises=True,
             code=f"{_HERE}.survey:initialise",
             help="a client's node makes fresh weights",
             makes_model=True,

@@ -120,7 +120,7 @@ class Verifier:
             _whole(line["round"]),
             _whole(line["group"]),
             bool(line["chained"] or (program and program.chained)),
-            program.trains or program.name == "initialise" if program is not None else None,
+            program.members_make if program is not None else None,
             dict(line["members"]),
             (start[0], start[1]) if start else None,
         )

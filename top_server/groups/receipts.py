@@ -42,8 +42,7 @@ class GroupAudit:
         self._members = {member.client: member for member in request.members}
         #: Node -> the certificate of `Member.certificate_digest`. A node may leave before its result is reported.
         self._certificates = {member.node: context.membership.certificate(member.node) for member in request.members}
-        #: Whether every member has to make a model, and to sign it.
-        self._makes = PROGRAMS[request.program].trains or request.program == "initialise"
+        self._makes = PROGRAMS[request.program].members_make
         self._fetches = Fetches(context.audit, f"manager {manager}")
         #: Clients that answered without making a model.
         self._answered: list[int] = []
