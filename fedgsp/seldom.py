@@ -13,7 +13,7 @@ MOST_CHARACTERS = 1000
 
 
 def is_told(number: int) -> bool:
-    """Whether the event of this number is told of: the first, the tenth, the hundredth, ..."""
+    """Whether the event of this number gets a line: the first, the tenth, the hundredth, ... do."""
     return str(number).strip("0") == "1"
 
 

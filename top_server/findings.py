@@ -51,7 +51,7 @@ class Findings:
     receipts: int = 0
     #: (node, signer) -> the results that somebody else signed for the node: the top server, for its local nodes.
     signed_for: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: The first line with a certificate of the top server for a node that has one of its own, or the other way round.
+    #: The first line after which a node has two identities: that of its certificate, and that of the top server.
     mixed: BrokenError | None = None
     #: Results without a start, such as those that were published before and handed out again.
     without_start: int = 0

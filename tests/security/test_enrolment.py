@@ -177,7 +177,7 @@ def test_a_token_that_is_not_whole_is_told_apart(tmp_path: Path, cut: slice) -> 
 
 def test_a_token_with_one_wrong_letter_is_told_apart(tmp_path: Path) -> None:
     token = invite(tmp_path / "federation", "a").token
-    for place in range(0, len(token) - 1, 7):  # of the last letter, some bits say nothing
+    for place in range(0, len(token) - 1, 7):  # some bits of the last letter are padding
         wrong = "B" if token[place] == "A" else "A"
         with pytest.raises(ConfigError, match="not the token of an invitation"):
             invitation_in(token[:place] + wrong + token[place + 1 :])

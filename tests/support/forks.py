@@ -17,6 +17,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from fedgsp.lifecycle import python_module
 from tests.support.in_folder import program
@@ -110,6 +111,9 @@ class Forks:
                     self._asked.pop(0).set_result((pid, ended))
                 else:
                     self._running.pop(pid).set_result(code)
+        lost: list[Future[Any]] = [*self._asked, *self._running.values()]
+        for waiting in lost:  # or their tests would wait for ever
+            waiting.set_exception(RuntimeError(f"the template of tests ended, exit code {self.process.wait()}"))
 
 
 @functools.cache
