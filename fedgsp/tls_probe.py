@@ -20,6 +20,9 @@ from fedgsp.identity import Identity, identity_in
 from fedgsp.liveness import MOST_DIAL_S
 from fedgsp.tls import Tls, handshake_failure, meaning_of, uris_of
 
+#: OpenSSL's codes for a certificate that is not for the host name or the address that was dialled.
+_NOT_OF_HOST = (62, 64)
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -67,7 +70,10 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
         raise PeerError(
             f"the certificate of the server at {address} is refused:"
             f" {meaning_of(error.verify_message) or error.verify_message}",
-            f"issue it by the CA in --tls-ca, with {name} in its subjectAltName; its common name does not count",
+            f"dial a name that it has, or add {name}: with a federation by --host {name} where it was made, otherwise"
+            " in the subjectAltName of a new one; its common name does not count"
+            if error.verify_code in _NOT_OF_HOST
+            else "issue it by the CA in --tls-ca",
         ) from None
     except ValueError as error:  # a host that cannot be one
         raise OSError(str(error)) from None

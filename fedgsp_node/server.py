@@ -208,6 +208,7 @@ class _Node:
         loop = asyncio.get_running_loop()
         retry_s, alone_since = FIRST_RETRY_S, loop.time()
         stopped: Leave | None = None
+        told = ""
         try:
             while True:
                 leave: Leave | None = None
@@ -230,9 +231,9 @@ class _Node:
                     retry_s, alone_since, stopped = FIRST_RETRY_S, loop.time(), leave
                 if loop.time() - alone_since > self._settings.connect_timeout:
                     raise self._alone(stopped, reason)
-                logger.warning(
-                    "no top server at %s (%s); next try in %.1f s", self._settings.top_server, reason, retry_s
-                )
+                why = "as before" if reason == told else reason
+                logger.warning("no top server at %s (%s); next try in %.1f s", self._settings.top_server, why, retry_s)
+                told = reason
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
         finally:

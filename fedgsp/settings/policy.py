@@ -12,6 +12,8 @@ from fedgsp.updates import SKETCH_BYTES
 #: The value of `--policy` that stands for `UNLIMITED`.
 NO_POLICY = "none"
 WORK = ("train", "retain", "evaluate", "evaluate-training", "compare", "describe", "discriminate", "initialise")
+#: Work that a site allows explicitly: chosen networks that are judged tell the values of single samples.
+ON_REQUEST = ("discriminate",)
 ANY_HOST = "any"
 PANELS = WHAT, HOW, MEMORY, DIALLING, WHOM = (
     "What clients do and reveal",
@@ -93,9 +95,10 @@ class Policy:
     """What a node does at most. `widest` is the value of a key under which it forbids nothing."""
 
     work: Works = setting(
-        Works(WORK),
+        Works(kind for kind in WORK if kind not in ON_REQUEST),
         "kinds of work that clients do; `retain` keeps a client's own model on the node, `evaluate-training` tells"
-        " figures about training data, `compare` tells distances between models, `describe` class histograms",
+        " figures about training data, `compare` tells distances between models, `describe` class histograms,"
+        " `discriminate` how far apart the clients' data are",
         wanted=f"some of {', '.join(WORK)}",
         widest=Works(WORK),
         panel=WHAT,

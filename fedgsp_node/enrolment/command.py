@@ -40,12 +40,13 @@ async def _enrol(token: str, top_server: str, identity: Path) -> None:
     from fedgsp_node.enrolment import client, folder
 
     invitation = invitation_in(token)
-    folder.prepare(identity, invitation.name)
-    key = folder.key_for_enrolment(identity)
-    certificate = await client.enrol(invitation, key, top_server)
-    folder.write(identity, read(invitation.ca), certificate, key)
+    certificate, did = folder.prepare(identity, invitation), "was enrolled already"
+    if certificate is None:
+        key, did = folder.key_for_enrolment(identity), "is enrolled"
+        certificate = await client.enrol(invitation, key, top_server)
+        folder.write(identity, read(invitation.ca), certificate, key)
     typer.echo(
-        f"node {invitation.name} is enrolled, with a certificate until {ends(certificate):%Y-%m-%d %H:%M} UTC;"
+        f"node {invitation.name} {did}, with a certificate until {ends(certificate):%Y-%m-%d %H:%M} UTC;"
         f" fedgsp-node start --identity {identity} uses and renews it"
     )
 

@@ -10,7 +10,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fedgsp.certificates import Key, ends, new_key, now, pem_of, pem_of_key, uris_of
 from fedgsp.errors import ConfigError, not_written
 from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
-from fedgsp.identity import identity_in
+from fedgsp.identity import enrolment_in, identity_in
+from fedgsp.invitation import Invitation
 from fedgsp.owners import check_tree
 from fedgsp.tls import in_folder
 
@@ -43,17 +44,25 @@ def check(path: Path) -> None:
         raise ConfigError(f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", _REMEDY)
 
 
-def prepare(path: Path, name: str) -> None:
-    """Makes the folder if it is missing; raises ConfigError if it has the identity of another node than `name`."""
+def prepare(path: Path, invitation: Invitation) -> x509.Certificate | None:
+    """Makes the folder if it is missing. Returns the certificate in it, if it came from this invitation and is good.
+
+    Raises ConfigError if the folder has the identity of another node.
+    """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise not_written(path, error) from error
     check_tree(FLAG, path)
-    if in_folder(path, "node").cert.exists():
-        found = identity_in(uris_of(certificate_in(path)))
-        if found is None or found.name != name:
-            raise ConfigError(f"{FLAG} {path} is that of {found or 'another program'}", "give another folder")
+    if not in_folder(path, "node").cert.exists():
+        return None
+    certificate = certificate_in(path)
+    uris = uris_of(certificate)
+    found = identity_in(uris)
+    if found is None or found.name != invitation.name:
+        raise ConfigError(f"{FLAG} {path} is that of {found or 'another program'}", "give another folder")
+    same = enrolment_in(uris) == enrolment_in(uris_of(invitation.opened))
+    return certificate if same and ends(certificate) > now() else None
 
 
 def key_for_enrolment(path: Path) -> Key:

@@ -71,8 +71,9 @@ async def test_a_folder_is_that_of_one_node(tmp_path: Path, monkeypatch: pytest.
         settings = NodeSettings(top_server=scene.address, identity=where)
         assert credentials(settings) is not None
         with pytest.raises(ConfigError, match="is that of node n0; give another folder"):
-            folder.prepare(where, "n1")
-        folder.prepare(where, "n0")  # a new invitation of the same node
+            folder.prepare(where, scene.invite("n1", "2"))
+        scene.revoke("n0")
+        assert folder.prepare(where, scene.invite("n0")) is None  # a new invitation of the same node
         monkeypatch.setattr(folder, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(days=8))
         with pytest.raises(ConfigError, match=r"ended on .* UTC; ask for an invitation"):
             credentials(settings)
@@ -83,7 +84,7 @@ async def test_a_folder_is_that_of_one_node(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_an_enrolment_whose_answer_was_lost_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with federated(tmp_path / "federation", monkeypatch) as scene:
         token, where = scene.invite("n0").token, tmp_path / "identity"
@@ -93,6 +94,10 @@ async def test_an_enrolment_whose_answer_was_lost_can_be_repeated(
                 await command._enrol(token, scene.address, where)
         await command._enrol(token, scene.address, where)
         assert sorted(path.name for path in where.iterdir()) == ["ca.pem", "node.pem"]
+        first = (where / "node.pem").read_bytes()
+        await command._enrol(token, "127.0.0.1:9", where)  # it is enrolled already: nobody is asked
+        assert "node n0 was enrolled already" in capsys.readouterr().out
+        assert (where / "node.pem").read_bytes() == first
         with pytest.raises(PeerError, match="was used already"):
             await command._enrol(token, scene.address, tmp_path / "other")
 

@@ -86,9 +86,12 @@ def policy(**texts: str) -> Policy:
     return dataclasses.replace(Policy(), **values)
 
 
+#: What a site allows that takes part in every scheme, as `--allow` takes it. Other keys have their defaults.
+ALLOWED = {"work": "discriminate"}
 GB = 1 << 30
 #: Key -> what the default policy refuses by it: work, and what is known.
 BEYOND: list[tuple[str, Work, Known]] = [
+    ("work", Discriminate(None, "nets", (1,), NETWORKS), KNOWN),
     ("reveal", revealing("exact"), KNOWN),
     ("reveal", revealing("layer:2"), KNOWN),
     ("reveal", revealing("sketch:32768"), KNOWN),
@@ -137,13 +140,14 @@ BEYOND: list[tuple[str, Work, Known]] = [
 def test_what_is_beyond_the_default_policy_is_refused_and_passes_when_its_remedy_is_followed(
     key: str, work: Work, there: Known
 ) -> None:
-    why = refusal(order(work), Policy(), there)
+    before = {} if key == "work" else ALLOWED
+    why = refusal(order(work), policy_of(None, before), there)
     assert why is not None
     assert f", and {key} of the policy of this node is " in why
     remedy = re.search(r"\(--allow (\w+)=(\S+)\)$", why)
     assert remedy, why
     assert remedy[1] == key
-    assert refusal(order(work), policy_of(None, {key: remedy[2]}), there) is None
+    assert refusal(order(work), policy_of(None, {**before, key: remedy[2]}), there) is None
     assert refusal(order(work), UNLIMITED, there) is None
 
 
@@ -181,7 +185,8 @@ PASSING: list[tuple[Work, Known]] = [
 
 @pytest.mark.parametrize(("work", "there"), PASSING)
 def test_what_is_within_the_default_policy_passes(work: Work, there: Known) -> None:
-    assert refusal(order(work), Policy(), there) is None
+    assert refusal(order(work), policy_of(None, ALLOWED), there) is None
+    assert (refusal(order(work), Policy(), there) is None) != isinstance(work, Discriminate)
 
 
 OF_KIND: dict[str, Work] = {
@@ -218,7 +223,7 @@ def stepping(*steps: OutgoingStep) -> Order:
 
 
 def test_a_training_without_a_required_step_is_refused() -> None:
-    needs = policy(require="rounding")
+    needs = policy(require="rounding", work=",".join(WORK))
     why = str(refusal(order(TRAIN), needs, KNOWN))
     assert "the trained model would leave without step rounding, and require of the policy" in why
     assert refusal(stepping(OutgoingStep("head"), OutgoingStep("rounding")), needs, KNOWN) is None
@@ -313,7 +318,9 @@ def test_evaluations_that_train_count_as_trainings_and_others_do_not() -> None:
     "work", [adapted(100), Discriminate(None, "n", (1,), dataclasses.replace(NETWORKS, steps=63))]
 )
 def test_epochs_are_counted_in_all_whatever_trains_and_in_whatever_round(work: Work) -> None:
-    g = guard(most_total_epochs="32")  # 100 batches of 5 and 63 batches of 8 are 5 and 6 epochs of 100 samples
+    g = guard(
+        most_total_epochs="32", work=",".join(WORK)
+    )  # 100 batches of 5 and 63 batches of 8 are 5 and 6 epochs of 100 samples
     passed = [not refused(g, work, number) for number in range(8)]
     assert passed == [number < (6 if isinstance(work, Evaluate) else 5) for number in range(8)]
 

@@ -75,7 +75,7 @@ class Scene:
     async def use(self, invitation: Invitation) -> Tls:
         """Uses an invitation as `fedgsp-node enrol` does."""
         key, where = new_key(), self.path.parent / f"identity-{invitation.name}"
-        folder.prepare(where, invitation.name)
+        folder.prepare(where, invitation)
         certificate = await client.enrol(invitation, key, self.address)
         folder.write(where, read(invitation.ca), certificate, key)
         tls = load(in_folder(where, "node"))
