@@ -5,6 +5,7 @@ reference page are all made from it.
 """
 
 import dataclasses
+import functools
 import math
 import types
 from collections.abc import Mapping
@@ -127,6 +128,12 @@ class Described:
 
 def described(kind: type[Any]) -> Mapping[str, Described]:
     """The descriptions of a dataclass of settings or options, by field: its own first, then inherited ones."""
+    known: Any = kind  # mypy takes the hash of the instances for that of the class
+    return _described(known)
+
+
+@functools.cache
+def _described(kind: Any) -> Mapping[str, Described]:
     hints = get_type_hints(kind)
     found = {}
     # Its own fields first, then those that it has from a class of shared settings.
@@ -148,7 +155,7 @@ def described(kind: type[Any]) -> Mapping[str, Described]:
             rules=data["rules"],
             metadata=data,
         )
-    return found
+    return types.MappingProxyType(found)
 
 
 def read_options(kind: type[T], whose: str, given: Mapping[str, str]) -> T:

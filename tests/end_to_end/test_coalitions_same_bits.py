@@ -216,7 +216,12 @@ def told_apart(kind: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
 
 @pytest.mark.parametrize(
     ("kind", "layout"),
-    [("pairwise", "one node"), ("pairwise", "mixed up"), ("largest", "mixed up"), ("shared", "one node")],
+    [
+        pytest.param("pairwise", "one node", marks=pytest.mark.slow),
+        ("pairwise", "mixed up"),
+        ("largest", "mixed up"),
+        ("shared", "one node"),
+    ],
 )
 async def test_discriminators_find_the_oracles_distances_and_coalitions(
     tmp_path: Path, kind: str, layout: str, monkeypatch: pytest.MonkeyPatch

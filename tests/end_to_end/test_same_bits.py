@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,17 @@ def expected() -> list[State]:
     return reference().play_fedgsp()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("relay", ["auto", "direct", "manager"])
+#: What else may be combined is played on demand.
+OFTEN = {*BY_PROCESSES.items(), ("two nodes", "auto"), ("mixed up", "manager"), ("mixed up", "direct")}
+
+
+@pytest.mark.parametrize(
+    ("layout", "relay"),
+    [
+        pytest.param(*both, marks=[] if both in OFTEN else [pytest.mark.slow])
+        for both in itertools.product(LAYOUTS, ["auto", "direct", "manager"])
+    ],
+)
 async def test_every_layout_and_relay_mode_gives_the_oracles_bits(
     tmp_path: Path, expected: list[State], layout: str, relay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
