@@ -38,7 +38,10 @@ FRESH_S = 30.0
 #: Largest length of a refusal, which may quote the caller: gRPC drops answers with a status of more than 8 KiB.
 MAX_REASON = 500
 
+#: No message is unpacked, so none is longer than what came. Otherwise gRPC unpacks some kB to GB, and then measures them.
+_AS_IT_COMES = ("grpc.per_message_decompression", 0)
 _CHANNEL_OPTIONS = [
+    _AS_IT_COMES,
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.use_local_subchannel_pool", 1),  # a closed channel closes its connection
     ("grpc.http2.max_pings_without_data", 0),
@@ -47,6 +50,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 5_000),
 ]
 _SERVER_OPTIONS = [
+    _AS_IT_COMES,
     ("grpc.so_reuseport", 0),  # otherwise two servers could bind the same port without an error
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 300),
     ("grpc.http2.max_ping_strikes", 0),

@@ -21,7 +21,9 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from fedgsp import spill, wire
+from fedgsp.channels import Channels
 from fedgsp.errors import DataError
+from fedgsp.identity import TOP_SERVER
 from fedgsp.limits import counting, items
 from fedgsp.limits.counting import TooMuchError
 from fedgsp.messages import NodeMessage, NodeReport, OrderProgress, TensorSpec
@@ -160,6 +162,37 @@ async def test_a_hello_of_two_million_clients_is_refused_and_not_decoded(monkeyp
         await node.write(wire.encode(NodeMessage(hello())).SerializeToString())
         assert membership_pb2.TopServerMessage.FromString(await node.read()).HasField("welcome")
         node.cancel()
+
+
+async def test_a_packed_message_is_not_unpacked_by_a_server() -> None:
+    """gRPC would unpack it whole, and then say how long it is."""
+    async with top_server() as (served, (members, _)):
+        call = served.channel.stream_stream(JOIN)(compression=grpc.Compression.Gzip)
+        await say(call, [bytes(64 << 20)], "end")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, caught.value.details()
+        assert members.nodes == 0
+
+
+async def test_a_packed_answer_is_not_unpacked_by_its_reader() -> None:
+    class Packed(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: Any) -> Any:
+            async def answer(asked: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+                yield bytes(64 << 20)
+
+            return grpc.stream_stream_rpc_method_handler(answer)
+
+    server = grpc.aio.server(compression=grpc.Compression.Gzip)
+    server.add_generic_rpc_handlers((Packed(),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        async with Channels() as channels:
+            call = (await channels.to(address, TOP_SERVER)).stream_stream("/a/b")()
+            assert len(await call.read()) < 100_000
+    finally:
+        await server.stop(None)
 
 
 async def test_six_progress_reports_of_millions_cost_the_manager_its_node_and_nothing_more(
