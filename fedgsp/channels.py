@@ -38,7 +38,7 @@ FRESH_S = 30.0
 #: Largest length of a refusal, which may quote the caller: gRPC drops answers with a status of more than 8 KiB.
 MAX_REASON = 500
 
-#: No message is unpacked, so none is longer than what came. Otherwise gRPC unpacks some kB to GB, and then measures them.
+#: No packed message is unpacked: gRPC would make gigabytes of kilobytes before it compares the length with the limit.
 _AS_IT_COMES = ("grpc.per_message_decompression", 0)
 _CHANNEL_OPTIONS = [
     _AS_IT_COMES,

@@ -176,15 +176,12 @@ async def test_a_packed_message_is_not_unpacked_by_a_server() -> None:
 
 
 async def test_a_packed_answer_is_not_unpacked_by_its_reader() -> None:
-    class Packed(grpc.GenericRpcHandler):
-        def service(self, handler_call_details: Any) -> Any:
-            async def answer(asked: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-                yield bytes(64 << 20)
+    async def answer(asked: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        yield bytes(64 << 20)
 
-            return grpc.stream_stream_rpc_method_handler(answer)
-
+    packed = grpc.method_handlers_generic_handler("a", {"b": grpc.stream_stream_rpc_method_handler(answer)})
     server = grpc.aio.server(compression=grpc.Compression.Gzip)
-    server.add_generic_rpc_handlers((Packed(),))
+    server.add_generic_rpc_handlers((packed,))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:
