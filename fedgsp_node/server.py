@@ -349,7 +349,7 @@ class _Node:
             begin = loop.time()
             try:
                 channel = await self._channels.to(address, manager_of(manager))
-            except PeerError as error:
+            except UserError as error:
                 over, reason = False, str(error)
             else:
                 attachment = Attachment(
