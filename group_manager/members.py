@@ -41,6 +41,9 @@ from group_manager.pace import Pace, Whose
 
 #: Bytes that an order can have moved; sums of such numbers fit a message.
 MOST_BYTES = 1 << 56
+#: Local steps (FedNova) that a node may report: so many for each step of the order, momentum of 0.9 gives ten; and at
+#: least one in so many, because the fewer they are, the further its update is carried.
+STEPS_FACTOR = 16
 #: Progress reports that come sooner after the last one are not read.
 LEAST_BETWEEN_PROGRESS_S = 0.5
 #: Kind of work -> kind of its result; other kinds of work have none.
@@ -256,7 +259,7 @@ def _overdue(pending: PendingOrder, whole_s: float) -> Failure:
 def _outcome(pending: PendingOrder, kind: Done | Failed) -> Outcome:
     if isinstance(kind, Failed):
         return kind.failure or Failure(FailureCode.UNSPECIFIED, f"node {pending.node} gave no reason")
-    if wrong := flaw(pending.order.work, kind.result):
+    if wrong := flaw(pending.order.work, kind.result, pending.need):
         return Failure(FailureCode.BAD_ORDER, f"node {pending.node}: {wrong}")
     certificate = pending.session.certificate if pending.session is not None else b""
     if certificate and isinstance(kind.result, Made) and kind.result.ref is not None:
@@ -275,15 +278,15 @@ def _end(session: Session) -> None:
     session.pending.clear()
 
 
-def flaw(work: Work | None, result: Result | Recalled | None) -> str:
-    """What is wrong with a result; empty if nothing is."""
+def flaw(work: Work | None, result: Result | Recalled | None, needed: Need = UNKNOWN) -> str:
+    """What is wrong with the result of an order that needed so many steps; empty if nothing is."""
     wanted = _ANSWERS.get(type(work), NoneType)
     if type(result) is not wanted:
         return f"it answered {_name(type(result))} in place of {_name(wanted)}"
-    return next((why for wrong, why in _flaws(work, result) if wrong), "")
+    return next((why for wrong, why in _flaws(work, result, needed) if wrong), "")
 
 
-def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bool, str]]:
+def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) -> list[tuple[bool, str]]:
     """(whether a result has this flaw, the flaw) for every possible flaw of a result of the right kind."""
     produces = getattr(work, "produces", "")
     ref = getattr(result, "ref", None) or ModelRef("")
@@ -296,6 +299,11 @@ def _flaws(work: Work | None, result: Result | Recalled | None) -> list[tuple[bo
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
         (moved > MOST_BYTES, f"it says that it moved {moved} bytes"),
     ]
+    if isinstance(result, Trained) and isinstance(work, Train) and needed != UNKNOWN:
+        few, many = 1 / STEPS_FACTOR, STEPS_FACTOR * needed.least
+        # 0: the training has no such number.
+        possible = result.steps == 0 or few <= result.steps <= many
+        flaws.append((not possible, f"it says that it took {result.steps:g} local steps, not {few:g} to {many:g}"))
     match result:
         case Trained(update=update) if update is not None:
             asked = isinstance(work, Train) and work.reveal is not None and update.id == update_of(produces)

@@ -25,6 +25,7 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.updates import update_of
+from group_manager.deadline import Need
 from group_manager.members import flaw
 
 REF = ModelRef("m", 8, b"digest")
@@ -64,3 +65,14 @@ def test_a_revealed_update_is_told_with_its_digest() -> None:
 def test_what_came_and_what_was_to_come_are_told() -> None:
     assert flaw(Evaluate(None), Described((1, 2))) == "it answered Described in place of Evaluated"
     assert flaw(Describe(), None) == "it answered nothing in place of Described"
+
+
+@pytest.mark.parametrize("steps", [0.0, 1 / 16, 1.0, 11.0, 176.0])
+def test_local_steps_that_an_order_can_take_are_believed(steps: float) -> None:
+    assert not flaw(Train(None, "m", None), Trained(REF, steps=steps), Need(11, 100))
+
+
+@pytest.mark.parametrize("steps", [float("nan"), float("inf"), -1.0, 1e-300, 0.06, 177.0, 1e300])
+def test_local_steps_that_carry_an_update_far_are_refused(steps: float) -> None:
+    """FedNova divides an update by its steps: of 1e-300 the whole group would be infinite, and end the run."""
+    assert "local steps, not 0.0625 to 176" in flaw(Train(None, "m", None), Trained(REF, steps=steps), Need(11, 100))

@@ -87,8 +87,16 @@ async def test_fednova_steps_from_a_start_that_was_made_of_parts() -> None:
         assert [len(store) for store in (play.store, play.nodes["n1"].store, play.nodes["n2"].store)] == [1, 0, 1]
 
 
-@pytest.mark.parametrize("told", [{0: 1}, {0: 1, 1: -3}, {0: 1, 1: float("inf")}])
-async def test_a_client_without_steps_is_left_out(told: dict[int, float]) -> None:
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ({0: 1}, FailureCode.WRONG_SHAPES),
+        ({0: 1, 1: -3}, FailureCode.BAD_ORDER),
+        ({0: 1, 1: 1e-300}, FailureCode.BAD_ORDER),
+        ({0: 1, 1: float("inf")}, FailureCode.BAD_ORDER),
+    ],
+)
+async def test_a_client_without_steps_is_left_out(told: dict[int, float], code: FailureCode) -> None:
     async with scene(rule=toy, samples={0: 1, 1: 3}) as play:
         await play.attach(TWO)
         steps(play, told)
@@ -96,7 +104,7 @@ async def test_a_client_without_steps_is_left_out(told: dict[int, float]) -> Non
         assert await play.result(outcome) == pytest.approx(0.9)
         failure = play.skipped[1]
         assert failure is not None
-        assert failure.code is FailureCode.WRONG_SHAPES
+        assert failure.code is code
         assert play.done == [0]
 
 
