@@ -34,10 +34,10 @@ def check_owner(flag: str, path: Path) -> None:
 
 
 def check_directory(flag: str, path: Path) -> None:
-    """Raises ConfigError if an existing directory belongs to another user, or if others can change what is in it."""
+    """Raises ConfigError if an existing directory belongs to another user, or if others can put files into it."""
     check_owner(flag, path)
     if path.is_dir():
-        _check_unchanged(flag, path, path.stat())
+        _check_unchanged(flag, path, path.stat(), shared=False)
 
 
 def check_tree(flag: str, path: Path) -> None:
@@ -106,10 +106,11 @@ def _check_owner(flag: str, path: Path, status: os.stat_result, owners: tuple[in
         )
 
 
-def _check_unchanged(flag: str, path: Path, status: os.stat_result) -> None:
+def _check_unchanged(flag: str, path: Path, status: os.stat_result, shared: bool = True) -> None:
+    """`shared`: it may be a folder for temporary files, where others can add files and replace none of this user."""
     others = status.st_mode & stat.S_IWOTH
     group = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
-    if (others or group) and not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+    if (others or group) and not (shared and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         who = "every user of this machine" if others else f"group {_group(status.st_gid)}"
         raise ConfigError(f"{flag} {path} can be changed by {who}", f"run: chmod go-w {path}")
 

@@ -35,6 +35,7 @@ from fedgsp.v1 import order_pb2, order_pb2_grpc
 from fedgsp.weights import Weights, WeightsError
 from fedgsp.words import counted
 from fedgsp_node.order_error import OrderError
+from fedgsp_node.policy import models_of
 from fedgsp_node.receipts import Receipts
 from fedgsp_node.worker import Worker
 
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 1.0
 #: Number of reports that are kept for orders that come a second time.
 REMEMBERED_REPORTS = 256
+#: Most bytes of reports that a manager has not read yet, and most characters of a name in an order.
+MOST_UNREAD_BYTES, MOST_NAME = 64 << 20, 500
 _CALLED_OFF = Failure(FailureCode.CANCELLED, "called off")
 
 
@@ -97,6 +100,7 @@ class Attachment:
         self._door = door or Door()
         self._log = log or OrderLog()
         self._reports: asyncio.Queue[order_pb2.NodeReport | None] = asyncio.Queue()  # None ends the stream
+        self._unread_bytes = 0
         self._running: dict[OrderKey, asyncio.Task[None]] = {}
         self._reported: OrderedDict[OrderKey, order_pb2.NodeReport] = OrderedDict()
 
@@ -109,7 +113,10 @@ class Attachment:
             async for proto in call:
                 if proto is None:  # gRPC could not parse the message
                     return False, "its order cannot be read"
-                self._take(wire.decode(Order, proto))
+                order = wire.decode(Order, proto)
+                if flaw := self._flaw(order):
+                    return False, flaw
+                self._take(order)
             return True, "the manager closed the stream"
         except grpc.aio.AioRpcError as error:
             return False, describe(error)
@@ -124,7 +131,22 @@ class Attachment:
 
     async def _outgoing(self) -> AsyncIterator[order_pb2.NodeReport]:
         while (report := await self._reports.get()) is not None:
+            self._unread_bytes -= report.ByteSize()
             yield report
+
+    def _flaw(self, order: Order) -> str:
+        """Why a manager is left: what it sends would fill the memory of this node. Empty if nothing is wrong."""
+        key = order.key
+        names = (*((key.run, key.task) if key is not None else ()), *models_of(order.work))
+        if any(len(name) > MOST_NAME for name in names):
+            return f"a name in its order has more than {MOST_NAME} characters"
+        if self._unread_bytes > MOST_UNREAD_BYTES:
+            return f"it has left {self._unread_bytes / 1e6:.0f} MB of reports unread"
+        return ""
+
+    def _send(self, report: order_pb2.NodeReport) -> None:
+        self._unread_bytes += report.ByteSize()
+        self._reports.put_nowait(report)
 
     def _take(self, order: Order) -> None:
         key = order.key
@@ -135,9 +157,9 @@ class Attachment:
                 self._running[key].cancel()
         elif key.run.partition(".")[0] != self._attached.run_id:  # the id of a local run begins with the id of its run
             wrong = f"an order of run {key.run!r}, not of {self._attached.run_id!r}"
-            self._reports.put_nowait(self._failed(key, order, Failure(FailureCode.BAD_ORDER, wrong)))
+            self._send(self._failed(key, order, Failure(FailureCode.BAD_ORDER, wrong)))
         elif key in self._reported:  # an order that comes twice is answered twice and carried out once
-            self._reports.put_nowait(self._reported[key])
+            self._send(self._reported[key])
         elif key not in self._running:
             self._door.reach(key.run, key.round)
             task = asyncio.create_task(self._carry_out(key, order), name=f"{order.client}:{key}")
@@ -147,7 +169,7 @@ class Attachment:
     def _ended(self, key: OrderKey, order: Order, task: asyncio.Task[None]) -> None:
         del self._running[key]
         if task.cancelled():  # before its first step
-            self._reports.put_nowait(self._failed(key, order, _CALLED_OFF))
+            self._send(self._failed(key, order, _CALLED_OFF))
 
     async def _carry_out(self, key: OrderKey, order: Order) -> None:
         try:
@@ -173,7 +195,7 @@ class Attachment:
         self._reported[key] = report
         while len(self._reported) > REMEMBERED_REPORTS:
             self._reported.popitem(last=False)
-        self._reports.put_nowait(report)
+        self._send(report)
 
     def _failed(self, key: OrderKey, order: Order, failure: Failure) -> order_pb2.NodeReport:
         """The report of an order that was not carried out; the receipts of this node keep it, too."""
@@ -182,7 +204,7 @@ class Attachment:
         return report
 
     def _report(self, kind: Attached | Progress) -> None:
-        self._reports.put_nowait(wire.encode(NodeReport(kind)))
+        self._send(wire.encode(NodeReport(kind)))
 
     async def _upload(self, model_id: str, weights: Weights, ticket: bytes, receiver: str) -> None:
         await upload(self._channel, model_id, weights, self._worker.chunk_went, receiver, ticket)

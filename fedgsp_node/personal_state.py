@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError, not_written
 from fedgsp.files import check_regular
-from fedgsp.owners import check_directory
+from fedgsp.owners import check_tree
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -32,7 +32,7 @@ class PersonalState:
         self._run_id = ""
         self._held: dict[tuple[int, str], tuple[str, Arrays]] = {}
         if directory is not None:
-            check_directory("--state-dir", directory)
+            check_tree("--state-dir", directory)
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 # A directory that cannot be written is reported now, and not after the first training.

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from types import NoneType
 
+from fedgsp.limits.items import MOST_CLASSES
 from fedgsp.messages import (
     MOST_SAMPLES,
     Describe,
@@ -304,6 +305,9 @@ def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) ->
         # 0: the training has no such number.
         possible = result.steps == 0 or few <= result.steps <= many
         flaws.append((not possible, f"it says that it took {result.steps:g} local steps, not {few:g} to {many:g}"))
+    if isinstance(result, Trained) and isinstance(work, Train) and work.measure_accuracy:
+        told, guess = result.train_accuracy, 1 / MOST_CLASSES
+        flaws.append((not guess <= told <= 1, f"it says that its training accuracy is {told:g}, not {guess:g} to 1"))
     match result:
         case Trained(update=update) if update is not None:
             asked = isinstance(work, Train) and work.reveal is not None and update.id == update_of(produces)

@@ -11,6 +11,9 @@ from top_server.progress import Progress
 from top_server.record.events.rounds import NotEvaluated
 from top_server.run import RunContext
 
+#: Most metrics in a row of the history. A client may tell names of its own.
+MOST_METRICS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -37,9 +40,13 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, dict[int, float]]:
-        """The task's further figures: name -> client -> value."""
-        names = sorted({name for one in self.of.values() for name in one.metrics})
-        return {name: {c: one.metrics[name] for c, one in self.of.items() if name in one.metrics} for name in names}
+        """The task's further figures: name -> client -> value. The `MOST_METRICS` names of most clients are kept."""
+        found: dict[str, dict[int, float]] = {}
+        for client, one in self.of.items():
+            for name, value in one.metrics.items():
+                found.setdefault(name, {})[client] = value
+        kept = sorted(found, key=lambda name: (-len(found[name]), name))[:MOST_METRICS]
+        return {name: found[name] for name in sorted(kept)}
 
 
 async def evaluate(context: RunContext, progress: Progress, merging: Merging, round_number: int) -> Evaluation | None:

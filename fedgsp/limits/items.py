@@ -37,7 +37,7 @@ MOST: dict[Descriptor, dict[str, int]] = {
     },
     order_pb2.NodeReport.DESCRIPTOR: {
         "progress.orders": MOST_ORDERS,
-        "done.evaluated.metrics": 1_000,
+        "done.evaluated.metrics": 256,
         "done.described.class_counts": MOST_CLASSES,
         "done.discriminated.correct": MOST_CLASSES,
         "done.recalled.model_ids": MOST_CLIENTS_OF_NODE,

@@ -76,3 +76,11 @@ def test_local_steps_that_an_order_can_take_are_believed(steps: float) -> None:
 def test_local_steps_that_carry_an_update_far_are_refused(steps: float) -> None:
     """FedNova divides an update by its steps: of 1e-300 the whole group would be infinite, and end the run."""
     assert "local steps, not 0.0625 to 176" in flaw(Train(None, "m", None), Trained(REF, steps=steps), Need(11, 100))
+
+
+@pytest.mark.parametrize("told", [float("nan"), 0.0, 5e-324, 1e-7, 1.01])
+def test_training_accuracies_that_cannot_be_are_refused(told: float) -> None:
+    """IDA divides by them: of 5e-324 a model would weigh more than a number can say."""
+    work = Train(None, "m", None, measure_accuracy=True)
+    assert "its training accuracy" in flaw(work, Trained(REF, train_accuracy=told))
+    assert not flaw(work, Trained(REF, train_accuracy=0.1))

@@ -19,6 +19,7 @@ from fedgsp import wire
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, Identity
 from fedgsp.messages import (
+    Attached,
     AttachTo,
     Describe,
     Described,
@@ -45,7 +46,8 @@ from fedgsp.messages import (
 )
 from fedgsp.settings.run import NodeSettings
 from fedgsp.v1 import membership_pb2_grpc, order_pb2_grpc
-from fedgsp_node import server
+from fedgsp_node import attachment, server
+from fedgsp_node.attachment import Attachment
 from group_manager.members import Members
 from group_manager.server import OrderServicer
 from tests.support.processes import node, top_server
@@ -313,3 +315,39 @@ async def test_a_run_goes_on_without_the_node_that_refuses_and_tells_the_reason(
     assert [row["clients_trained"] for row in rows] == [2] * rounds
     assert all(set(row["accuracy_per_client"]) == set("0123") for row in rows)
     assert any(reason in line for line in refusing.lines)
+
+
+# --- the memory of a node, outside of its policy
+
+
+def attached() -> Attachment:
+    nothing: Any = None
+    return Attachment(nothing, Attached("run", "n0", "m0"), nothing)
+
+
+def described(position: int = 0, run: str = "run", task: str = "some") -> Order:
+    return Order(OrderKey(1, task, 0, position, 0, run), 0, Describe())
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        described(run="run." + "x" * 1_000_000),
+        described(task="x" * 1_000_000),
+        Order(OrderKey(1, "some", 0, 0, 0, "run"), 0, Initialise("x" * 1_000, 1)),
+    ],
+    ids=["run", "task", "model"],
+)
+def test_a_manager_that_sends_names_of_megabytes_is_left(order: Order) -> None:
+    assert attached()._flaw(order) == "a name in its order has more than 500 characters"
+    assert attached()._flaw(described()) == ""
+
+
+def test_a_manager_that_reads_no_reports_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachment, "MOST_UNREAD_BYTES", 100_000)
+    life, taken = attached(), 0
+    while not (flaw := life._flaw(order := described(taken, "another run", "x" * 400))):
+        life._take(order)
+        taken += 1
+    assert flaw == "it has left 0 MB of reports unread"
+    assert 50 < taken < 250

@@ -103,15 +103,28 @@ def test_another_users_directory_takes_no_run_and_no_state(tmp_path: Path, monke
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_directory_that_others_can_change_is_refused_unless_it_is_sticky(tmp_path: Path) -> None:
-    for wrong in (0o777, 0o757, 0o2777):
+def test_a_directory_into_which_others_can_put_files_is_refused(tmp_path: Path) -> None:
+    for wrong in (0o777, 0o757, 0o2777, 0o1777):  # in a sticky one they can make a file before this user does
         tmp_path.chmod(wrong)
         with pytest.raises(ConfigError, match="can be changed by every user") as caught:
             check_directory("--state-dir", tmp_path)
         assert caught.value.remedy == f"run: chmod go-w {tmp_path}"
-    for right in (0o1777, 0o755, 0o700):
+    for right in (0o755, 0o700):
         tmp_path.chmod(right)
         check_directory("--state-dir", tmp_path)
+
+
+@as_root
+def test_a_state_directory_with_the_files_or_links_of_others_is_not_used(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    for planted in (state / "secret", state / ".run-client-0.head.safetensors.tmp"):
+        planted.symlink_to(tmp_path / "victim")
+        os.lchown(planted, STRANGER, STRANGER)
+        with pytest.raises(ConfigError, match=r"--state-dir .* belongs to user"):
+            PersonalState(state)
+        planted.unlink()
+    PersonalState(state)
 
 
 # --- --resume of a directory that somebody else made

@@ -4,7 +4,7 @@ import pytest
 
 from fedgsp.messages import Described, Evaluated, MemberDone, Result
 from tests.support.surveyed import surveyed
-from top_server.evaluation import Evaluation, evaluate
+from top_server.evaluation import MOST_METRICS, Evaluation, evaluate
 
 TWO = {0: Evaluated(3, 4, 2.0, metrics={"auc": 0.9}), 5: Evaluated(1, 12, 6.0)}
 
@@ -14,6 +14,14 @@ def test_figures_are_over_all_samples_and_per_client() -> None:
     assert found.overall == {"accuracy": pytest.approx(4 / 16), "loss": pytest.approx(8 / 16)}
     assert found.per_client == {0: 3 / 4, 5: 1 / 12}
     assert found.metrics == {"auc": {0: 0.9}}
+
+
+def test_the_metrics_of_most_clients_are_kept_whatever_names_some_make_up() -> None:
+    answers = {client: Evaluated(1, 2, 0.5, metrics={"auc": 0.5}) for client in range(300)}
+    answers[300] = Evaluated(1, 2, 0.5, metrics={f"a{number}": 1.0 for number in range(1_000)})
+    found = Evaluation(answers).metrics
+    assert len(found) == MOST_METRICS
+    assert found["auc"] == dict.fromkeys(range(300), 0.5)
 
 
 def test_a_partial_evaluation_tells_clients_apart_but_nothing_over_all() -> None:

@@ -37,14 +37,14 @@ def balanced_clusters(rows: Ints, starts: Ints, iterations: int, exact: bool | N
 
     The first centroids are the rows numbered `starts` (L,). The iteration stops when an assignment repeats, or after
     `iterations` steps. With `exact`, each step is a minimum-cost flow; without, it uses prices, and its objective is
-    seldom more than 0.1 % above the least one. By default N * L decides. Raises ConfigError if counts are too large
-    for the 64-bit costs of exact steps.
+    seldom more than 0.1 % above the least one. By default N * L decides, and whether the costs of exact steps fit into
+    64 bits; with `exact`, ConfigError is raised if they do not.
     """
     size, rest = divmod(len(rows), len(starts))
     if rest:
         raise ValueError(f"{len(rows)} rows do not make {len(starts)} clusters of one size")
     if exact is None:
-        exact = len(rows) * len(starts) <= MOST_EXACT_ARCS
+        exact = len(rows) * len(starts) <= MOST_EXACT_ARCS and _fit(rows, rows * size)
     # The steps by prices use threads of their own: threads of BLAS inside them would only wait for one another.
     with nullcontext() if exact else threadpool_limits(1):
         sums, summed = rows[starts], 1
@@ -89,13 +89,22 @@ def nearest_balanced(rows: Ints, sums: Ints, size: int) -> Ints:
 
 def _costs(rows: Ints, sums: Ints) -> Ints:
     """The costs -(V_k . S_l), plus a constant for each client so that its cheapest cluster costs 0; shape (N, L)."""
-    largest = int(rows.sum(axis=1).max()) * int(sums.max())  # bounds every V_k . S_l
-    if largest * (len(rows) + len(sums) + 1) > _LARGEST_SCALED_COST:
+    if not _fit(rows, sums):
         raise ConfigError(
             "class counts are too large for exact balanced clusters in 64 bits",
             "group by proportions instead: option normalise=true",
         )
     # A product of float64 is exact below 2**53, and much faster than one of integers, for which numpy has no BLAS.
-    kind = np.float64 if largest <= _LARGEST_EXACT_DOUBLE else np.int64
+    kind = np.float64 if _largest(rows, sums) <= _LARGEST_EXACT_DOUBLE else np.int64
     dots = (rows.astype(kind) @ sums.T.astype(kind)).astype(np.int64)
     return np.asarray(dots.max(axis=1, keepdims=True) - dots, np.int64)
+
+
+def _largest(rows: Ints, sums: Ints) -> int:
+    """A bound of every V_k . S_l."""
+    return int(rows.sum(axis=1).max()) * int(sums.max())
+
+
+def _fit(rows: Ints, sums: Ints) -> bool:
+    """Whether the solver can take the costs."""
+    return _largest(rows, sums) * (len(rows) + len(sums) + 1) <= _LARGEST_SCALED_COST

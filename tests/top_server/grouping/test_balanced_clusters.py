@@ -92,6 +92,14 @@ def test_counts_beyond_64_bits_are_refused_with_a_remedy() -> None:
         nearest_balanced(np.full((4, 2), 2**31), np.full((2, 2), 2**32), size=2)
 
 
+def test_counts_beyond_64_bits_are_divided_by_prices() -> None:
+    """One client may say that it has so many samples: that must not end the run of all others."""
+    rows = random_rows(3, 12, 10, 60)
+    rows[5] = (1 << 48) // 10
+    labels = balanced_clusters(rows, np.arange(4), iterations=10).labels
+    assert np.bincount(labels).tolist() == [3, 3, 3, 3]
+
+
 def test_clusters_of_unequal_size_are_refused() -> None:
     with pytest.raises(ValueError, match="5 rows do not make 2 clusters"):
         balanced_clusters(np.ones((5, 2), np.int64), np.arange(2), iterations=10)
