@@ -111,6 +111,12 @@ def caller() -> Caller:
     return _caller.get()
 
 
+def proven() -> Identity | None:
+    """Who the process that makes this call is by its certificate; None if it has shown none."""
+    found = _caller.get(None)
+    return found.proven if found is not None else None
+
+
 def shown(ticket: bytes) -> tuple[tuple[str, bytes], ...]:
     """The metadata of a call that shows a ticket."""
     return ((TICKET, ticket),) if ticket else ()

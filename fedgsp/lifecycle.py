@@ -89,6 +89,7 @@ async def beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[No
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        work.close()  # it has not begun if the body ended at once
 
 
 async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:

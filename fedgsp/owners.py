@@ -40,6 +40,14 @@ def check_directory(flag: str, path: Path) -> None:
         _check_unchanged(flag, path, path.stat(), shared=False)
 
 
+def check_file(flag: str, path: Path) -> None:
+    """Raises ConfigError if others than this user and root can change a file, or put another one in its place."""
+    own = (os.geteuid(), ROOT)
+    if path.is_file():
+        _check_way(flag, path, own)
+        _check_file(flag, path.resolve(), own)
+
+
 def check_tree(flag: str, path: Path) -> None:
     """Raises ConfigError unless only this user, and root, could have made or changed what is in a directory.
 

@@ -13,6 +13,8 @@ from fedgsp import wire
 from fedgsp.access import shown
 from fedgsp.channels import describe
 from fedgsp.errors import UserError
+from fedgsp.limits import items
+from fedgsp.limits.counting import TooMuchError
 from fedgsp.messages import (
     Attached,
     Cancel,
@@ -113,6 +115,10 @@ class Attachment:
             async for proto in call:
                 if proto is None:  # gRPC could not parse the message
                     return False, "its order cannot be read"
+                try:
+                    items.check(proto.SerializeToString(), order_pb2.Order.DESCRIPTOR)
+                except TooMuchError as error:
+                    return False, f"its order is too large: {error}"
                 order = wire.decode(Order, proto)
                 if flaw := self._flaw(order):
                     return False, flaw

@@ -9,6 +9,7 @@ import tomli_w
 from fedgsp.errors import ConfigError
 from fedgsp.files import parse_toml, read_text
 from fedgsp.options import suggestion
+from fedgsp.owners import check_file
 from fedgsp.settings.fields import Described, OptionError, described
 from fedgsp.settings.policy import NO_POLICY, PANELS, UNLIMITED, Entries, Policy
 
@@ -52,6 +53,7 @@ def dump(policy: Policy) -> str:
 
 def _texts(file: str) -> dict[str, str]:
     """The values in a file as texts by key, each of a type that its key takes."""
+    check_file("--policy", Path(file))
     try:
         document = parse_toml(read_text(Path(file), MOST_BYTES))
     except (OSError, UnicodeDecodeError) as error:

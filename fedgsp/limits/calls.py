@@ -8,7 +8,7 @@ from fedgsp.v1 import enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, mo
 
 #: Longest wait for the first message of any call, in seconds. Callers know it when they call.
 FIRST_MESSAGE_S = 15.0
-#: Calls that have not sent a message yet: in all, and from one address. A node sends its first message at once.
+#: Calls of one RPC that have not sent a message yet: in all, and of one caller. A node sends its first one at once.
 MOST_SILENT, MOST_SILENT_OF_PEER = 4_096, 2_048
 #: Nodes of a run, or of one group, with a few that are being replaced.
 _NODES = 24_000
@@ -18,8 +18,9 @@ _NODES = 24_000
 class Allowance:
     """The limits of one RPC at one server.
 
-    A peer is an address: several nodes may share one. `message` is the kind that callers send; None for an RPC whose
-    handler reads bytes and counts for itself. With `silence_s`, a caller that pauses for longer loses its call.
+    A peer is who its certificate names, or else an address, which several nodes may share. `message` is the kind that
+    callers send; None for an RPC whose handler reads bytes and counts for itself. With `silence_s`, a caller that
+    pauses for longer loses its call.
     """
 
     at_once: int

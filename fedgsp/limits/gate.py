@@ -15,6 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from fedgsp import wire
+from fedgsp.access import proven
 from fedgsp.handlers import around, as_stream
 from fedgsp.limits import calls, items
 from fedgsp.limits.calls import ALLOWANCES, Allowance
@@ -64,14 +65,16 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     @contextlib.asynccontextmanager
     async def _let_in(self, rpc: "_Rpc", requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         """The requests as the servicer sees them. Ends the call if there are too many of its kind."""
-        peer = address_of(context.peer())
+        peer = str(proven() or address_of(context.peer()))
         with contextlib.ExitStack() as stack:
             counted = self.counting(rpc.allowance.at_once, rpc.allowance.of_peer, rpc.method, peer)
             if not stack.enter_context(counted):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
             silent = contextlib.ExitStack()
             stack.push(silent)
-            if not silent.enter_context(self.counting(calls.MOST_SILENT, calls.MOST_SILENT_OF_PEER, "silent", peer)):
+            # For each RPC: silent calls that everybody may make must not keep out those that need a ticket.
+            what = f"silent {rpc.method}"
+            if not silent.enter_context(self.counting(calls.MOST_SILENT, calls.MOST_SILENT_OF_PEER, what, peer)):
                 await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many silent calls at once")
             stream = _Stream(rpc, requests, context, silent.close)
             yield await _one(rpc, stream, context) if rpc.single else stream

@@ -42,6 +42,12 @@ MOST: dict[Descriptor, dict[str, int]] = {
         "done.discriminated.correct": MOST_CLASSES,
         "done.recalled.model_ids": MOST_CLIENTS_OF_NODE,
     },
+    # Received by a node, which has called.
+    order_pb2.Order.DESCRIPTOR: {
+        "discriminate.others": MOST_CLASSES,
+        "release.model_ids": MOST_CLIENTS_OF_NODE,
+        "recall.model_ids": MOST_CLIENTS_OF_NODE,
+    },
     model_pb2.FetchRequest.DESCRIPTOR: {},
     model_pb2.Chunk.DESCRIPTOR: {**_tensors("header.tensors"), "data": _ANY},
     group_pb2.RunGroupRequest.DESCRIPTOR: {

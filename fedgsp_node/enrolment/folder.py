@@ -18,6 +18,7 @@ from fedgsp.tls import in_folder
 FLAG = "--identity"
 #: The file of a key that has no certificate yet.
 _ENROLLING = "enrolling.pem"
+_AGAIN = "ask for `top-server revoke` of this node and a new invitation, then run: fedgsp-node enrol"
 _REMEDY = "ask for an invitation (top-server invite), then run: fedgsp-node enrol"
 
 
@@ -41,7 +42,7 @@ def check(path: Path) -> None:
     """Raises ConfigError unless the folder has a certificate that is good now."""
     end = ends(certificate_in(path))
     if end <= now():
-        raise ConfigError(f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", _REMEDY)
+        raise ConfigError(f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", _AGAIN)
 
 
 def prepare(path: Path, invitation: Invitation) -> x509.Certificate | None:

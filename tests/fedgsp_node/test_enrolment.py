@@ -75,7 +75,7 @@ async def test_a_folder_is_that_of_one_node(tmp_path: Path, monkeypatch: pytest.
         scene.revoke("n0")
         assert folder.prepare(where, scene.invite("n0")) is None  # a new invitation of the same node
         monkeypatch.setattr(folder, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(days=8))
-        with pytest.raises(ConfigError, match=r"ended on .* UTC; ask for an invitation"):
+        with pytest.raises(ConfigError, match=r"ended on .* UTC; ask for `top-server revoke`"):
             credentials(settings)
         monkeypatch.undo()
         own.files.key.chmod(0o644)

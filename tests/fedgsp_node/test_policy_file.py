@@ -139,3 +139,13 @@ def test_the_page_of_the_policy_has_every_key_with_its_default() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `?([^`|]*?)`? \| ", page, re.MULTILINE)
     assert rows == [(key, text or "nothing") for key, text in written(Policy()).items()]
+
+
+def test_a_policy_that_other_users_can_change_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("most_epochs = 5\n")
+    file.chmod(0o666)
+    with pytest.raises(ConfigError, match=r"--policy .* can be changed by every user of this machine"):
+        policy_of(str(file), {})
+    file.chmod(0o644)
+    assert policy_of(str(file), {}).most_epochs == 5

@@ -45,7 +45,7 @@ from fedgsp.messages import (
     Work,
 )
 from fedgsp.settings.run import NodeSettings
-from fedgsp.v1 import membership_pb2_grpc, order_pb2_grpc
+from fedgsp.v1 import membership_pb2_grpc, order_pb2, order_pb2_grpc
 from fedgsp_node import attachment, server
 from fedgsp_node.attachment import Attachment
 from group_manager.members import Members
@@ -351,3 +351,23 @@ def test_a_manager_that_reads_no_reports_is_left(monkeypatch: pytest.MonkeyPatch
         taken += 1
     assert flaw == "it has left 0 MB of reports unread"
     assert 50 < taken < 250
+
+
+async def test_an_order_with_millions_of_items_is_not_decoded() -> None:
+    bomb = order_pb2.Order(client=0)
+    bomb.key.CopyFrom(wire.encode(described()).key)
+    bomb.train.outgoing.extend([order_pb2.OutgoingStep()] * 20_000)
+
+    class Manager(order_pb2_grpc.OrderServiceServicer):
+        async def Attach(self, reports: Any, context: Any) -> AsyncIterator[order_pb2.Order]:  # noqa: N802
+            yield bomb
+            await asyncio.Event().wait()
+
+    def register(manager: grpc.aio.Server) -> None:
+        order_pb2_grpc.add_OrderServiceServicer_to_server(Manager(), manager)
+
+    nothing: Any = None
+    async with serving(register) as served:
+        ended, why = await Attachment(served.channel, Attached("run", "n0", "m0"), nothing).serve()
+    assert not ended
+    assert why == "its order is too large: train.outgoing has more than 10,000 items"
