@@ -4,8 +4,9 @@
 deadline, from the steps that it can need and the time that steps took so far.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from statistics import median_high
 
 from fedgsp.messages import Discriminate, Evaluate, Order, RunGroupRequest, Train
 from group_manager.pace import Whose
@@ -16,8 +17,11 @@ MOST_S = 24 * 3600.0
 LEAST_STALLS = 5
 #: The deadline is this many times what such steps took before: those of the client itself, or those of others.
 OWN_FACTOR, OTHERS_FACTOR = 20.0, 100.0
+#: A client that becomes slower gets no more time than `OTHERS_FACTOR` times what it first took, or what others take.
+GROWTH = OTHERS_FACTOR / OWN_FACTOR
 #: A node whose order was overdue may only be slower than all others, or others may have worked less than they said.
 #: Its next order gets this many times the time, and so on for so many orders; then the node gets the shortest time.
+#: It gets so many longer attempts in all, because a node could be late on purpose, and in time again.
 PATIENCE, LONGER_ORDERS = 4.0, 2
 #: A node may train and evaluate its clients at the same time, for several managers.
 PASSES = 2
@@ -46,6 +50,8 @@ class Need:
         return REPORTS_PER_STEP * self.most
 
 
+#: A kind of order, and a node.
+Whom = tuple[str, str]
 #: The need of an order about which nothing is known.
 UNKNOWN = Need(1, 1 << 62)
 
@@ -76,51 +82,82 @@ def _parts(samples: int, batch: int) -> int:
     return -(-samples // batch)
 
 
-class Deadlines:
-    """The longest time that one step took in orders that ended well, by kind of order, and by client."""
+class Paces:
+    """The longest times of orders that ended well, by client, as far as they count.
+
+    A time counts no more than `GROWTH` times the first time of its client, or `GROWTH` times what is typical of other
+    nodes. So a node that is late on purpose, again and again, does not get more time each time.
+    """
 
     def __init__(self) -> None:
-        self._of_kind: dict[str, float] = {}  # seconds per step
-        self._of_client: dict[Whose, float] = {}
-        self._longest: dict[str, float] = {}  # seconds of a whole order, by its kind
-        self._overdue: Counter[tuple[str, str]] = Counter()  # by kind of order and node, since one ended well
+        self._first: dict[Whose, float] = {}
+        self._longest: dict[Whose, float] = {}
+        self._of_nodes: defaultdict[str, dict[str, float]] = defaultdict(dict)  # by kind of order, then by node
+
+    def note(self, whose: Whose, seconds: float) -> None:
+        """An order took so long, or each step of it."""
+        kind, node, _ = whose
+        most_s = GROWTH * max(self._first.setdefault(whose, seconds), self._typical_of_others(whose) or 0.0)
+        of_kind, counted = self._of_nodes[kind], min(seconds, most_s)
+        self._longest[whose] = max(self._longest.get(whose, 0.0), counted)
+        of_kind[node] = max(of_kind.get(node, 0.0), counted)
+
+    def allowed(self, whose: Whose) -> float | None:
+        """The most time that the next order, or each step of it, may take; None if no such order ended well yet."""
+        kind, node, _ = whose
+        if whose in self._longest:
+            return OWN_FACTOR * self._longest[whose]
+        typical = self._typical_of_others(whose) or self._of_nodes[kind].get(node)
+        return None if typical is None else OTHERS_FACTOR * typical
+
+    def _typical_of_others(self, whose: Whose) -> float | None:
+        """The median of the longest times of all other nodes: a minority of nodes cannot choose it."""
+        kind, node, _ = whose
+        others = [seconds for other, seconds in self._of_nodes[kind].items() if other != node]
+        return median_high(others) if others else None
+
+
+class Deadlines:
+    """Until when an order has to end, from the time that orders of its kind took so far."""
+
+    def __init__(self) -> None:
+        self._steps, self._orders = Paces(), Paces()  # seconds per step, and of whole orders
+        self._overdue: Counter[Whom] = Counter()  # since one ended well
+        self._longer: Counter[Whom] = Counter()  # longer attempts, in all
         self._forgiven: set[str] = set()
 
     def note(self, whose: Whose, seconds: float, need: Need) -> None:
         """An order ended well; it took so long, the wait for other orders of its node not counted."""
-        kind, node, _ = whose
-        step_s = seconds / need.least
-        self._of_kind[kind] = max(self._of_kind.get(kind, 0.0), step_s)
-        self._of_client[whose] = max(self._of_client.get(whose, 0.0), step_s)
-        self._longest[kind] = max(self._longest.get(kind, 0.0), seconds)
-        del self._overdue[kind, node]
+        self._steps.note(whose, seconds / need.least)
+        self._orders.note(whose, seconds)
+        del self._overdue[whose[:2]]
 
     def note_overdue(self, whose: Whose) -> None:
         """An order did not end in time although its node reported progress."""
         self._overdue[whose[:2]] += 1
+        self._longer[whose[:2]] += 1
 
     def forget(self, node: str) -> None:
         """A node attached; perhaps it was restarted. Its overdue orders are forgiven once."""
-        known = [(kind, other) for kind, other in self._overdue if other == node]
+        known = [whom for whom in self._longer if whom[1] == node]
         if known and node not in self._forgiven:
-            for each in known:
-                del self._overdue[each]
+            for whom in known:
+                del self._overdue[whom], self._longer[whom]
             self._forgiven.add(node)
 
     def deadline_s(self, whose: Whose, need: Need, stall_timeout_s: float) -> float:
         """Seconds after which this order is overdue, from the moment when it could begin."""
-        kind, node, _ = whose
-        least_s, overdue = LEAST_STALLS * stall_timeout_s, self._overdue[kind, node]
-        measured = kind in self._of_kind
+        whom = whose[:2]
+        least_s, overdue = LEAST_STALLS * stall_timeout_s, self._overdue[whom]
+        step_s, whole_s = self._steps.allowed(whose), self._orders.allowed(whose)
+        measured = step_s is not None and whole_s is not None
         if overdue > (LONGER_ORDERS if measured else 0):
             return least_s
         # Without any measurement: no step takes longer than the stall timeout.
         most_s = min(MOST_S, need.most * stall_timeout_s)
-        if measured:
-            step_s = OTHERS_FACTOR * self._of_kind[kind]
-            if whose in self._of_client:
-                step_s = OWN_FACTOR * self._of_client[whose]
-            # The longest order so far is a bound too: the number of steps follows from what the node itself has told.
-            whole_s = OTHERS_FACTOR * PASSES * need.clients * self._longest[kind]
-            most_s = min(most_s, max(least_s, min(step_s * need.most, whole_s)) * PATIENCE**overdue)
+        if step_s is not None and whole_s is not None:
+            # The number of steps follows from what the node itself has told; whole orders of other nodes do not.
+            given_s = min(step_s * need.most, PASSES * need.clients * whole_s)
+            patience = PATIENCE**overdue if self._longer[whom] <= LONGER_ORDERS else 1.0
+            most_s = min(most_s, max(least_s, given_s) * patience)
         return max(least_s, most_s)

@@ -190,6 +190,43 @@ def test_a_client_that_was_measured_may_become_twenty_times_slower() -> None:
     assert deadlines.deadline_s(ME, MANY, STALL_S) == pytest.approx(20 * 0.2 * 10_000)
 
 
+def test_a_node_that_ends_each_order_just_before_its_deadline_gets_no_more_time_each_time() -> None:
+    honest = [("train", f"honest-{number}", number) for number in range(3)]
+    evil = [("train", "evil-1", 8), ("train", "evil-2", 9)]
+    alone, among = Deadlines(), Deadlines()
+    for deadlines, others in ((alone, []), (among, honest)):
+        for whose in others:
+            deadlines.note(whose, 1.0, MANY)
+        for whose in evil[: 1 + bool(others)]:
+            deadlines.note(whose, 1.0, MANY)
+        given = []
+        for _ in range(50):
+            for whose in evil[: 1 + bool(others)]:
+                given.append(deadlines.deadline_s(whose, MANY, STALL_S))
+                deadlines.note(whose, given[-1] - 1.0, MANY)
+            for whose in others:
+                deadlines.note(whose, 1.0, MANY)
+        most_s = 100 * 0.01 * MANY.most  # of its first pace
+        assert max(given) <= most_s < MOST_S
+        # Nor does it get more where each order is late once, and in time after that.
+        given = []
+        for _ in range(50):
+            given.append(deadlines.deadline_s(evil[0], MANY, STALL_S))
+            deadlines.note_overdue(evil[0])
+            given.append(deadlines.deadline_s(evil[0], MANY, STALL_S))
+            deadlines.note(evil[0], given[-1] - 1.0, MANY)
+        assert sum(seconds > most_s for seconds in given) <= LONGER_ORDERS
+
+
+def test_a_client_with_far_more_samples_than_others_of_its_node_is_measured_by_itself() -> None:
+    deadlines = Deadlines()
+    deadlines.note(OTHER, 1.0, Need(10, 100))
+    deadlines.note(ME, 1.0, Need(10, 100))
+    large, many = ("train", "n1", 5), Need(10_000, 100_000)
+    deadlines.note(large, 1000.0, many)
+    assert deadlines.deadline_s(large, many, STALL_S) >= 20 * 1000.0
+
+
 def test_samples_that_a_node_claims_to_have_give_it_no_more_time_than_the_longest_order_so_far() -> None:
     deadlines = Deadlines()
     deadlines.note(OTHER, 2.0, Need(100, 200))
