@@ -10,13 +10,14 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
+from fedgsp.endings import told
 from fedgsp.handlers import around
 from fedgsp.identity import Identity, Role, enrolment_in, identity_in
 from fedgsp.revocation import REASON, Revocations
@@ -144,9 +145,9 @@ class AccessControl:
         self._without_ticket = without_ticket
         self.refused = refused
 
-    def while_good(self, caller: Caller, context: grpc.aio.ServicerContext) -> AbstractAsyncContextManager[None]:
+    def while_good(self, caller: Caller) -> AbstractContextManager[None]:
         """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
-        return self._revoked.ends(caller.enrolment, context)
+        return self._revoked.ends(caller.enrolment)
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | Denied:
         """The caller, or why the call is refused."""
@@ -202,8 +203,9 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, admitted.told)
         else:
             _caller.set(admitted)
-            async with self._access.while_good(admitted, context):
-                yield request
+            async with told(context):
+                with self._access.while_good(admitted):
+                    yield request
 
     def _tell(self, method: str, why: str, peer: str) -> None:
         """Logs the first refusal of a kind, the tenth, the hundredth, ...: strangers must not fill the log."""

@@ -6,6 +6,10 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import grpc
+
+from fedgsp.endings import end_call
+
 
 class Turns:
     """The open calls by key. The newest counts, because a caller that asks again has lost its call before."""
@@ -17,11 +21,11 @@ class Turns:
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
-        """The body is a call of this key, made by the current task. It is cancelled if too many newer ones come."""
+        """The body is a call of this key, made by the current task. It ends if too many newer ones come."""
         mine, calls = asyncio.current_task(), self._open[key]
         calls.append(mine)
         if len(calls) > self._most and (oldest := calls.pop(0)) is not None:
-            oldest.cancel()
+            end_call(oldest, grpc.StatusCode.ABORTED, "newer calls for the same thing have come")
         try:
             yield
         finally:

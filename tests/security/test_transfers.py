@@ -140,16 +140,20 @@ async def test_a_reader_cannot_hold_a_released_model_by_taking_it_slowly(monkeyp
         call.cancel()
 
 
-async def test_more_fetches_of_one_model_end_the_oldest() -> None:
+async def test_more_fetches_of_one_model_end_the_oldest_with_a_reason() -> None:
     store = ModelStore()  # the model is a promise, for which all of them wait
-    async with serving_store(store) as served:
+    async with serving_store(store) as served, asyncio.timeout(30):
         stub = model_pb2_grpc.ModelServiceStub(served.channel)
         calls: list[Any] = [stub.Fetch() for _ in range(CALLS)]
         for call in calls:
             await call.write(model_pb2.FetchRequest(model_id="m"))
-        await until(lambda: sum(map(len, store._waiting.values())) == model_service.MOST_FETCHES)
-        store.put("m", WEIGHTS)
-        newest: Any = calls[-1]
-        assert (await newest.read()).HasField("header")
+        await until(lambda: sum(call.done() for call in calls) == CALLS - model_service.MOST_FETCHES)
         for call in calls:
+            if call.done():
+                assert await call.code() is grpc.StatusCode.ABORTED
+                assert await call.details() == "newer calls for the same thing have come"
+        store.put("m", WEIGHTS)
+        for call in calls:
+            if not call.done():
+                assert (await call.read()).HasField("header")
             call.cancel()
