@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from fedgsp import chunks, windows
 from fedgsp.encoding import BFLOAT16, ENCODINGS, Decoder, encoded, wire_bytes
-from fedgsp.limits.gate import LARGE_BYTES
+from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec

@@ -61,7 +61,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
     ) -> AsyncIterator[order_pb2.Order]:
         """Serves one node's session until either side ends it."""
         first = await first_message(requests)
-        hello = (await decoded(NodeReport, first)).kind if first is not None else None
+        hello = (await decoded(NodeReport, first, context)).kind if first is not None else None
         if not isinstance(hello, Attached) or not is_name(hello.node):
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first report must say which node attaches")
         if (hello.manager, hello.run_id) != (self._name, self._run_id):
@@ -76,7 +76,7 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, "the ticket is not for this node")
         session = await self._members.attach(hello.node, caller().certificate)
         logger.info("node=%s attached", hello.node)
-        reading = asyncio.create_task(self._read(requests, session), name=f"reports of {hello.node}")
+        reading = asyncio.create_task(self._read(requests, session, context), name=f"reports of {hello.node}")
         try:
             while (order := await session.outbox.get()) is not None:
                 yield wire.encode(order)
@@ -85,12 +85,14 @@ class OrderServicer(order_pb2_grpc.OrderServiceServicer):
             await self._members.detach(session)
             logger.info("node=%s left", hello.node)
 
-    async def _read(self, requests: AsyncIterator[order_pb2.NodeReport], session: Session) -> None:
+    async def _read(
+        self, requests: AsyncIterator[order_pb2.NodeReport], session: Session, context: grpc.aio.ServicerContext
+    ) -> None:
         try:
             async for proto in requests:
                 if proto.HasField("progress") and not session.progress_is_due():
                     continue
-                kind = (await decoded(NodeReport, proto)).kind
+                kind = (await decoded(NodeReport, proto, context)).kind
                 if kind is not None and not isinstance(kind, Attached):
                     self._members.report(session, kind)
         except grpc.aio.AioRpcError as error:

@@ -1,6 +1,6 @@
 """What a call meets at a server once its caller is admitted: it counts calls and items, and sets deadlines.
 
-Messages are decoded here, large ones in a thread, because all other callers would wait meanwhile.
+Messages are decoded here, large ones in a thread.
 """
 
 import asyncio
@@ -19,10 +19,8 @@ from fedgsp.access import proven
 from fedgsp.handlers import around, as_stream
 from fedgsp.limits import calls, items
 from fedgsp.limits.calls import ALLOWANCES, Allowance
+from fedgsp.limits.conversions import TooManyError, by_size, waiting
 from fedgsp.limits.counting import TooMuchError
-
-#: Messages with more bytes are counted and decoded in a thread.
-LARGE_BYTES = 16 * 1024
 
 Read = Callable[[bytes], Any]
 T = TypeVar("T")
@@ -65,7 +63,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     @contextlib.asynccontextmanager
     async def _let_in(self, rpc: "_Rpc", requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         """The requests as the servicer sees them. Ends the call if there are too many of its kind."""
-        peer = str(proven() or address_of(context.peer()))
+        peer = peer_of(context)
         with contextlib.ExitStack() as stack:
             counted = self.counting(rpc.allowance.at_once, rpc.allowance.of_peer, rpc.method, peer)
             if not stack.enter_context(counted):
@@ -94,8 +92,12 @@ class _Rpc:
         """A message; raises DecodeError for what is none. Ends the call for a message with too many items."""
         if self.read is None:
             return message
+        peer = peer_of(context)
         try:
-            return await _by_size(len(message), self._counted, message)
+            with waiting(peer, len(message)):
+                return await by_size(peer, len(message), self._counted, message)
+        except TooManyError as error:
+            await end(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except TooMuchError as error:
             await end(context, grpc.StatusCode.INVALID_ARGUMENT, f"the message is too large: {error}")
 
@@ -154,13 +156,14 @@ class _Stream:
             return self._rpc.read(b"")
 
 
-async def decoded(kind: type[T], proto: Any) -> T:
-    """The value of a protobuf message; a large one is converted in a thread."""
-    return await _by_size(proto.ByteSize(), wire.decode, kind, proto)
+async def decoded(kind: type[T], proto: Any, context: grpc.aio.ServicerContext) -> T:
+    """The value of a protobuf message of a call; a large one is converted in a thread."""
+    return await by_size(peer_of(context), proto.ByteSize(), wire.decode, kind, proto)
 
 
-async def _by_size(size: int, convert: Callable[..., T], *what: Any) -> T:
-    return await asyncio.to_thread(convert, *what) if size > LARGE_BYTES else convert(*what)
+def peer_of(context: grpc.aio.ServicerContext) -> str:
+    """Who calls: the identity in its certificate, or else its address."""
+    return str(proven() or address_of(context.peer()))
 
 
 def address_of(peer: str) -> str:

@@ -24,7 +24,7 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
     ) -> AsyncIterator[membership_pb2.TopServerMessage]:
         """Serves the stream of one node from its `Hello` to its end."""
         first = await first_message(requests)
-        hello = (await decoded(NodeMessage, first)).kind if first is not None else None
+        hello = (await decoded(NodeMessage, first, context)).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
         admitted = await self._membership.admit(hello, caller())
