@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 import grpc.aio
 
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 #: The key of the ticket in the metadata of a call.
 TICKET = "fedgsp-ticket-bin"
+#: The key of a number that a node draws when its process starts: by it the top server tells a node that connects again
+#: from another process with the same certificate.
+PROCESS = "fedgsp-process"
+_MOST_OF_PROCESS = 64
 #: How long a revoked caller may take to send the message that it is sending, in seconds.
 _LAST_MESSAGE_S = 1.0
 #: What a refused stranger is told; the log of this process has the reason.
@@ -75,12 +80,15 @@ class Caller:
 
     `proven` is who it is by its certificate, None without TLS. `enrolment` is that of its certificate, empty for
     certificates that no top server issued. `certificate` is its own, and those between it and the CA, in PEM.
+    `address` is where its connection comes from. `process` is what it says of its process, empty if nothing.
     """
 
     proven: Identity | None
     ticket: Ticket | None
     enrolment: str = ""
     certificate: bytes = b""
+    address: str = ""
+    process: str = ""
 
     @property
     def asks(self) -> str:
@@ -104,6 +112,8 @@ class Caller:
         )
 
 
+#: A caller of whom nothing is known.
+NOBODY = Caller(None, None)
 _caller: ContextVar[Caller] = ContextVar("caller")
 
 
@@ -118,9 +128,9 @@ def proven() -> Identity | None:
     return found.proven if found is not None else None
 
 
-def shown(ticket: bytes) -> tuple[tuple[str, bytes], ...]:
-    """The metadata of a call that shows a ticket."""
-    return ((TICKET, ticket),) if ticket else ()
+def shown(ticket: bytes, process: str = "") -> tuple[tuple[str, bytes | str], ...]:
+    """The metadata of a call that shows a ticket, and names the process that makes it."""
+    return (*(((TICKET, ticket),) if ticket else ()), *(((PROCESS, process),) if process else ()))
 
 
 class AccessControl:
@@ -166,14 +176,16 @@ class AccessControl:
                 return Denied(f"{proven} may not do that")
             if enrolment in self._revoked:
                 return Denied(f"{proven}: {REASON}", REASON)  # it was no stranger
-        ticket = self._doors[rule.verb].read(_ticket_in(context))
+        said = dict(context.invocation_metadata() or ())
+        ticket = self._doors[rule.verb].read(said.get(TICKET, b""))
+        found = Caller(proven, None, enrolment, certificate, _address(context.peer()), _process(said))
         if ticket is None or ticket.verb is not rule.verb:
             if rule.verb in self._without_ticket:
-                return Caller(proven, None, enrolment, certificate)
+                return found
             return Denied(f"{proven or 'it'} shows no ticket that is good here")
         if proven is not None and not proven.speaks_for(ticket.reader):
             return Denied(f"{proven} shows a ticket of {ticket.reader}")
-        return Caller(proven, ticket, enrolment, certificate)
+        return replace(found, ticket=ticket)
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -227,5 +239,10 @@ def _certificates(context: grpc.aio.ServicerContext) -> tuple[bytes, bytes]:
     return own, sent.replace(own, b"")  # other versions of gRPC list its own there too
 
 
-def _ticket_in(context: grpc.aio.ServicerContext) -> bytes:
-    return next((value for key, value in context.invocation_metadata() or () if key == TICKET), b"")
+def _process(said: Mapping[str, str | bytes]) -> str:
+    return str(said.get(PROCESS, ""))[:_MOST_OF_PROCESS]
+
+
+def _address(peer: str) -> str:
+    """Host and port of gRPC's name for a peer, such as `ipv6:%5B::1%5D:7000`."""
+    return unquote(peer.partition(":")[2])

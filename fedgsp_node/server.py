@@ -202,6 +202,7 @@ class _Node:
         self._receipts = receipts
         self._attachments: dict[str, asyncio.Task[None]] = {}
         self._run_id = ""
+        self._process = secrets.token_hex(16)
 
     async def live(self) -> None:
         """Joins the top server, again after each loss of the connection, until the run is over."""
@@ -266,7 +267,7 @@ class _Node:
                 why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
                 return False, f"{why}; otherwise {local_key.REMEDY}"
             ticket = issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
-        call = stub.Join(self._outgoing(ended), metadata=shown(ticket))
+        call = stub.Join(self._outgoing(ended), metadata=shown(ticket, self._process))
         stream, joined = aiter(call), False
         try:
             while True:

@@ -121,7 +121,7 @@ async def test_the_same_node_replaces_its_own_connection_and_another_never_does(
         newer, welcome = await joins(again, "hospital-a", (0,))
         assert isinstance(welcome, Welcome)
         told = wire.decode(TopServerMessage, await older.read()).kind
-        assert isinstance(told, Failure)  # so that a second process with this certificate ends, and does not fight
+        assert isinstance(told, Failure)
         assert "joined anew" in told.detail
         assert (await end_of(older))[0] is grpc.StatusCode.OK
         assert scene.membership.nodes == 1

@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from fedgsp import wire
-from fedgsp.access import AccessControl
+from fedgsp.access import AccessControl, shown
 from fedgsp.certificates import Key, new_key, pem_of, pem_of_key, read
 from fedgsp.channels import Channels
 from fedgsp.identity import TOP_SERVER, Identity
@@ -166,9 +166,11 @@ async def answer(tls: Tls, scene: Scene, method: str, request: bytes) -> Any:
         return await getattr(stub, method)(enrolment_pb2.CertificateRequest(request=request), timeout=20)
 
 
-async def joins(channel: grpc.aio.Channel, name: str, clients: tuple[int, ...]) -> tuple[Any, Any]:
-    """The stream of a node and the first answer."""
-    call = membership_pb2_grpc.MembershipServiceStub(channel).Join()
+async def joins(
+    channel: grpc.aio.Channel, name: str, clients: tuple[int, ...], process: str = "p"
+) -> tuple[Any, Any]:
+    """The stream of a node and the first answer. `process` is the number of its process."""
+    call = membership_pb2_grpc.MembershipServiceStub(channel).Join(metadata=shown(b"", process))
     await call.write(wire.encode(NodeMessage(hello(name, clients, peer_address=""))))
     answered = await call.read()
     return call, wire.decode(TopServerMessage, answered).kind

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from fedgsp import access, identity, local_key
-from fedgsp.access import Caller
+from fedgsp.access import NOBODY, Caller
 from fedgsp.messages import (
     AttachTo,
     Failure,
@@ -31,6 +31,7 @@ from fedgsp.trainings import added
 from top_server.grouping.request import ranges
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.refusals import Refusals
+from top_server.nodes.replacing import Replacing
 from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
 from top_server.record.journal import Recorder
@@ -48,8 +49,8 @@ class Node:
     """A node that joined. None in its `outbox` ends its stream."""
 
     hello: Hello
-    #: The certificate that it has shown, and those between it and the CA, in PEM; empty without TLS.
-    certificate: bytes = b""
+    #: Who has made its connection, with which certificate.
+    caller: Caller = NOBODY
     outbox: asyncio.Queue[Welcome | Failure | AttachTo | Leave | Revoked | None] = field(default_factory=asyncio.Queue)
     #: The managers that it was told to dial, by name.
     managers: dict[str, AttachTo] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class Membership:
         self._recorder = recorder
         self._audit = audit
         self._refusals = Refusals(recorder, audit=audit)
+        self._replacing = Replacing(recorder)
         self._issuer = issuer
         #: The key of this user's processes, by which nodes know this top server; empty if they need no such proof.
         self.local_key = b""
@@ -154,6 +156,7 @@ class Membership:
         if client not in self._clients:
             return None
         hosted, node = self._clients[client]
+        certificate = node.caller.certificate
         return Member(
             client,
             node.hello.node,
@@ -161,13 +164,13 @@ class Membership:
             hosted.train_samples,
             node_clients=len(node.hello.clients),
             node_samples=node.samples,
-            certificate_digest=bytes.fromhex(fingerprint(node.certificate)) if node.certificate else b"",
+            certificate_digest=bytes.fromhex(fingerprint(certificate)) if certificate else b"",
         )
 
     def certificate(self, name: str) -> bytes:
         """The certificate with which a present node joined, in PEM; empty without TLS, or if it has left."""
         found = self._nodes.get(name)
-        return found.certificate if found is not None else b""
+        return found.caller.certificate if found is not None else b""
 
     def own(self, owners: Mapping[int, str]) -> None:
         """From now on these clients belong to these nodes, unless they have an owner."""
@@ -183,12 +186,13 @@ class Membership:
                 self._refusals.note(hello.node, refused, caller)
             return refused.failure
         if older is not None:
-            older.outbox.put_nowait(Failure(FailureCode.NOT_ALLOWED, "it has joined anew, with the same certificate"))
+            why, told = self._replacing.note(hello.node, older.caller, caller, self.registered is not None)
+            older.outbox.put_nowait(Failure(FailureCode.NOT_ALLOWED, told))
             older.outbox.put_nowait(None)
-            await self.leave(older, "it has joined anew")
+            await self.leave(older, why)
         self._standard = self._standard or hello
         self._joins[hello.node] += 1
-        admitted = self._nodes[hello.node] = Node(hello, caller.certificate)
+        admitted = self._nodes[hello.node] = Node(hello, caller)
         self._clients.update(
             {hosted.client: (hosted, admitted) for hosted in hello.clients if self._bears(hosted.client)}
         )

@@ -90,6 +90,7 @@ _COUNTED = {
     "managers": "group manager",
     "hops": "training",
     "refusals": "refusal",
+    "times": "time",
 }
 _LINES: dict[str, str] = {
     "listening": "listening on {address}",
@@ -98,6 +99,8 @@ _LINES: dict[str, str] = {
     "node_joined": "node {node} joined with {clients_counted}",
     "node_enrolled": "node {node} is enrolled and has a certificate",
     "node_revoked": "node {node} is revoked",
+    "identity_used_twice": "WARNING: two processes use the identity of node {node}, from addresses {older} and {newer}"
+    " ({times_counted} so far): {reason}",
     "node_left": "node {node} left: {reason}",
     "node_refused": "node {node} was refused: {reason}",
     "nodes_refused": "{refusals_counted} of nodes followed within a minute",

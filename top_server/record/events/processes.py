@@ -53,6 +53,19 @@ class NodeRevoked(Event):
     node: str
 
 
+class IdentityUsedTwice(Event):
+    """Another process with the certificate of a node has taken the place of one that was connected.
+
+    Of each node the first time is recorded, the tenth, the hundredth, ...
+    """
+
+    node: str
+    older: str = told("address of the process that was connected")
+    newer: str = told("address of the process that took its place")
+    times: int = told("how often this has happened to the node in this run")
+    reason: str
+
+
 class NodeLeft(Event):
     """The connection of a node ended: the node was dismissed, or it was stopped, or it cannot be reached any more."""
 
