@@ -67,14 +67,6 @@ RULES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
-    """A call that is refused: `why`, for the log, and what its caller is told."""
-
-    why: str
-    told: str = REFUSED
-
-
-@dataclass(frozen=True, slots=True)
 class Caller:
     """The process that makes the current call.
 
@@ -112,6 +104,16 @@ class Caller:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A call that is refused: `why`, for the log, and what its caller is told."""
+
+    why: str
+    told: str = REFUSED
+    #: Who makes it, if its certificate was revoked.
+    revoked: Caller | None = None
+
+
 #: A caller of whom nothing is known.
 NOBODY = Caller(None, None)
 _caller: ContextVar[Caller] = ContextVar("caller")
@@ -147,13 +149,18 @@ class AccessControl:
         revoked: Revocations | None = None,
         without_ticket: Collection[Verb] = (),
         refused: Callable[[str, str, int, str], None] = lambda *_: None,
+        came_back: Callable[[Caller], None] = lambda _: None,
     ) -> None:
-        """`refused` gets method, peer, number and reason of refusal 1, 10, 100, ... of each kind."""
+        """`refused` gets method, peer, number and reason of refusal 1, 10, 100, ... of each kind.
+
+        `came_back` gets each revoked node that tries to join.
+        """
         self._doors = doors
         self._tls = tls
         self._revoked = revoked or Revocations()
         self._without_ticket = without_ticket
         self.refused = refused
+        self.came_back = came_back
 
     def while_good(self, caller: Caller) -> AbstractContextManager[None]:
         """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
@@ -174,11 +181,14 @@ class AccessControl:
                 return Denied("its certificate names no process of a federation (URI:fedgsp://...)")
             if proven.role not in (*rule.roles, Role.TOP_SERVER):
                 return Denied(f"{proven} may not do that")
-            if enrolment in self._revoked:
-                return Denied(f"{proven}: {REASON}", REASON)  # it was no stranger
         said = dict(context.invocation_metadata() or ())
         ticket = self._doors[rule.verb].read(said.get(TICKET, b""))
         found = Caller(proven, None, enrolment, certificate, _address(context.peer()), _process(said))
+        # The registry tells a guest why its invitation is not good any more.
+        if enrolment in self._revoked and rule.verb is not Verb.ENROL:
+            return Denied(
+                f"{proven}: {REASON}", REASON, found if rule.verb is Verb.JOIN else None
+            )  # it was no stranger
         if ticket is None or ticket.verb is not rule.verb:
             if rule.verb in self._without_ticket:
                 return found
@@ -208,6 +218,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         admitted = self._access.admit(method, context)
         if isinstance(admitted, Denied):
             self._tell(method, admitted.why, context.peer())
+            if admitted.revoked is not None:
+                self._access.came_back(admitted.revoked)
             if admitted.told != REFUSED and hasattr(request, "__anext__"):
                 # gRPC would report an internal error, and not the reason, to a caller that is still sending.
                 with contextlib.suppress(TimeoutError):

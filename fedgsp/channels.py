@@ -20,6 +20,7 @@ from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.tls_followed import Followed
 from fedgsp.tls_probe import trusted
+from fedgsp.unreached import why_unreached
 from fedgsp.visible import visible
 
 logger = logging.getLogger(__name__)
@@ -234,10 +235,14 @@ class Channels:
 
 
 def describe(error: grpc.aio.AioRpcError | Any) -> str:
-    """A gRPC error in one line: its code, and the first line of its details, explained if TLS failed."""
+    """A gRPC error in one line: in plain words if no connection came about, otherwise code and first line."""
     details = visible(next(iter((error.details() or "").splitlines()), "")[:MAX_REASON])
     if error.code() is grpc.StatusCode.UNAVAILABLE:
+        if unreached := why_unreached(details):
+            return unreached
         details = handshake_failure(details) or details
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return "the process there does not know this call: the port belongs to another program, or a group manager"
     return f"{error.code().name}{': ' + details if details else ''}"
 
 

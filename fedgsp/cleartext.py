@@ -4,8 +4,9 @@ from fedgsp.addresses import is_near, split_address
 from fedgsp.errors import ConfigError
 
 REMEDY = (
-    "give --tls-ca, --tls-cert and --tls-key, or --insecure if nobody else can reach that network;"
-    " `top-server invite` makes certificates (docs/tls.md)"
+    "let `top-server invite` and `fedgsp-node enrol` make certificates, and give the top server --federation and each"
+    " node --identity (docs/tls.md); or give --tls-ca, --tls-cert and --tls-key of your own CA, or --insecure if nobody"
+    " else can reach that network"
 )
 
 

@@ -52,6 +52,13 @@ class RunError(UserError):
     exit_code = 6
 
 
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read, without the words of Python about it; the message around it names the file."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text in UTF-8"
+    return getattr(error, "strerror", None) or str(error)
+
+
 def not_written(path: object, error: Exception) -> RunError:
     """The error of a run that cannot write a file or a folder."""
-    return RunError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}", "make room on that disk")
+    return RunError(f"{path} cannot be written: {reason_of(error)}", "make room on that disk")

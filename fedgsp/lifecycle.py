@@ -48,6 +48,11 @@ def run(main: Coroutine[Any, Any, None]) -> int:
     return asyncio.run(_run(main))
 
 
+def is_child() -> bool:
+    """Whether another process of FedGSP has started this one, and chosen its command line."""
+    return os.environ.get(LIFELINE_VARIABLE) == "stdin"
+
+
 async def _run(main: Coroutine[Any, Any, None]) -> int:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(_Threads(thread_name_prefix="aside"))
@@ -60,7 +65,7 @@ async def _run(main: Coroutine[Any, Any, None]) -> int:
 
     for number, code in SIGNAL_EXIT_CODES.items():
         loop.add_signal_handler(number, stop, code)
-    if os.environ.get(LIFELINE_VARIABLE) == "stdin":
+    if is_child():
         loop.add_reader(0, _read_lifeline, stop, loop)
     _handled.update(SIGNAL_EXIT_CODES)
     try:

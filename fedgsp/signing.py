@@ -83,6 +83,13 @@ def has_expired(certificate: bytes, at: dt.datetime) -> bool:
     return _ends(certificates_in(certificate)) < at
 
 
+#: Part of what `cryptography` says about a certificate -> what it means.
+_MEANINGS = {
+    "candidates exhausted": "it was not issued by this CA",
+    "not valid at validation time": "it, or its CA, was not valid at that time",
+}
+
+
 def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.datetime | None = None) -> str:
     """Why a certificate (PEM, with those between it and the CA) was not one of this CA at a time; empty if it was.
 
@@ -106,7 +113,8 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
         checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
         checker.verify(own, between)
     except _refusals() as error:
-        return str(error) or "it is not a certificate"
+        words = str(error)
+        return next((meaning for part, meaning in _MEANINGS.items() if part in words), words or "it is no certificate")
     return ""
 
 

@@ -30,21 +30,36 @@ _UNTRUSTED = {
     ),
 }
 
-_NOT_OF_CA = "its certificate was not issued by the CA in --tls-ca"
+NOT_OF_CA = "its certificate was not issued by the CA that this process trusts"
 _NOT_OF_HOST = "its certificate does not cover the host name used for it; add that name to its subjectAltName"
 #: Part of gRPC's message about a failed connection -> its meaning for the process that opened the connection.
 _HANDSHAKES = {
-    "WRONG_VERSION_NUMBER": "it does not use TLS; start it with the three --tls flags, or this process without them",
+    "WRONG_VERSION_NUMBER": "it does not use TLS: start it with TLS (a top server with --federation, or every program"
+    " with the three --tls flags), or this process without",
     "certificate has expired": "its certificate has expired; issue a new certificate",
     "certificate is not yet valid": "its certificate is not valid yet; set the clocks",
     "unsupported certificate purpose": "its certificate is not for servers; issue it with serverAuth, clientAuth",
-    "unable to get local issuer certificate": _NOT_OF_CA,
-    "self signed certificate": _NOT_OF_CA,
+    "unable to get local issuer certificate": NOT_OF_CA,
+    "self signed certificate": NOT_OF_CA,
+    "self-signed certificate": NOT_OF_CA,
     "Hostname Verification Check failed": _NOT_OF_HOST,
     "mismatch, certificate is not valid for": _NOT_OF_HOST,
 }
 #: A private key in a PEM file that also has its certificate.
 _KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----\s*", re.DOTALL)
+#: The source of the files of an invitation that is being used.
+TOKEN = "the token"
+#: Source of the files -> what to do if one of them cannot be used.
+_REMEDIES = {
+    "--identity": "restore this folder from a copy; or ask for `top-server revoke` of this node and a new invitation,"
+    " and run fedgsp-node enrol with another --identity",
+    "--federation": "restore this folder from a copy",
+}
+#: Source of the certificate -> how it comes to cover the host `name`.
+_UNCOVERED = {
+    "--identity": "ask for `top-server revoke` of this node and a new invitation with --host {name}",
+    "--federation": "give --host {name}",
+}
 _CLOSED = ("Socket closed", "Connection reset", "Broken pipe")
 
 
@@ -55,6 +70,20 @@ class TlsFiles:
     ca: Path
     cert: Path
     key: Path
+    #: What has these files, if they are not given by the three --tls flags: --identity, --federation or a token.
+    source: str = field(default="", compare=False)
+
+    def named(self, which: str) -> str:
+        """The file `ca`, `cert` or `key` for a message, behind the flag by which the user has given it."""
+        return f"{self.naming(which)} {getattr(self, which)}"
+
+    def naming(self, which: str) -> str:
+        """What stands before the path of a file in a message."""
+        return f"{self.source}: file" if self.source else f"--tls-{which}"
+
+    def remedy(self, otherwise: str) -> str:
+        """What to do about a file that cannot be used; `otherwise`, if the user has made it."""
+        return _REMEDIES.get(self.source, otherwise)
 
     def versions(self) -> tuple[tuple[int, ...], ...]:
         """What changes when one of the files is replaced."""
@@ -81,8 +110,8 @@ class Tls:
         """
 
         def refuse_password() -> NoReturn:
-            remedy = "decrypt it: openssl pkey -in FILE -out FILE"
-            raise ConfigError(f"--tls-key {self.files.key} is encrypted", remedy)
+            remedy = self.files.remedy("decrypt it: openssl pkey -in FILE -out FILE")
+            raise ConfigError(f"{self.files.named('key')} is encrypted", remedy)
 
         made = ssl.SSLContext(protocol)
         made.hostname_checks_common_name = False  # a name in the subjectAltName alone counts: see `tls_probe`
@@ -96,9 +125,10 @@ class Tls:
         if self.identity is not None and self.identity.role in roles:
             return
         wanted = Identity(roles[0], "NAME" if roles[0] is Role.NODE else "").uri
+        enrolment = "give --identity with a folder made by fedgsp-node enrol, or " if roles[0] is Role.NODE else ""
         raise ConfigError(
-            f"--tls-cert {self.files.cert} is not the certificate of a {roles[0]}: {self.identity or 'it names none'}",
-            f"issue it with URI:{wanted} in its subjectAltName",
+            f"{self.files.named('cert')} is not the certificate of a {roles[0]}: {self.identity or 'it names none'}",
+            f"{enrolment}issue one with URI:{wanted} in its subjectAltName",
         )
 
     def check_covers(self, host: str, why: str) -> None:
@@ -110,15 +140,19 @@ class Tls:
             raise ConfigError(f"{name!r}, {why}, is not a host name", "give a host name or an IP address") from None
         except ssl.SSLCertVerificationError:
             raise ConfigError(
-                f"--tls-cert {self.files.cert} does not cover {name}, {why}",
-                f"issue a certificate with {'IP' if ip_of(name) else 'DNS'}:{name} in its subjectAltName",
+                f"{self.files.named('cert')} does not cover {name}, {why}",
+                _UNCOVERED.get(self.files.source, "").format(name=name)
+                or f"issue a certificate with {'IP' if ip_of(name) else 'DNS'}:{name} in its subjectAltName",
             ) from None
 
 
-def in_folder(folder: Path, name: str) -> TlsFiles:
-    """The files in a folder that FedGSP keeps: certificate and key are one file, which can be replaced at once."""
+def in_folder(folder: Path, name: str, source: str) -> TlsFiles:
+    """The files in a folder that FedGSP keeps: certificate and key are one file, which can be replaced at once.
+
+    `source` is the flag of the folder.
+    """
     both = folder / f"{name}.pem"
-    return TlsFiles(folder / "ca.pem", both, both)
+    return TlsFiles(folder / "ca.pem", both, both, source)
 
 
 def tls_files(ca: Path | None, cert: Path | None, key: Path | None) -> TlsFiles | None:
@@ -144,28 +178,28 @@ def load(files: TlsFiles | None) -> Tls | None:
     if files is None:
         return None
     versions = files.versions()
-    ca, _ = _read("--tls-ca", files.ca)
-    cert, _ = _read("--tls-cert", files.cert)
-    key, status = _read("--tls-key", files.key)
-    check_secret("--tls-key", files.key, status)
-    for flag, path, content in (("--tls-ca", files.ca, ca), ("--tls-cert", files.cert, cert)):
+    ca, _ = _read(files, "ca")
+    cert, _ = _read(files, "cert")
+    key, status = _read(files, "key")
+    check_secret(files.naming("key"), files.key, status)
+    for which, content in (("ca", ca), ("cert", cert)):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=_text(content))
         except (ssl.SSLError, ValueError):
             raise ConfigError(
-                f"{flag} {path} holds no PEM certificate", "give a PEM file, or convert this file"
+                f"{files.named(which)} holds no PEM certificate", files.remedy("give a PEM file, or convert this file")
             ) from None
     tls = Tls(files, ca, _KEY.sub(b"", cert), key, versions=versions)
     _check_key(tls)
     try:
         return dataclasses.replace(tls, identity=identity_in(_speak_with_itself(tls)))
     except ssl.SSLCertVerificationError as error:
-        otherwise = (f"is not trusted by --tls-ca {files.ca} ({error.verify_message})", "give the CA that issued it")
+        otherwise = (f"is not trusted by {files.named('ca')} ({error.verify_message})", "give the CA that issued it")
         wrong, remedy = _UNTRUSTED.get(error.verify_code, otherwise)
-        raise ConfigError(f"the certificate of --tls-cert {files.cert} {wrong}", remedy) from None
+        raise ConfigError(f"the certificate of {files.named('cert')} {wrong}", files.remedy(remedy)) from None
     except ssl.SSLError as error:
         raise ConfigError(
-            f"--tls-cert {files.cert} cannot be used: {error.reason}", "issue another certificate"
+            f"{files.named('cert')} cannot be used: {error.reason}", files.remedy("issue another certificate")
         ) from None
 
 
@@ -188,11 +222,12 @@ def handshake_failure(details: str) -> str | None:
     return None
 
 
-def _read(flag: str, path: Path) -> tuple[bytes, os.stat_result]:
+def _read(files: TlsFiles, which: str) -> tuple[bytes, os.stat_result]:
     try:
-        return read_secret(path, MOST_OF_PEM)
+        return read_secret(getattr(files, which), MOST_OF_PEM)
     except OSError as error:
-        raise ConfigError(f"{flag} {path} cannot be read: {error.strerror}", "give a PEM file") from None
+        what = f"{files.named(which)} cannot be read: {error.strerror}"
+        raise ConfigError(what, files.remedy("give a PEM file")) from None
 
 
 def _text(pem: bytes) -> str:
@@ -217,11 +252,12 @@ def _check_key(tls: Tls) -> None:
     except ssl.SSLError as error:
         if "MISMATCH" in (error.reason or ""):
             raise ConfigError(
-                f"--tls-key {files.key} is not the key of --tls-cert {files.cert}", "give a certificate and its key"
+                f"{files.named('key')} is not the key of {files.named('cert')}",
+                files.remedy("give a certificate and its key"),
             ) from None
         raise ConfigError(
-            f"--tls-key {files.key} holds no usable PEM private key ({error.reason or 'unknown format'})",
-            "give the unencrypted key of --tls-cert",
+            f"{files.named('key')} holds no usable PEM private key ({error.reason or 'unknown format'})",
+            files.remedy("give the unencrypted key of --tls-cert"),
         ) from None
 
 

@@ -18,10 +18,22 @@ from fedgsp.addresses import loopback, split_address
 from fedgsp.errors import PeerError
 from fedgsp.identity import Identity, identity_in
 from fedgsp.liveness import MOST_DIAL_S
-from fedgsp.tls import Tls, handshake_failure, meaning_of, uris_of
+from fedgsp.tls import NOT_OF_CA, TOKEN, Tls, handshake_failure, meaning_of, uris_of
+from fedgsp.unreached import why_unreached
 
 #: OpenSSL's codes for a certificate that is not for the host name or the address that was dialled.
 _NOT_OF_HOST = (62, 64)
+#: Source of this process's files -> what it means that the server's certificate is of another CA, and what to do.
+_OF_CA = {
+    TOKEN: (
+        "the top server at {address} did not issue this invitation",
+        "check --top-server, and that the token is for that top server",
+    ),
+    "--identity": (
+        "the top server at {address} did not issue the certificate in --identity: its certificate is of another CA",
+        "check --top-server and --identity; if the federation was made anew, enrol with a new invitation",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,8 @@ async def trusted(address: str, tls: Tls, server: Identity) -> grpc.ChannelCrede
     try:
         found = await probe(address, tls)
     except OSError as error:
-        reason = handshake_failure(str(error)) or f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {error}"
+        reason = handshake_failure(str(error)) or why_unreached(said, address) or said
         raise PeerError(f"no TLS connection to {address}: {reason}", "start it, or correct its address") from None
     if found.identity is None or not found.identity.speaks_for(server):
         raise PeerError(
@@ -50,6 +63,21 @@ async def trusted(address: str, tls: Tls, server: Identity) -> grpc.ChannelCrede
             f"issue it with URI:{server.uri} in its subjectAltName",
         )
     return credentials(tls, found)
+
+
+def _refused(address: str, name: str, source: str, error: ssl.SSLCertVerificationError) -> PeerError:
+    """The error about a certificate that is not one of this host, or of this CA, or that is not valid now."""
+    meaning = meaning_of(error.verify_message) or error.verify_message
+    if meaning == NOT_OF_CA and source in _OF_CA:
+        what, remedy = _OF_CA[source]
+        return PeerError(what.format(address=address), remedy)
+    return PeerError(
+        f"the certificate of the server at {address} is refused: {meaning}",
+        f"dial a name that it has, or add {name}: with a federation by --host {name} where it was made, otherwise"
+        " in the subjectAltName of a new one; its common name does not count"
+        if error.verify_code in _NOT_OF_HOST
+        else "give both processes certificates of one CA that are good now (--tls-ca has the CA)",
+    )
 
 
 async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Server:
@@ -67,14 +95,7 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     except ssl.SSLCertVerificationError as error:
-        raise PeerError(
-            f"the certificate of the server at {address} is refused:"
-            f" {meaning_of(error.verify_message) or error.verify_message}",
-            f"dial a name that it has, or add {name}: with a federation by --host {name} where it was made, otherwise"
-            " in the subjectAltName of a new one; its common name does not count"
-            if error.verify_code in _NOT_OF_HOST
-            else "issue it by the CA in --tls-ca",
-        ) from None
+        raise _refused(address, name, tls.files.source, error) from None
     except ValueError as error:  # a host that cannot be one
         raise OSError(str(error)) from None
     spoken = writer.get_extra_info("ssl_object")

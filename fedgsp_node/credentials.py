@@ -7,6 +7,7 @@ import socket
 from fedgsp.addresses import is_wildcard, split_address
 from fedgsp.errors import ConfigError
 from fedgsp.identity import NAME_RULE, Role, is_name
+from fedgsp.lifecycle import is_child
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tls import Tls, load
 
@@ -22,11 +23,13 @@ def credentials(settings: NodeSettings) -> Tls | None:
         folder.check(settings.identity)
     found, dialled = load(settings.tls_files), settings.advertise or settings.peer_listen
     if found:
-        found.check_is(Role.NODE, Role.TOP_SERVER)
+        # Local nodes run with the certificate of the top server that starts them. Nobody else may hand it out: it
+        # counts for every role, and hosts every client.
+        found.check_is(Role.NODE, *([Role.TOP_SERVER] if is_child() else []))
         proven = found.identity.name if found.identity and found.identity.role is Role.NODE else None
         if proven and settings.name not in (None, proven):
             raise ConfigError(
-                f"--name {settings.name} is not the name in --tls-cert {found.files.cert}, {proven}",
+                f"--name {settings.name} is not the name in {found.files.named('cert')}, {proven}",
                 "drop --name, or give the certificate of that name",
             )
     if found and dialled and not is_wildcard(host := split_address(dialled)[0]):

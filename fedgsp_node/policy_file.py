@@ -6,7 +6,7 @@ from typing import Any
 
 import tomli_w
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, reason_of
 from fedgsp.files import parse_toml, read_text
 from fedgsp.options import suggestion
 from fedgsp.owners import check_file
@@ -57,7 +57,7 @@ def _texts(file: str) -> dict[str, str]:
     try:
         document = parse_toml(read_text(Path(file), MOST_BYTES))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--policy {file} cannot be read: {error}", "give a TOML file in UTF-8") from None
+        raise ConfigError(f"--policy {file} cannot be read: {reason_of(error)}", "give a TOML file in UTF-8") from None
     except ValueError as error:
         raise ConfigError(f"--policy {file} is not TOML: {error}", "correct that place") from None
     known = described(Policy)

@@ -221,7 +221,8 @@ class Verifier:
         if self._ca is not None:
             since, at = (dt.datetime.fromisoformat(time) for time in (self._since, link.fields["time"]))
             if why := why_not_trusted(certificate, self._ca, at, since):
-                foreign = f"the certificate of {whose} is not one of --tls-ca: {visible(why)}"
+                remedy = "give the ca.pem of this run's federation folder, or the CA of its certificates"
+                foreign = f"the certificate of {whose} does not fit --tls-ca: {visible(why)} ({remedy})"
                 _require(self._own is not None, link, foreign)
                 self.found.foreign = self.found.foreign or BrokenError(link.number, foreign)
         self.found.shown.setdefault(whose, set()).add(fingerprint(certificate))

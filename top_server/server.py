@@ -335,7 +335,7 @@ async def _doors(
     joining = Door()
     doors = {Verb.JOIN: joining, Verb.FETCH: door, **federated.doors}
     free = [Verb.JOIN, *federated.doors] if tls or config.insecure else []
-    guard = AccessControl(doors, tls is not None, federated.revoked, free, refused)
+    guard = AccessControl(doors, tls is not None, federated.revoked, free, refused, federated.came_back)
 
     def register(server: grpc.aio.Server) -> None:
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)

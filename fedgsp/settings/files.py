@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, reason_of
 from fedgsp.files import MOST_OF_SETTINGS, parse_toml, read_text
 from fedgsp.options import suggestion
 from fedgsp.settings.fields import Described, described
@@ -35,7 +35,7 @@ def load(kind: type[T], path: Path) -> T:
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: there is no such file", "check the path") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} cannot be read: {error}", "give a TOML file in UTF-8") from None
+        raise ConfigError(f"--config {path} cannot be read: {reason_of(error)}", "give a TOML file in UTF-8") from None
     return parse(kind, text, path)
 
 

@@ -54,7 +54,7 @@ class FederationSettings(PeerSettings):
             return None, ""
         # Several top servers may use one folder. Those with the same hosts share a certificate.
         hosts = hashlib.sha256("\n".join(self.hosts).encode()).hexdigest()
-        return in_folder(self.federation, f"top-server-{hosts[:8]}"), "--federation"
+        return in_folder(self.federation, f"top-server-{hosts[:8]}", "--federation"), "--federation"
 
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
@@ -80,4 +80,4 @@ class IdentitySettings(PeerSettings):
     @property
     def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
         """The files of mutual TLS in the folder of the identity, if there is one, and the flag that names it."""
-        return (in_folder(self.identity, "node"), "--identity") if self.identity else (None, "")
+        return (in_folder(self.identity, "node", "--identity"), "--identity") if self.identity else (None, "")

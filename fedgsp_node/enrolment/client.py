@@ -15,7 +15,7 @@ from fedgsp.errors import ConfigError, PeerError
 from fedgsp.files import write_secret
 from fedgsp.identity import TOP_SERVER, identity_in, invited, node
 from fedgsp.invitation import Invitation
-from fedgsp.tls import Tls, in_folder
+from fedgsp.tls import TOKEN, Tls, in_folder
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from fedgsp.visible import visible
 
@@ -36,14 +36,15 @@ async def enrol(invitation: Invitation, key: Key, top_server: str) -> x509.Certi
         tls = _tls(Path(folder), invitation, ca)
         async with Channels(tls) as channels:
             stub = enrolment_pb2_grpc.EnrolmentServiceStub(await channels.to(top_server, TOP_SERVER))
-            return await _certificate(stub.Enrol, key, invitation.name, ca)
+            return await _certificate(stub.Enrol, key, invitation.name, ca, top_server)
 
 
 async def renew(tls: Tls, key: Key, name: str, top_server: str) -> x509.Certificate:
     """A fresh certificate of this node, for its new `key`; raises PeerError."""
     async with Channels(tls) as channels:
         stub = enrolment_pb2_grpc.EnrolmentServiceStub(await channels.to(top_server, TOP_SERVER))
-        return await _certificate(stub.Renew, key, name, x509.load_pem_x509_certificate(tls.ca))
+        ca = x509.load_pem_x509_certificate(tls.ca)
+        return await _certificate(stub.Renew, key, name, ca, top_server)
 
 
 async def _certificate(
@@ -51,6 +52,7 @@ async def _certificate(
     key: Key,
     name: str,
     ca: x509.Certificate,
+    top_server: str,
 ) -> x509.Certificate:
     request = enrolment_pb2.CertificateRequest(request=request_for(key))
     try:
@@ -58,6 +60,12 @@ async def _certificate(
     except grpc.aio.AioRpcError as error:
         refused = error.code() is grpc.StatusCode.PERMISSION_DENIED
         said = visible(str(error.details()))[:MAX_REASON] if refused else describe(error)
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise PeerError(
+                f"the process at {top_server} gives no certificates: that port belongs to a group manager, to another"
+                " program, or to a top server without --federation",
+                "give --top-server the host and port at which nodes join: the top server logs `listening on ...`",
+            ) from None
         raise PeerError(f"the top server gives no certificate: {said}") from None
     try:
         found = read(answer.certificate)
@@ -72,7 +80,7 @@ async def _certificate(
 
 def _tls(folder: Path, invitation: Invitation, ca: x509.Certificate) -> Tls:
     """The credentials of an invited node, for one connection. Its certificate is good for nothing else."""
-    files = in_folder(folder, "invited")
+    files = in_folder(folder, "invited", TOKEN)
     certificate, key = pem_of(invitation.opened), pem_of_key(invitation.key)
     files.ca.write_bytes(pem_of(ca))
     write_secret(files.cert, certificate + key, lasting=False)

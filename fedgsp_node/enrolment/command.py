@@ -10,7 +10,7 @@ import typer
 
 from fedgsp import lifecycle, logs
 from fedgsp.addresses import check_address
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, reason_of
 from fedgsp.files import read_text
 
 #: Most bytes of a file with a token.
@@ -60,4 +60,6 @@ def _read(token: str) -> str:
     try:
         return read_text(Path(token[1:]), _MOST)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{token[:200]} cannot be read: {error}", "give the file of a token after the @") from None
+        raise ConfigError(
+            f"{token[1:200]} cannot be read: {reason_of(error)}", "give the file of a token after the @"
+        ) from None

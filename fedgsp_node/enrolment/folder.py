@@ -13,7 +13,7 @@ from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
 from fedgsp.identity import enrolment_in, identity_in
 from fedgsp.invitation import Invitation
 from fedgsp.owners import check_tree
-from fedgsp.tls import in_folder
+from fedgsp.tls import TlsFiles, in_folder
 
 FLAG = "--identity"
 #: The file of a key that has no certificate yet.
@@ -22,9 +22,14 @@ _AGAIN = "ask for `top-server revoke` of this node and a new invitation, then ru
 _REMEDY = "ask for an invitation (top-server invite), then run: fedgsp-node enrol"
 
 
+def files_in(path: Path) -> TlsFiles:
+    """The files of TLS in the folder."""
+    return in_folder(path, "node", FLAG)
+
+
 def certificate_in(path: Path) -> x509.Certificate:
     """The certificate of this node; raises ConfigError if there is none, or if others can change the folder."""
-    file = in_folder(path, "node").cert
+    file = files_in(path).cert
     try:
         content = read_secret(file, MOST_OF_PEM)[0]
         found = x509.load_pem_x509_certificate(content)
@@ -55,7 +60,7 @@ def prepare(path: Path, invitation: Invitation) -> x509.Certificate | None:
     except OSError as error:
         raise not_written(path, error) from error
     check_tree(FLAG, path)
-    if not in_folder(path, "node").cert.exists():
+    if not files_in(path).cert.exists():
         return None
     certificate = certificate_in(path)
     uris = uris_of(certificate)
@@ -85,7 +90,7 @@ def key_for_enrolment(path: Path) -> Key:
 
 def write(path: Path, ca: x509.Certificate | None, certificate: x509.Certificate, key: Key) -> None:
     """Puts a new certificate and its key in place of the old ones, at once; and the CA, if one is given."""
-    files = in_folder(path, "node")
+    files = files_in(path)
     if ca is not None:
         write_secret(files.ca, pem_of(ca))
     write_secret(files.cert, pem_of(certificate) + pem_of_key(key))

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedgsp import lifecycle
 from fedgsp.certificates import ends, new_key, now, renewal_due
 from fedgsp.errors import UserError
-from fedgsp.tls import in_folder, load
+from fedgsp.tls import load
 from fedgsp_node.enrolment import folder
 from fedgsp_node.enrolment.client import renew
 
@@ -47,7 +47,7 @@ async def _renew(identity: Path, name: str, top_server: str) -> None:
 
 async def _again(identity: Path, name: str, top_server: str) -> dt.datetime:
     """Gets a new certificate for a new key; returns when it is due. Raises UserError."""
-    tls, key = load(in_folder(identity, "node")), new_key()
+    tls, key = load(folder.files_in(identity)), new_key()
     assert tls is not None
     certificate = await renew(tls, key, name, top_server)
     folder.write(identity, None, certificate, key)

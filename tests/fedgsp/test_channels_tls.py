@@ -71,7 +71,7 @@ async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_with(tmp_path
     client = unchecked(authority.issue("client"))
     for server, why in (
         (None, "it does not use TLS"),
-        (Authority(tmp_path, "foreign").issue(), "its certificate was not issued by the CA in --tls-ca"),
+        (Authority(tmp_path, "foreign").issue(), "its certificate was not issued by the CA that this process trusts"),
         (authority.issue("old", days=-1), "its certificate has expired"),
         (authority.issue("other", hosts=ELSEWHERE), "its certificate does not cover the host name used for it"),
     ):

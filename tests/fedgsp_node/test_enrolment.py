@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from fedgsp.certificates import renewal_due
+from fedgsp.channels import Channels, start_server
 from fedgsp.errors import ConfigError, PeerError
-from fedgsp.settings.run import NodeSettings
+from fedgsp.identity import TOP_SERVER
+from fedgsp.settings.run import NodeSettings, RunConfig
+from fedgsp.tls import load
 from fedgsp.tls_followed import Followed
 from fedgsp_node.credentials import credentials
 from fedgsp_node.enrolment import command, folder, renewal
+from tests.support.callers import OPEN
 from tests.support.federations import federated, invite
 from tests.support.fuzzing import until
+from top_server.federation.opening import certify
 
 
 async def test_a_node_renews_its_certificate_with_a_new_key_and_new_connections_use_it(
@@ -79,8 +84,48 @@ async def test_a_folder_is_that_of_one_node(tmp_path: Path, monkeypatch: pytest.
             credentials(settings)
         monkeypatch.undo()
         own.files.key.chmod(0o644)
-        with pytest.raises(ConfigError, match="can be used by every user"):
+        with pytest.raises(ConfigError, match="--identity: file .*node.pem can be used by every user"):
             credentials(settings)
+
+
+async def test_a_broken_file_of_an_identity_is_named_with_its_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with federated(tmp_path / "federation", monkeypatch) as scene:
+        own, other = await scene.enrol("n0"), await scene.enrol("n1", "2")
+        settings = NodeSettings(top_server=scene.address, identity=own.files.cert.parent)
+        good = own.files.cert.read_bytes()
+        certificate, begin, key = good.partition(b"-----BEGIN EC PRIVATE KEY")
+        certificate, begin, key = good.partition(b"-----BEGIN PRIVATE KEY") if not begin else (certificate, begin, key)
+        broken = {
+            "is not the key of --identity: file .*node.pem": certificate + other.key,
+            "node.pem holds no usable PEM private key": certificate,
+            "--identity: .*node.pem holds no certificate": begin + key,
+        }
+        for why, content in broken.items():
+            own.files.cert.write_bytes(content)
+            with pytest.raises(ConfigError, match=why) as caught:
+                credentials(settings)
+            assert str(caught.value).startswith("--identity: ")
+            assert "invitation" in caught.value.remedy
+            assert "--tls" not in str(caught.value)
+        own.files.cert.write_bytes(good)
+        own.files.ca.unlink()
+        with pytest.raises(ConfigError, match=r"^--identity: file .*ca.pem cannot be read: No such file"):
+            credentials(settings)
+
+
+async def test_a_top_server_of_another_ca_is_told_with_the_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with federated(tmp_path / "federation", monkeypatch) as scene:
+        invite(tmp_path / "other", "n0")
+        certify(config := RunConfig(federation=tmp_path / "other", listen="127.0.0.1:0"))
+        server, address = await start_server("127.0.0.1:0", [], OPEN, load(config.tls_files))
+        async with Channels(await scene.enrol("n0")) as channels:
+            with pytest.raises(PeerError, match="did not issue the certificate in --identity.*check --top-server"):
+                await channels.to(address, TOP_SERVER)
+        await server.stop(None)
 
 
 async def test_an_enrolment_whose_answer_was_lost_can_be_repeated(

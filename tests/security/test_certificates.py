@@ -15,6 +15,7 @@ from fedgsp.access import AccessControl, Caller
 from fedgsp.channels import Channels
 from fedgsp.errors import ConfigError
 from fedgsp.identity import TOP_SERVER, Identity, Role, manager, node
+from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.messages import Failure, FailureCode
 from fedgsp.model_service import ModelServicer, fetch, upload
 from fedgsp.model_store import ModelStore
@@ -212,6 +213,16 @@ def test_a_certificate_that_names_nobody_or_another_role_is_refused_at_the_start
         assert tls is not None
         with pytest.raises(ConfigError, match="URI:fedgsp://node/NAME in its subjectAltName"):
             tls.check_is(Role.NODE, Role.TOP_SERVER)
+
+
+def test_a_node_refuses_the_certificate_of_the_top_server_unless_the_top_server_has_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = NodeSettings(**flags(unchecked(Authority(tmp_path).issue("top"))))
+    with pytest.raises(ConfigError, match=r"is not the certificate of a node: top-server; .*fedgsp-node enrol"):
+        credentials(settings)
+    monkeypatch.setenv(LIFELINE_VARIABLE, "stdin")  # as for a local node
+    assert credentials(settings) is not None
 
 
 def test_a_node_has_the_name_in_its_certificate(tmp_path: Path) -> None:

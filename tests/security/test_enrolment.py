@@ -26,7 +26,7 @@ from fedgsp.channels import start_server
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.identity import TOP_SERVER, identity_in, node
 from fedgsp.invitation import Invitation, invitation_in
-from fedgsp.tls import Tls
+from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc
 from fedgsp_node.enrolment import client
 from tests.support import strangers
@@ -139,8 +139,11 @@ async def test_an_invitation_that_is_late_replaced_or_revoked_is_refused(
     scene.revoke("revoked")
     await until(lambda: len(scene.managers.told) > 1)
     request = request_for(new_key())
-    for invitation in (replaced, revoked):
-        assert await code_of(answer(token_of(tmp_path / "t", invitation), scene, "Enrol", request)) is DENIED
+    reasons = {"a newer invitation of this node has replaced this one": replaced, "was revoked": revoked}
+    for why, invitation in reasons.items():
+        with pytest.raises(PeerError, match=f"{why}.*ask the owner of the top server"):
+            await scene.use(invitation)
+        assert why in scene.reasons()[-1]
     # The connection of a late guest may have been made in time, so that TLS took its certificate.
     begin = time.time()
     monkeypatch.setattr(time, "time", lambda: begin + 86_401)
@@ -160,7 +163,9 @@ async def test_a_certificate_that_has_expired_gets_no_connection(scene: Scene, t
 
 async def test_an_invitation_of_another_federation_reaches_nobody(scene: Scene, tmp_path: Path) -> None:
     foreign = invite(tmp_path / "foreign", "hospital-a")
-    with pytest.raises(PeerError, match=r"no TLS connection|is refused"):  # the top server is not of its CA
+    with pytest.raises(
+        PeerError, match="did not issue this invitation; check --top-server, and that the token is for"
+    ):
         await client.enrol(foreign, new_key(), scene.address)
     ours = scene.invite("hospital-a")
     tls = holding(tmp_path / "mixed", ours.ca, foreign.certificate, foreign.key)
@@ -212,6 +217,15 @@ async def test_nothing_but_the_key_is_taken_from_a_request(scene: Scene, tmp_pat
     assert found.subject == x509.Name([])
     assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert found.not_valid_after_utc < dt.datetime.now(dt.UTC) + dt.timedelta(days=7, hours=1)
+
+
+async def test_who_enrols_at_the_port_of_a_group_manager_is_told_which_port_it_is(scene: Scene) -> None:
+    invitation = scene.invite("hospital-a")
+    (file,) = scene.path.glob("top-server-*.pem")
+    server, address = await start_server("127.0.0.1:0", [], OPEN, load(TlsFiles(scene.path / "ca.pem", file, file)))
+    with pytest.raises(PeerError, match=f"{address} gives no certificates: .*group manager.*; give --top-server"):
+        await client.enrol(invitation, new_key(), address)
+    await server.stop(None)
 
 
 async def test_a_request_of_another_kind_is_refused_and_uses_up_nothing(scene: Scene, tmp_path: Path) -> None:

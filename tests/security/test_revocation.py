@@ -164,6 +164,8 @@ async def test_a_revoked_node_loses_its_open_calls_at_once_and_gets_no_others(sc
         again = membership_pb2_grpc.MembershipServiceStub(channel).Join()
         await again.write(wire.encode(NodeMessage(hello("hospital-a"))))
         assert await end_of(again) == (DENIED, REASON)
+        (refused,) = scene.recorder.of_kind("node_refused")
+        assert (refused["node"], REASON in refused["reason"]) == ("hospital-a", True)
         # Other nodes and managers are told whose calls they refuse.
         told = wire.decode(TopServerMessage, await neighbour.read()).kind
         assert isinstance(told, Revoked)

@@ -24,7 +24,7 @@ from fedgsp.messages import NodeMessage, TopServerMessage
 from fedgsp.model_store import ModelStore
 from fedgsp.settings.run import RunConfig
 from fedgsp.tickets import Door, Verb
-from fedgsp.tls import Tls, TlsFiles, in_folder, load
+from fedgsp.tls import Tls, TlsFiles, load
 from fedgsp.v1 import enrolment_pb2, enrolment_pb2_grpc, membership_pb2_grpc
 from fedgsp_node.enrolment import client, folder
 from tests.support.callers import ISSUER
@@ -78,7 +78,7 @@ class Scene:
         folder.prepare(where, invitation)
         certificate = await client.enrol(invitation, key, self.address)
         folder.write(where, read(invitation.ca), certificate, key)
-        tls = load(in_folder(where, "node"))
+        tls = load(folder.files_in(where))
         assert tls is not None
         return tls
 
@@ -125,7 +125,7 @@ async def federated(path: Path, monkeypatch: Any, ready: asyncio.Event | None = 
         here.add_to(server)
 
     doors = {Verb.JOIN: Door(), Verb.FETCH: Door(ISSUER.key_of(TOP_SERVER)), **here.doors}
-    guard = AccessControl(doors, True, here.revoked, [Verb.JOIN, *here.doors])
+    guard = AccessControl(doors, True, here.revoked, [Verb.JOIN, *here.doors], came_back=here.came_back)
     async with serving(register, tls=load(config.tls_files), access=guard) as served, AsyncExitStack() as stack:
 
         async def follow() -> None:
@@ -166,9 +166,7 @@ async def answer(tls: Tls, scene: Scene, method: str, request: bytes) -> Any:
         return await getattr(stub, method)(enrolment_pb2.CertificateRequest(request=request), timeout=20)
 
 
-async def joins(
-    channel: grpc.aio.Channel, name: str, clients: tuple[int, ...], process: str = "p"
-) -> tuple[Any, Any]:
+async def joins(channel: grpc.aio.Channel, name: str, clients: tuple[int, ...], process: str = "p") -> tuple[Any, Any]:
     """The stream of a node and the first answer. `process` is the number of its process."""
     call = membership_pb2_grpc.MembershipServiceStub(channel).Join(metadata=shown(b"", process))
     await call.write(wire.encode(NodeMessage(hello(name, clients, peer_address=""))))

@@ -17,6 +17,11 @@ from fedgsp.options import parse_clients
 
 #: The longest life of an invitation, and of a node's certificate, in seconds.
 MOST_INVITATION_S, MOST_CERTIFICATE_S = 30 * 86_400, 366 * 86_400
+#: The shortest life of a node's certificate, in seconds. Nodes look once a minute whether two thirds of it are over.
+LEAST_CERTIFICATE_S = 600
+_WHY_NOT_SHORTER = (
+    "a node renews its certificate in the last third of its life, and needs some minutes for several tries"
+)
 _Name = Annotated[str, typer.Argument(help="the name of the node")]
 _Clients = Annotated[str, typer.Option("--clients", metavar="IDS", help="the clients that the node may host: 4-7,9")]
 _Task = Annotated[str, typer.Option("--task", help="the task of these clients, as the top server is given it")]
@@ -40,7 +45,7 @@ def invite(
         typer.Option(
             "--certificate-for",
             metavar="DURATION",
-            help="how long each certificate of the node is good",
+            help="how long each certificate of the node is good, from 10m on",
         ),
     ] = "7d",
     federation: _Folder = Path("federation"),
@@ -53,7 +58,9 @@ def invite(
     for one in host or []:
         check_host("--host", one)
     valid_s = seconds_in("--valid-for", valid_for, MOST_INVITATION_S)
-    certificate_s = seconds_in("--certificate-for", certificate_for, MOST_CERTIFICATE_S)
+    certificate_s = seconds_in(
+        "--certificate-for", certificate_for, MOST_CERTIFICATE_S, LEAST_CERTIFICATE_S, _WHY_NOT_SHORTER
+    )
     from top_server.federation.folder import made  # here: --help needs no cryptography
     from top_server.federation.registry import EMPTY, Entry, State, new_enrolment
 
@@ -68,13 +75,15 @@ def invite(
     )
     EMPTY.invited(name, entry, now)  # a wrong name makes no folder
     folder = made(federation)
-    authority = folder.authority()
+    authority, older = folder.authority(), folder.registry().nodes.get(name)
     folder.change(lambda registry: registry.invited(name, entry, now))
     typer.echo(authority.for_invitation(name, entry).token)
     sys.stderr.write(
         f"{name} is invited with clients {clients} of task {task}, for {valid_for}; on its machine run:"
         " fedgsp-node enrol TOKEN --top-server HOST:PORT\n"
     )
+    if older is not None and older.state is State.INVITED:
+        sys.stderr.write(f"the token of the earlier invitation of {name} is not good any more\n")
 
 
 def assign(

@@ -23,6 +23,9 @@ from top_server.federation.registry import EMPTY, Registry, dump, parse
 
 FLAG = "--federation"
 _REGISTRY = "registry.json"
+_FILES = ("ca.pem", "ca.key", _REGISTRY)
+#: What to do if a federation is not found. A second one would have another CA, which knows none of the nodes.
+EXISTING = "give the folder that the first `top-server invite` has made"
 #: The files of a folder that is being made, or whose making was interrupted; `write_secret` adds the digits.
 _BEGUN = re.compile(r"lock|ca\.key|ca\.pem|\.(ca\.key|ca\.pem|registry\.json)\.[0-9a-f]{8}")
 
@@ -76,12 +79,10 @@ class Folder:
         return renewal_due(certificate)
 
 
-def opened(path: Path) -> Folder:
+def opened(path: Path, remedy: str = EXISTING) -> Folder:
     """The federation in a folder; raises ConfigError if there is none, or if others can read or change it."""
-    if not (path / _REGISTRY).is_file():
-        raise ConfigError(
-            f"{FLAG} {path} holds no federation", "make one: top-server invite NAME --clients IDS, or correct the path"
-        )
+    if lacking := [name for name in _FILES if not (path / name).is_file()]:
+        raise ConfigError(f"{FLAG} {path} holds no federation: there is no {', no '.join(lacking)}", remedy)
     check_tree(FLAG, path)
     return Folder(path)
 
@@ -104,7 +105,7 @@ def made(path: Path) -> Folder:
                 write_secret(path / "ca.key", pem_of_key(authority.key))
                 write_secret(path / "ca.pem", pem_of(authority.certificate))
                 write_secret(path / _REGISTRY, dump(EMPTY).encode())
-    return opened(path)
+    return opened(path, "give the folder of the federation, or for a new federation a new or empty folder")
 
 
 @contextlib.contextmanager

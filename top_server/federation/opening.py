@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from fedgsp.revocation import Revocations
+from fedgsp.access import Caller
+from fedgsp.messages import Failure, FailureCode
+from fedgsp.revocation import REASON, Revocations
 from fedgsp.settings.run import RunConfig
 from fedgsp.tickets import Door, Verb
 from top_server.managers.pool import ManagerPool
@@ -45,6 +47,11 @@ class Federated:
         """The calls that it serves. They need no ticket: the caller's certificate says who it is."""
         return {} if self._enrolments is None else {Verb.ENROL: Door(), Verb.RENEW: Door()}
 
+    def came_back(self, caller: Caller) -> None:
+        """Records that a revoked node tried to join."""
+        if caller.proven is not None:
+            self._membership.note_refusal(caller.proven.name, Failure(FailureCode.NOT_ALLOWED, REASON), caller)
+
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serves these calls."""
         if self._enrolments is not None:
@@ -67,6 +74,7 @@ def certify(config: RunConfig) -> None:
     """Gives the top server its certificate, if it has a federation; raises ConfigError or DataError."""
     files = config.tls_files
     if config.federation is not None and files is not None:
-        from top_server.federation.folder import opened
+        from top_server.federation.folder import EXISTING, opened
 
-        opened(config.federation).certify(files.cert, config.hosts)
+        folder = opened(config.federation, f"{EXISTING}; if there is none, run: top-server invite NAME --clients IDS")
+        folder.certify(files.cert, config.hosts)

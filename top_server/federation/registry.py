@@ -16,6 +16,7 @@ from fedgsp.files import parse_json
 from fedgsp.identity import ENROLMENT, NAME_RULE, is_name
 from fedgsp.options import parse_clients
 
+_ASK = "ask the owner of the top server, who invites nodes, for a new one"
 #: A revoked enrolment is kept for so long after its last certificate has ended, in seconds.
 _KEPT_S = 86_400
 
@@ -95,12 +96,16 @@ class Registry:
         The node may repeat this for the same key: it may have lost the answer.
         """
         found = self.nodes.get(name)
-        if found is None or found.enrolment != enrolment or found.state is State.REVOKED:
-            raise NotAllowedError("this invitation is not good any more: ask for a new one")
+        if found is None or found.state is State.REVOKED:
+            raise NotAllowedError(f"this invitation was revoked, or is not known here: {_ASK}")
+        if found.enrolment != enrolment:
+            raise NotAllowedError(
+                f"a newer invitation of this node has replaced this one: use the newer token, or {_ASK}"
+            )
         if found.state is State.ENROLLED and found.key != key:
             raise NotAllowedError("this invitation was used already: if not by you, tell the owner of the top server")
         if now >= found.invited_until:
-            raise NotAllowedError("this invitation has expired: ask for a new one")
+            raise NotAllowedError(f"this invitation has expired: {_ASK}")
         return self._with(name, dataclasses.replace(found, state=State.ENROLLED, key=key), now)
 
     def without(self, name: str, now: float) -> Self:

@@ -224,9 +224,9 @@ class Membership:
         self._notify()
         return admitted
 
-    def note_refusal(self, name: str, why: Failure | Refusal) -> None:
-        """Records that the caller was refused under this name, unless there were too many of late."""
-        self._refusals.note(name, why, access.caller())
+    def note_refusal(self, name: str, why: Failure | Refusal, caller: Caller | None = None) -> None:
+        """Records that a caller, or the present one, was refused under this name, unless there were many of late."""
+        self._refusals.note(name, why, caller or access.caller())
 
     def revoke(self, enrolments: Collection[str]) -> None:
         """Tells all nodes which enrolments are revoked: a node that serves models must refuse their holders."""

@@ -1,4 +1,4 @@
-"""Notes that a node takes the place of its own older connection, and warns if that was the connection of a living twin.
+"""Notes that a node takes the place of its own older connection, and warns if another living process has made that.
 
 A node that lost its network connects again, and its older connection may not be known as lost yet. Both are then made
 by one process. If another process has made the older one, two processes use the same key.

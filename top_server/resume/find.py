@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgsp.addresses import check_address
-from fedgsp.errors import ConfigError, DataError, RunError
+from fedgsp.errors import ConfigError, DataError, RunError, reason_of
 from fedgsp.files import parse_json, parse_toml, read_file
 from fedgsp.messages import Failure, FailureCode, FinishedHop, Member, MemberSkipped, ModelRef
 from fedgsp.programs import PROGRAMS
@@ -94,7 +94,7 @@ def work_there(resumed: Resumed, config: RunConfig) -> None:
         os.chdir(resumed.directory)
     except (OSError, ValueError) as error:  # ValueError: a NUL byte
         raise ConfigError(
-            f"the run was started in {resumed.directory}, which cannot be entered: {error}",
+            f"the run was started in {resumed.directory}, which cannot be entered: {reason_of(error)}",
             "its settings may have paths that begin there: restore it, or make an empty one",
         ) from None
 

@@ -16,11 +16,14 @@ from cryptography import x509
 
 from fedgsp.certificates import ends
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.settings.run import RunConfig
 from fedgsp.tls import TlsFiles, load
 from tests.support.federations import invite
 from top_server.federation import folder
 from top_server.federation.authority import new_authority
+from top_server.federation.commands import revoke
 from top_server.federation.folder import made, opened
+from top_server.federation.opening import certify
 from top_server.federation.registry import Entry, Registry, State, new_enrolment
 
 
@@ -51,12 +54,26 @@ def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_federation_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no federation; make one: top-server invite"):
-        opened(tmp_path / "f")
+    # A command that is to find a federation never advises to make one: its CA would know no node.
+    missing = r"f holds no federation: there is no ca.pem, no ca.key, no registry.json; give the folder that the first"
+    for command in (lambda: revoke("a", federation=tmp_path / "f"), lambda: opened(tmp_path / "f")):
+        with pytest.raises(ConfigError, match=missing) as caught:
+            command()
+        assert "NAME" not in str(caught.value)
+    with pytest.raises(ConfigError, match=f"{missing}.*if there is none, run: top-server invite NAME"):
+        certify(RunConfig(federation=tmp_path / "f", listen="127.0.0.1:0"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match="holds no federation"):
+    with pytest.raises(ConfigError, match="holds no federation.*a new or empty folder"):
         made(tmp_path / "other")
+
+
+@pytest.mark.parametrize("life", ["5s", "9m", "599s"])
+def test_a_certificate_that_would_end_before_it_is_renewed_is_refused(tmp_path: Path, life: str) -> None:
+    with pytest.raises(ConfigError, match=f"--certificate-for {life} is too short: a node renews .*at least 10m"):
+        invite(tmp_path / "f", "a", certificate_for=life)
+    assert not (tmp_path / "f").exists()
+    invite(tmp_path / "f", "a", certificate_for="10m")
 
 
 @pytest.mark.parametrize("file", ["ca.key", "ca.pem", "registry.json"])

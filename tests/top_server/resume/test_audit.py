@@ -112,7 +112,7 @@ def test_a_run_goes_on_with_a_new_ca(directory: RunDirectory, tmp_path: Path, ol
             log.close(False, "the top server stopped")
     assert audit.verify(directory, old.ca + new.ca).rounds == 1
     for authority, line in ((new.ca, 1), (old.ca, 6)):
-        with pytest.raises(BrokenError, match="is not one of --tls-ca") as caught:
+        with pytest.raises(BrokenError, match="does not fit --tls-ca") as caught:
             audit.verify(directory, authority)
         assert caught.value.number == line
 
@@ -124,13 +124,13 @@ def test_a_foreign_certificate_counts_only_under_a_seal_of_the_own_key(
     thief = moved(tmp_path, (tmp_path / "ca-n0.key").read_bytes())
     with opened(directory, "run", thief.top, thief.ca, resumed=False) as log:
         log.close(False, "the top server stopped")
-    with pytest.raises(DataError, match="line 1: the certificate of top-server is not one of --tls-ca"):
+    with pytest.raises(DataError, match="line 1: the certificate of top-server does not fit --tls-ca"):
         opened(directory, "run", old.top, old.ca, resumed=True).__enter__()
     directory.audit.unlink()
     with opened(directory, "run", old.top, old.ca, resumed=False) as log:
         log.seal("run", 1)
         admits(log, thief.node)
-    with pytest.raises(DataError, match="line 3: the certificate of node n0 is not one of --tls-ca"):
+    with pytest.raises(DataError, match="line 3: the certificate of node n0 does not fit --tls-ca"):
         opened(directory, "run", old.top, old.ca, resumed=True).__enter__()
 
 
