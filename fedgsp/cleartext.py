@@ -5,8 +5,8 @@ from fedgsp.errors import ConfigError
 
 REMEDY = (
     "let `top-server invite` and `fedgsp-node enrol` make certificates, and give the top server --federation and each"
-    " node --identity (docs/tls.md); or give --tls-ca, --tls-cert and --tls-key of your own CA, or --insecure if nobody"
-    " else can reach that network"
+    " node --identity (docs/tls.md); or give --tls-ca, --tls-cert and --tls-key of your own CA, or --insecure if"
+    " nobody else can reach that network"
 )
 
 

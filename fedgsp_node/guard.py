@@ -8,20 +8,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fedgsp.messages import Failure, FailureCode, HostedClient, Order, TensorSpec
 from fedgsp.model_store import ModelStore
-from fedgsp.seldom import SeldomLog
+from fedgsp.seldom import MOST_CHARACTERS, SeldomLog
 from fedgsp.settings.policy import UNLIMITED, Policy
 from fedgsp.updates import trainable_size
 from fedgsp.weights import total_bytes
+from fedgsp.words import counted
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.epochs import epochs, is_training
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.policy import HARMLESS, Beyond, Known, models_of, refusal, told
+from fedgsp_node.policy import HARMLESS, Beyond, Known, Refused, models_of, refusal, told
 
 logger = logging.getLogger(__name__)
 
 #: The guard counts orders for the latest 64 rounds of each client. `most_trainings` also limits a top server that
 #: invents more rounds.
 REMEMBERED_ROUNDS = 64
+
+
+class PolicyError(OrderError):
+    """The policy of this node refuses an order."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(Failure(FailureCode.POLICY, refused.why))
+        self.refused = refused
 
 
 class Guard:
@@ -46,6 +55,10 @@ class Guard:
         self._orders: OrderedDict[tuple[int, str, int], list[int]] = OrderedDict()  # in a round: all, trainings
         self._trainings: Counter[int] = Counter()  # of each client, in all
         self._epochs: Counter[int] = Counter()  # the same
+        self._asked = 0  # orders that the policy has judged
+        #: Key of the policy -> number of orders that it has refused, and the latest reason.
+        self._refused: Counter[str] = Counter()
+        self._example: dict[str, str] = {}
         self._refusals = SeldomLog(logger, logging.WARNING, "refusal", now)
 
     def expect(self, tensors: tuple[TensorSpec, ...]) -> None:
@@ -58,9 +71,9 @@ class Guard:
         models = set(models_of(order.work))
         self._open += 1
         try:
-            if why := refusal(order, self.policy, self._known(order, models)):
-                self.log(why)
-                raise OrderError(Failure(FailureCode.POLICY, why))
+            self._asked += not isinstance(order.work, HARMLESS)
+            if refused := refusal(order, self.policy, self._known(order, models)):
+                raise PolicyError(refused)
             self._count(order)
             self._coming.update(models)
             try:
@@ -70,16 +83,18 @@ class Guard:
                 for model in models:
                     if not self._coming[model]:
                         del self._coming[model]
+        except PolicyError as error:
+            self._note(order, error.refused)
+            raise
         finally:
             self._open -= 1
 
     def check_size(self, size: int) -> None:
-        """Raises OrderError if the node may not hold a further model, or networks, of so many bytes."""
+        """Raises PolicyError if the node may not hold a further model, or networks, of so many bytes."""
         for key, number in (("most_model_bytes", size), ("most_held_bytes", self._store.bytes + size)):
             if number > getattr(self.policy, key):
-                why = told(key, self.policy, Beyond(f"networks of {size} bytes would be held", str(number)))
-                self.log(why)
-                raise OrderError(Failure(FailureCode.POLICY, why))
+                beyond = Beyond(f"networks of {size} bytes would be held", str(number))
+                raise PolicyError(Refused(key, told(key, self.policy, beyond)))
 
     def may_attach(self, manager: str, attached: Collection[str]) -> bool:
         """Whether the node may attach to one more manager; logs a refusal."""
@@ -88,6 +103,24 @@ class Guard:
         needed = str(len(attached) + 1)
         self.log(told("most_managers", self.policy, Beyond(f"{manager[:100]!r} is manager {needed}", needed)))
         return False
+
+    def sum_up(self) -> None:
+        """Logs how many orders the policy has refused, and why most of them; nothing if it has refused none."""
+        if self._refused:
+            key, number = self._refused.most_common(1)[0]
+            logger.warning(
+                "the policy of this node refused %d of %s; for %s the reason was like this: %s",
+                self._refused.total(),
+                counted(self._asked, "order"),
+                "all of them" if number == self._refused.total() else f"{number} of them",
+                self._example[key][:MOST_CHARACTERS],
+            )
+
+    def _note(self, order: Order, refused: Refused) -> None:
+        self._refused[refused.key] += 1
+        self._example[refused.key] = refused.why
+        _, _, number = _round_of(order)
+        self._refusals.line(f"round={number} client={order.client} refused: {refused.why}")
 
     def log(self, why: str) -> None:
         """Logs why something was refused, unless there was such a line of late."""

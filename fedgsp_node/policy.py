@@ -30,6 +30,17 @@ from fedgsp_node.epochs import epochs, is_training
 
 #: Most characters of an order's own text in a reason.
 MOST_QUOTED = 100
+#: Keys that limit what many orders need together. The first order beyond a limit does not tell how much that will be.
+COUNTED = (
+    "most_held_bytes",
+    "most_held_models",
+    "most_managers",
+    "most_open_orders",
+    "most_orders_per_round",
+    "most_total_epochs",
+    "most_trainings",
+    "most_trainings_per_round",
+)
 #: Orders that only end work or free memory. They always pass.
 HARMLESS = (Release, Recall, Cancel)
 
@@ -65,21 +76,34 @@ class Beyond(NamedTuple):
     needed: str
 
 
-def refusal(order: Order, policy: Policy, known: Known) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a policy refuses an order, and the key that says so."""
+
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+def refusal(order: Order, policy: Policy, known: Known) -> Refused | None:
     """Why the policy of a node refuses an order; None if the order passes."""
     if isinstance(order.work, HARMLESS) or policy == UNLIMITED:
         return None
     for key, rule in RULES.items():
         for beyond in rule(order, policy, known):
-            return told(key, policy, beyond)
+            return Refused(key, told(key, policy, beyond))
     start = start_of(order.work)
     reasons = [_not_dialled(source.address, known) for source in start.sources] if start is not None else []
-    return reasons[-1] if reasons and all(reasons) else None  # one source is enough
+    return Refused("hosts", reasons[-1]) if reasons and all(reasons) else None  # one source is enough
 
 
 def told(key: str, policy: Policy, beyond: Beyond) -> str:
     """The reason of a refusal: what was wanted, what the policy says, and how the node's owner can allow it."""
     has, flag = written(policy)[key] or "nothing", f"--allow {key}={beyond.needed}"
+    if key in COUNTED:
+        flag += " at least: later orders count too"
     how = flag if _is_value(key, beyond.needed) else "--policy"
     return f"{beyond.what}, and {key} of the policy of this node is {has}: its owner can allow it ({how})"
 

@@ -238,6 +238,7 @@ class _Node:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
         finally:
+            self._guard.sum_up()
             await self._detach()
 
     def _alone(self, stopped: Leave | None, reason: str) -> UserError:

@@ -84,7 +84,7 @@ async def test_a_folder_is_that_of_one_node(tmp_path: Path, monkeypatch: pytest.
             credentials(settings)
         monkeypatch.undo()
         own.files.key.chmod(0o644)
-        with pytest.raises(ConfigError, match="--identity: file .*node.pem can be used by every user"):
+        with pytest.raises(ConfigError, match=r"--identity: file .*node.pem can be used by every user"):
             credentials(settings)
 
 
@@ -123,7 +123,7 @@ async def test_a_top_server_of_another_ca_is_told_with_the_flag(
         certify(config := RunConfig(federation=tmp_path / "other", listen="127.0.0.1:0"))
         server, address = await start_server("127.0.0.1:0", [], OPEN, load(config.tls_files))
         async with Channels(await scene.enrol("n0")) as channels:
-            with pytest.raises(PeerError, match="did not issue the certificate in --identity.*check --top-server"):
+            with pytest.raises(PeerError, match=r"did not issue the certificate in --identity.*check --top-server"):
                 await channels.to(address, TOP_SERVER)
         await server.stop(None)
 

@@ -36,7 +36,7 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.policy import UNLIMITED, WORK, Policy
 from fedgsp_node.guard import Guard
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.policy import KINDS, RULES, Known, check_start, models_of, refusal, refused_run
+from fedgsp_node.policy import COUNTED, KINDS, RULES, Known, check_start, models_of, refusal, refused_run
 from fedgsp_node.policy_file import policy_of
 from tests.support.holders import WEIGHTS
 
@@ -141,12 +141,12 @@ def test_what_is_beyond_the_default_policy_is_refused_and_passes_when_its_remedy
     key: str, work: Work, there: Known
 ) -> None:
     before = {} if key == "work" else ALLOWED
-    why = refusal(order(work), policy_of(None, before), there)
-    assert why is not None
+    why = str(refusal(order(work), policy_of(None, before), there))
     assert f", and {key} of the policy of this node is " in why
-    remedy = re.search(r"\(--allow (\w+)=(\S+)\)$", why)
+    remedy = re.search(r"\(--allow (\w+)=(\S+?)( at least: later orders count too)?\)$", why)
     assert remedy, why
     assert remedy[1] == key
+    assert bool(remedy[3]) == (key in COUNTED)
     assert refusal(order(work), policy_of(None, {**before, key: remedy[2]}), there) is None
     assert refusal(order(work), UNLIMITED, there) is None
 
@@ -265,7 +265,7 @@ def test_a_start_that_can_be_had_nowhere_is_refused_but_one_source_is_enough() -
     far, near = Source(SourceKind.NODE, "n1", "far:1"), Source(SourceKind.MANAGER, "m0", "near:1")
     for sources, refused in (((far,), True), ((far, far), True), ((far, near), False), ((), False)):
         asked = dataclasses.replace(TRAIN, start=Start("start", sources))
-        assert (refusal(order(asked), Policy(), KNOWN) == "far:1 is far") == refused
+        assert (str(refusal(order(asked), Policy(), KNOWN)) == "far:1 is far") == refused
 
 
 def test_runs_top_servers_and_tasks_that_are_not_listed_are_refused() -> None:

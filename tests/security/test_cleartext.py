@@ -48,7 +48,7 @@ ADDRESSES: dict[str, Any] = {
 @pytest.mark.parametrize("address", BEYOND)
 @pytest.mark.parametrize("setting", ADDRESSES)
 def test_an_address_beyond_this_machine_needs_tls_or_a_word(setting: str, address: str) -> None:
-    with pytest.raises(ConfigError, match="loopback.*top-server invite.*--tls-ca.*--insecure") as caught:
+    with pytest.raises(ConfigError, match=r"loopback.*top-server invite.*--tls-ca.*--insecure") as caught:
         check(ADDRESSES[setting](address), {})
     assert caught.value.what.startswith(setting.partition(" ")[0])
 

@@ -160,7 +160,8 @@ async def test_orders_beyond_the_default_policy_are_refused_by_name_and_the_node
         await a.refused(training(learning_rate=1e6), "most_learning_rate")
         await a.is_useful()
     logged = [record.getMessage() for record in caplog.records if record.name == "fedgsp_node.guard"]
-    assert len(logged) == 1  # the others came within seconds
+    assert len(logged) == 2  # the others came within seconds
+    assert "refused 7 of " in logged[1]  # at the end of the node
     assert "most_epochs of the policy of this node is 1000" in logged[0]
 
 

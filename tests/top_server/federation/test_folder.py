@@ -64,7 +64,7 @@ def test_a_folder_without_a_federation_is_told(tmp_path: Path) -> None:
         certify(RunConfig(federation=tmp_path / "f", listen="127.0.0.1:0"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match="holds no federation.*a new or empty folder"):
+    with pytest.raises(ConfigError, match=r"holds no federation.*a new or empty folder"):
         made(tmp_path / "other")
 
 
