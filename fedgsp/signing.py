@@ -85,7 +85,7 @@ def has_expired(certificate: bytes, at: dt.datetime) -> bool:
 
 #: Part of what `cryptography` says about a certificate -> what it means.
 _MEANINGS = {
-    "candidates exhausted": "it was not issued by this CA",
+    "all candidates exhausted with no interior errors": "it was not issued by this CA",
     "not valid at validation time": "it, or its CA, was not valid at that time",
 }
 

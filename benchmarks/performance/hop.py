@@ -38,7 +38,7 @@ from fedgsp.messages import Source, SourceKind, Start, TensorSpec
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.tickets import KEY_BYTES, Door, Issuer, Ticket, Verb
-from fedgsp.tls import Tls, TlsFiles, load
+from fedgsp.tls import Tls, load, tls_files
 from fedgsp.weights import Weights
 from fedgsp_node.fetching import Fetcher
 
@@ -253,6 +253,6 @@ def measure(repeats: int, sizes: tuple[str, ...] = tuple(SIZES)) -> list[Row]:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["process"]:
         kind, parameters, index, *files = sys.argv[2:]
-        tls = load(TlsFiles(*map(Path, files))) if files else None
+        tls = load(tls_files(*map(Path, files))) if files else None
         sys.exit(lifecycle.run(KINDS[kind](int(index), int(parameters), tls)))
     main(measure, __doc__ or "", repeats=15)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_files_that_belong_together_are_loaded(authority: Authority) -> None:
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])
 def test_a_file_that_cannot_be_read_is_named(authority: Authority, tmp_path: Path, name: str) -> None:
     for path, why in ((tmp_path / "none.pem", "No such file"), (tmp_path, "Is a directory")):
-        error = refused(dataclasses.replace(authority.issue(), **{name: path}))
+        changed: dict[str, Any] = {name: path}
+        error = refused(dataclasses.replace(authority.issue(), **changed))
         assert error.what.startswith(f"--tls-{name} {path} cannot be read: {why}")
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgsp.errors import ConfigError, TaskError
+from fedgsp.identity import node
 from fedgsp.options import parse_clients
 from fedgsp.settings.run import NodeSettings
 from fedgsp_node import cli, server
@@ -99,7 +100,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 def test_a_certificate_must_cover_where_peers_dial_the_node(tmp_path: Path) -> None:
-    files = Authority(tmp_path).issue(hosts=["node.example.org"])
+    files = Authority(tmp_path).issue(hosts=["node.example.org"], identity=node("a"))
     tls: dict[str, Any] = {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key}
     for peer_listen, advertise, dialled in (
         ("127.0.0.1:0", None, "127.0.0.1"),
