@@ -86,6 +86,7 @@ def has_expired(certificate: bytes, at: dt.datetime) -> bool:
 #: Part of what `cryptography` says about a certificate -> what it means.
 _MEANINGS = {
     "all candidates exhausted with no interior errors": "it was not issued by this CA",
+    "candidates exhausted: signature does not match": "it was not issued by this CA, but by one of the same name",
     "not valid at validation time": "it, or its CA, was not valid at that time",
 }
 

@@ -17,9 +17,9 @@ import pytest
 
 from fedgsp.channels import Channels, describe
 from fedgsp.errors import PeerError
-from fedgsp.identity import TOP_SERVER
+from fedgsp.identity import TOP_SERVER, Identity, node
 from fedgsp.settings.run import NodeSettings
-from fedgsp.tls import Tls
+from fedgsp.tls import Tls, TlsFiles
 from fedgsp_node import server as node_server
 from fedgsp_node.tasks import load_task
 from group_manager import server as manager_server
@@ -31,27 +31,36 @@ from top_server import grouping_service
 from top_server.record.journal import Line
 
 
+def flags_of(files: TlsFiles) -> dict[str, Any]:
+    return {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key}
+
+
 class Doors:
     """A CA, a certificate of it, and those who may not come in."""
 
     def __init__(self, folder: Path) -> None:
-        self.tls = unchecked(Authority(folder).issue())
+        self._authority = Authority(folder)
+        self.tls = unchecked(self._authority.issue())
         foreign = unchecked(Authority(folder, "foreign").issue())
-        files = self.tls.files
-        self.settings: dict[str, Any] = {"tls_ca": files.ca, "tls_cert": files.cert, "tls_key": files.key}
+        self.settings = flags_of(self.tls.files)
         self.strangers = {"plain": None, "foreign": dataclasses.replace(foreign, ca=self.tls.ca)}
 
-    async def assert_closed(self, address: str) -> None:
+    def node(self, of: NodeSettings) -> NodeSettings:
+        """A node with a certificate of its own."""
+        assert of.name is not None
+        return dataclasses.replace(of, **flags_of(self._authority.issue(of.name, identity=node(of.name))))
+
+    async def assert_closed(self, address: str, who: Identity = TOP_SERVER) -> None:
         """A door for holders of a certificate, and for nobody else."""
-        assert (await _heard(address, self.tls)).startswith("UNIMPLEMENTED")
+        assert (await _heard(address, self.tls, who)).startswith("the process there does not know this call")
         for name, stranger in self.strangers.items():
-            assert "closed the connection at once" in await _heard(address, stranger), (name, address)
+            assert "closed the connection at once" in await _heard(address, stranger, who), (name, address)
 
 
-async def _heard(address: str, tls: Tls | None) -> str:
+async def _heard(address: str, tls: Tls | None, who: Identity) -> str:
     async with Channels(tls) as channels:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await (await channels.to(address, TOP_SERVER)).unary_unary("/stranger/Call")(b"", timeout=10)
+            await (await channels.to(address, who)).unary_unary("/stranger/Call")(b"", timeout=10)
     return describe(caught.value)
 
 
@@ -80,19 +89,19 @@ async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strang
     tmp_path: Path, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Reference(load_task("digits", {"clients": "8"}), range(8), rounds=2, beta=2, sampling_rate=1.0)
-    found: list[str] = []
+    found: list[tuple[str, Identity]] = []
     here = asyncio.Event()
 
     def watch(event: Line) -> None:
         if event["event"] in ("listening", "node_joined"):
-            found.append(event["address"])
+            found.append((event["address"], node(event["node"]) if "node" in event else TOP_SERVER))
         if len(found) == 3:
             here.set()
 
     async def comes_last(settings: NodeSettings) -> None:
         await here.wait()
-        for address in found:
-            await doors.assert_closed(address)
+        for address, who in found:
+            await doors.assert_closed(address, who)
         await node_server.run(settings)
 
     async with started(grouping_service.serve("127.0.0.1:0", doors.tls), monkeypatch) as service:
@@ -104,7 +113,7 @@ async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strang
             grouping=f"grpc://{service}",
             **doors.settings,
         )
-        hosts = [dataclasses.replace(node, **doors.settings) for node in nodes([7, 0, 3], [1, 2], [4, 5, 6])]
+        hosts = [doors.node(one) for one in nodes([7, 0, 3], [1, 2], [4, 5, 6])]
         run = await play(config, hosts[:2], [(hosts[2], comes_last)], watch)
     assert_same_bits(run.model(2), expected.play_fedgsp()[1])
     assert [row["clients_trained"] for row in run.rows] == [8, 8]
@@ -115,7 +124,7 @@ async def test_a_run_gives_the_oracles_bits_and_none_of_its_servers_takes_strang
 async def test_nodes_that_cannot_be_dialled_relay_under_tls_too(tmp_path: Path, doors: Doors) -> None:
     expected = Reference(load_task("digits", {"clients": "8"}), range(8), rounds=1, beta=2, sampling_rate=1.0)
     config = settings(tmp_path / "run", rounds=1, listen="0.0.0.0:0", **doors.settings)
-    hosts = [dataclasses.replace(node, **doors.settings) for node in nodes(range(4), range(4, 8), peers=False)]
+    hosts = [doors.node(one) for one in nodes(range(4), range(4, 8), peers=False)]
     run = await play(config, hosts)
     assert_same_bits(run.model(1), expected.play_fedgsp()[0])
 
@@ -138,8 +147,8 @@ async def test_a_node_and_a_top_server_of_which_one_has_tls_do_not_meet_and_the_
     doors: Doors, dialled: bool, dials: bool, said: str
 ) -> None:
     async with serving(tls=doors.tls if dialled else None) as top:
-        files = doors.settings if dials else {}
         task = "tests.support.batch_norm_task:Task"
-        alone = NodeSettings(top_server=top.address, task=task, clients="3", connect_timeout=0.1, **files)
+        plain = NodeSettings(name="n3", top_server=top.address, task=task, clients="3", connect_timeout=0.1)
+        alone = doors.node(plain) if dials else plain
         with pytest.raises(PeerError, match=f"no top server at {top.address} .*{said}"):
             await node_server.run(alone)

@@ -120,7 +120,10 @@ def test_a_thief_who_begins_with_a_certificate_of_his_own_is_not_the_top_server(
     lines[0]["certificate"] = thief.certificate.decode()
     forged = rechained(lines, thief, lines[0]["run"])
     number, why = played.broken(tmp_path, forged)
-    assert (number, "does not fit --tls-ca: it was not issued by this CA (give the ca.pem" in why) == (1, True)
+    assert (
+        number,
+        "does not fit --tls-ca: it was not issued by this CA, but by one of the same name (give the ca.pem" in why,
+    ) == (1, True)
     # Without the CA, a person sees another fingerprint than that of the top server.
     found = audit.verify(played.copied(tmp_path, forged))
     assert found.shown["top-server"] == {fingerprint(thief.certificate)} != {fingerprint(played.top.certificate)}
