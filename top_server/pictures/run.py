@@ -20,7 +20,7 @@ from fedgsp.words import share
 from top_server.baseline import local_run
 from top_server.pictures.distances import by_coalition, draw_distances, name_clients, read_distances
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_lines
+from top_server.record.history import read_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,40 @@ _NARROW = 60
 _ROW_INCHES, _INCHES_PER_CLIENT, _TALLEST_INCHES = 4.2, 0.06, 9.0
 #: Groups that change in each round are drawn for the last rounds and for some clients: more would be noise.
 _MOST_ROUNDS, _MOST_CLIENTS = 100, 150
+#: A history with later rounds is damaged: the picture would have a column for each.
+_LAST_ROUND = 1_000_000
 _BETTER, _NOT_BETTER = "#2f9e44", "#e8590c"
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _is_round(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LAST_ROUND
+
+
+def _are_figures(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict) and all(client.isdecimal() and _is_number(value[client]) for client in value)
+    )
+
+
+def _are_groups(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list)
+        and all(isinstance(group, list) and group and {*map(type, group)} == {int} for group in value)
+    )
+
+
+#: What is drawn of the history, and of the events -> whether a value of it can be drawn.
+_COLUMNS = {
+    "round": _is_round,
+    **dict.fromkeys(("accuracy", "loss", "ipr", "rsd"), _is_number),
+    "accuracy_per_client": _are_figures,
+    "partition": _are_groups,
+}
+_OF_EVENTS = {"round": lambda value: value is None or _is_round(value), "teams": _are_groups}
 
 
 def draw(run_dir: Path, out: Path) -> None:
@@ -49,9 +82,7 @@ def draw(run_dir: Path, out: Path) -> None:
     Raises UserError if the run has no finished round, or if matplotlib is not installed.
     """
     directory = RunDirectory(run_dir)
-    rows = read_lines(directory.history)
-    if any(not {"round", "accuracy", "loss"} <= row.keys() for row in rows):
-        raise DataError(f"{directory.history} is not the history of a run", "give the directory of a run")
+    rows = read_columns(directory.history, _COLUMNS)
     if not rows:
         raise DataError(f"{run_dir} holds no finished round", "draw it when a round has ended")
     distances = read_distances(directory.distances)
@@ -146,11 +177,12 @@ def groups_by_round(directory: RunDirectory, rows: Rows) -> Groups | None:
 def _teams(directory: RunDirectory) -> dict[int, list[list[int]]]:
     """The groups that trained in each round; the last try of a round counts."""
     try:
-        events = read_lines(directory.events)
+        events = read_columns(directory.events, _OF_EVENTS)
     except DataError as error:
         logger.warning("groups are not drawn: %s", error)
         return {}
-    return {event["round"]: event["teams"] for event in events if event.get("event") == "round_started"}
+    started = [event for event in events if event.get("event") == "round_started" and event.get("teams") is not None]
+    return {event["round"]: event["teams"] for event in started}
 
 
 def _height(panels: HashableList[str], groups: Groups | None) -> float:

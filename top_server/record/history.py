@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +56,15 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError(f"{path}, line {number} is not an object", "restore the file, or remove that line")
     return found
+
+
+def read_columns(path: Path, columns: Mapping[str, Callable[[Any], bool]]) -> list[dict[str, Any]]:
+    """As `read_lines`; raises DataError, with the line, also where a line has a value that is wrong for its column."""
+    rows = read_lines(path)
+    for number, row in enumerate(rows, start=1):
+        for column, is_right in columns.items():
+            if not is_right(row.get(column)):
+                raise DataError(
+                    f"{path}, line {number}: {column} is {str(row.get(column))[:60]!r}", "restore the file"
+                )
+    return rows

@@ -66,6 +66,22 @@ def test_a_run_without_a_finished_round_is_refused(tmp_path: Path) -> None:
         draw(run_directory(tmp_path, []), tmp_path / "run.png")
 
 
+#: Column -> values that it cannot have.
+WRONG: dict[str, list[Any]] = {
+    **dict.fromkeys(("accuracy", "loss", "ipr"), [[1], {"a": 1}, "0.5", True]),
+    "round": [None, [1], "1", -1, 1 << 40],
+    "accuracy_per_client": [[0.5], 0.5, {"0": [1]}, {"a": 0.5}],
+    "partition": [1, [1], [[]], [["a"]], {"0": [1]}],
+}
+
+
+@pytest.mark.parametrize(("column", "value"), [(column, value) for column in WRONG for value in WRONG[column]])
+def test_a_value_that_cannot_be_drawn_is_named_with_its_line(tmp_path: Path, column: str, value: object) -> None:
+    rows = [ROWS[0], {**ROWS[1], column: value}]
+    with pytest.raises(DataError, match=f"history.jsonl, line 2: {column} is"):
+        draw(run_directory(tmp_path, rows), tmp_path / "run.png")
+
+
 @pytest.mark.parametrize("name", ["no/folder/run.png", "run.colour"])
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"--out .* cannot be written"):
