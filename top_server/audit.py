@@ -39,6 +39,8 @@ class Verifier:
         #: Time of the line about the latest start of the top server. Connections are not older.
         self._since = ""
         #: (node, fingerprint) -> certificate, and whom it names.
+        #: Digests of all models of the log, which are about 150 bytes each.
+        self._known: set[str] = set()
         self._certificates: dict[tuple[str, str], tuple[bytes, str]] = {}
         #: Node -> the first of those whom its certificates name.
         self._speakers: dict[str, str] = {}
@@ -124,6 +126,7 @@ class Verifier:
             dict(line["members"]),
             (start[0], start[1]) if start else None,
         )
+        self._known.update(start[1:] if start else ())
 
     def _make(self, link: Link, line: Fields) -> None:
         said = Statement.read(line["statement"])
@@ -139,6 +142,7 @@ class Verifier:
         call.chained |= said.model.startswith(f"{said.run}/{said.round}/{said.group}/relay/")
         self._check_receipt(link, line, said)
         self._check_start(link, said, call)
+        self._known.add(said.digest)
         self.found.made[said.node] += 1
         self.found.without_start += not said.start_digest
 
@@ -170,6 +174,9 @@ class Verifier:
             _require(
                 (said.start, said.start_digest) == before, link, f"client {said.client} did not begin with {made_by}"
             )
+        # Whatever models are called: what somebody began with was made by somebody, or ordered.
+        unknown = self._signed and bool(said.start_digest) and said.start_digest not in self._known
+        _require(not unknown, link, f"client {said.client} began with a model that no line before has")
         if call.chained:
             hops[said.position :] = [(said.client, said.model, said.digest)]
 
@@ -182,6 +189,7 @@ class Verifier:
         call, result = self._calls[line["serial"]], line["result"]
         _require(not (call.makes and line["answered"]), link, "clients are said to have trained, and made no model")
         hops = self._relays.get(call.place, [])
+        self._known.update(result[1:] if result else ())
         if call.chained and result:
             _require(bool(hops) and hops[-1][1:] == tuple(result), link, "the result is not what the last hop made")
 

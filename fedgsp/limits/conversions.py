@@ -1,13 +1,13 @@
-"""Converts large messages in one thread of this process, and those of each peer one after the other.
+"""Converts large messages in a thread: one at a time, and those of each peer one after the other.
 
-A thread, because all other callers would wait meanwhile. Only one, because each busy thread slows all others down.
+In a thread, because all other callers would wait meanwhile. One at a time, because each busy thread slows all others
+down.
 """
 
 import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -18,9 +18,9 @@ MOST_WAITING, MOST_WAITING_OF_PEER = 1 << 30, 1 << 26
 
 T = TypeVar("T")
 
-_thread = ThreadPoolExecutor(1, "converts large messages")
 _waiting: Counter[str | None] = Counter()  # bytes by peer; None: of all
-_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+#: The locks in use, by peer; None: of the thread.
+_turns: WeakValueDictionary[str | None, asyncio.Lock] = WeakValueDictionary()
 
 
 class TooManyError(ValueError):
@@ -51,6 +51,10 @@ async def by_size(peer: str, size: int, convert: Callable[..., T], *what: Any) -
     """
     if size <= LARGE_BYTES:
         return convert(*what)
-    turn = _turns.setdefault(peer, asyncio.Lock())
-    async with turn:
-        return await asyncio.get_running_loop().run_in_executor(_thread, convert, *what)
+    turn, thread = (_turns.setdefault(key, asyncio.Lock()) for key in (peer, None))
+    async with turn, thread:
+        work = asyncio.get_running_loop().run_in_executor(None, convert, *what)
+        try:
+            return await asyncio.shield(work)
+        finally:
+            await asyncio.wait([work])  # a caller that hangs up leaves no thread at work beside the next one

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -18,26 +20,23 @@ from fedgsp.messages import HostedClient, NodeMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from tests.support.fuzzing import SOON_S, path, soon, until
 from tests.support.hellos import hello, membership
+from tests.support.scripted import let_others_run
 from tests.support.serving import serving
 from top_server.nodes.servicer import MembershipServicer
 
 JOIN = path("MembershipService", "Join")
 
 
-@contextmanager
-def busy_thread() -> Iterator[None]:
+@asynccontextmanager
+async def busy_thread() -> AsyncIterator[None]:
     """The thread that converts large messages has other work, until the end of the block."""
-    go = threading.Event()
-    conversions._thread.submit(go.wait, SOON_S)
-    try:
+    async with conversions._turns.setdefault(None, asyncio.Lock()):
         yield
-    finally:
-        go.set()
 
 
 async def test_a_peer_has_one_message_at_a_time_in_the_queue() -> None:
     order: list[str] = []
-    with busy_thread():
+    async with busy_thread():
         names = ["evil"] * 20 + ["honest"] + ["evil"] * 20
         tasks = [asyncio.create_task(by_size(name, LARGE_BYTES + 1, order.append, name)) for name in names]
         await asyncio.sleep(0)  # all of them wait now
@@ -48,7 +47,7 @@ async def test_a_peer_has_one_message_at_a_time_in_the_queue() -> None:
 
 async def test_callers_that_hang_up_keep_no_second_message_in_the_queue() -> None:
     order: list[str] = []
-    with busy_thread():
+    async with busy_thread():
         for number in range(20):
             task = asyncio.create_task(by_size("evil", LARGE_BYTES + 1, order.append, f"evil-{number}"))
             await asyncio.sleep(0)
@@ -58,6 +57,39 @@ async def test_callers_that_hang_up_keep_no_second_message_in_the_queue() -> Non
         await asyncio.sleep(0)
     await soon(honest)
     assert order == ["honest"]
+
+
+async def test_a_caller_that_hangs_up_leaves_no_thread_at_work_beside_the_next_one() -> None:
+    began, go, order = threading.Event(), threading.Event(), [""]
+
+    def convert() -> None:
+        began.set()
+        assert go.wait(SOON_S)
+        order.append("evil")
+
+    evil = asyncio.create_task(by_size("evil", LARGE_BYTES + 1, convert))
+    await until(began.is_set)
+    evil.cancel()
+    honest = asyncio.create_task(by_size("honest", LARGE_BYTES + 1, order.append, "honest"))
+    await let_others_run()
+    assert not evil.done()
+    assert not honest.done()
+    go.set()
+    await soon(honest)
+    assert order == ["", "evil", "honest"]
+    assert evil.cancelled()
+
+
+def test_no_thread_of_conversions_holds_up_the_end_of_a_process() -> None:
+    """`lifecycle.leave` waits for threads that are at work."""
+    code = (
+        "from fedgsp import lifecycle\n"
+        "from fedgsp.limits.conversions import LARGE_BYTES, by_size\n"
+        "async def main(): await by_size('p', LARGE_BYTES + 1, len, 'abc')\n"
+        "lifecycle.leave(lifecycle.run(main()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_bytes_that_wait_are_limited_for_each_peer_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +116,7 @@ async def test_a_flood_of_large_hellos_is_refused_and_small_ones_are_answered(mo
         membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(members), server)
 
     async with serving(register) as served, asyncio.timeout(SOON_S):
-        with busy_thread():
+        async with busy_thread():
             flood = [served.channel.stream_stream(JOIN)() for _ in range(8)]
             for call in flood:
                 await call.write(large)
