@@ -17,7 +17,7 @@ from fedgsp.receipts import Statement
 from fedgsp.signing import certificates_in, fingerprint, holds, identity_of, why_not_trusted
 from fedgsp.visible import visible
 from fedgsp.words import counted
-from top_server.findings import Call, Findings
+from top_server.findings import Call, Findings, whole
 from top_server.record.audit import seal_text
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
@@ -113,20 +113,21 @@ class Verifier:
                 self.found.mixed = self.found.mixed or BrokenError(link.number, visible(why))
 
     def _order(self, link: Link, line: Fields) -> None:
-        serial, program = _whole(line["serial"]), PROGRAMS.built_in.get(str(line["program"]))
+        serial, program = whole(line["serial"]), PROGRAMS.built_in.get(str(line["program"]))
         _require(serial > self._serial, link, f"order {serial} comes twice, or out of its turn")
         _require(self._is_ours(line["run"]), link, f"it is of run {line['run']!r}")
         self._serial, start = serial, line["start"]
         self._calls[serial] = Call(
             line["run"],
-            _whole(line["round"]),
-            _whole(line["group"]),
+            whole(line["round"]),
+            whole(line["group"]),
             bool(line["chained"] or (program and program.chained)),
             program.members_make if program is not None else None,
             dict(line["members"]),
             (start[0], start[1]) if start else None,
+            {client: model for client, *model in line.get("own_starts", ())},
         )
-        self._known.update(start[1:] if start else ())
+        self._known.update(digest for _, digest in ([start] if start else []) + [*self._calls[serial].own.values()])
 
     def _make(self, link: Link, line: Fields) -> None:
         said = Statement.read(line["statement"])
@@ -175,8 +176,10 @@ class Verifier:
                 (said.start, said.start_digest) == before, link, f"client {said.client} did not begin with {made_by}"
             )
         # Whatever models are called: what somebody began with was made by somebody, or ordered.
-        unknown = self._signed and bool(said.start_digest) and said.start_digest not in self._known
-        _require(not unknown, link, f"client {said.client} began with a model that no line before has")
+        # A start without a digest is computed by the manager.
+        computed = [said.start, ""] == list(call.own.get(said.client, call.start) or ())
+        known = computed or not (self._signed and said.start_digest) or said.start_digest in self._known
+        _require(known, link, f"client {said.client} began with a model that no line before has")
         if call.chained:
             hops[said.position :] = [(said.client, said.model, said.digest)]
 
@@ -207,8 +210,8 @@ class Verifier:
             if found.foreign and holds(self._own or b"", text, bytes.fromhex(signature)):
                 found.foreign = None
         if line["run"] == found.run:
-            found.rounds = max(found.rounds, _whole(line["round"]))
-        over = line["run"], _whole(line["round"])
+            found.rounds = max(found.rounds, whole(line["round"]))
+        over = line["run"], whole(line["round"])
         self._calls = {
             serial: call for serial, call in self._calls.items() if call.run != over[0] or call.round > over[1]
         }
@@ -290,7 +293,7 @@ class _Record:
 def _record(directory: RunDirectory) -> _Record:
     events, rows = read_lines(directory.events), read_lines(directory.history)
     try:
-        last = max((_whole(row.get("round", 0)) for row in rows), default=0)
+        last = max((whole(row.get("round", 0)) for row in rows), default=0)
     except ValueError as error:
         raise DataError(f"{directory.history}: {visible(str(error))}", "restore the file") from None
     try:
@@ -387,13 +390,6 @@ def check(run_dir: Path, ca: Path | None) -> Iterator[str]:
 def _require(holds: bool, link: Link, why: str) -> None:
     if not holds:
         raise BrokenError(link.number, visible(why))
-
-
-def _whole(value: object) -> int:
-    """A number that JSON can have as text of any kind, such as 1e999 or true, but that has to be a whole number."""
-    if type(value) is not int or not 0 <= value < 1 << 64:
-        raise ValueError(f"{str(value)[:60]} is not a whole number")
-    return value
 
 
 def _nothing(link: Link, line: Fields) -> None:

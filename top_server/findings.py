@@ -21,6 +21,8 @@ class Call:
     makes: bool | None
     nodes: Mapping[int, str]
     start: tuple[str, str] | None
+    #: Client -> id and digest of its own start, in place of that of the group.
+    own: Mapping[int, list[str]] = field(default_factory=dict)
     seen: set[tuple[str, int, int]] = field(default_factory=set)
 
     @property
@@ -67,3 +69,13 @@ class Findings:
     def whole(self) -> bool:
         """Whether the log has the end of the run, and the seal after it."""
         return self.finished and self.last == "sealed"
+
+
+def whole(value: object) -> int:
+    """A number that JSON can have as text of any kind, such as 1e999 or true, but that has to be a whole number.
+
+    Raises ValueError if it is none.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise ValueError(f"{str(value)[:60]} is not a whole number")
+    return value

@@ -63,6 +63,11 @@ class GroupAudit:
             members=[[member.client, member.node] for member in request.members],
             finished=len(request.finished),
             start=[start.id, start.digest.hex()] if start is not None else None,
+            own_starts=[
+                [member.client, member.start.ref.id, member.start.ref.digest.hex()]
+                for member in request.members
+                if member.start is not None and member.start.ref is not None
+            ],
             reveal=request.reveal.view if request.reveal is not None else None,
         )
 
