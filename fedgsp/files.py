@@ -27,7 +27,7 @@ def read_file(path: Path, most_bytes: int = MOST_OF_RECORD) -> bytes:
 
     A FIFO would let the reader wait for ever, and a device such as /dev/zero never ends.
     """
-    return _read(path, most_bytes)[0]
+    return read_secret(path, most_bytes)[0]
 
 
 def read_text(path: Path, most_bytes: int = MOST_OF_RECORD) -> str:
@@ -37,7 +37,14 @@ def read_text(path: Path, most_bytes: int = MOST_OF_RECORD) -> str:
 
 def read_secret(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
     """As `read_file`, with the owner and the access rights of the file that was read, not of one put in its place."""
-    return _read(path, most_bytes)
+    with open_file(path) as file:
+        status = os.fstat(file.fileno())
+        content = bytearray()
+        while len(content) <= most_bytes and (part := file.read(min(most_bytes + 1 - len(content), 1 << 24))):
+            content += part
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
+    return bytes(content), status
 
 
 def write_secret(path: Path, content: bytes, lasting: bool = True) -> None:
@@ -85,17 +92,6 @@ def open_file(path: Path) -> BinaryIO:
         file.close()
         raise OSError(errno.EINVAL, _NOT_REGULAR)
     return file
-
-
-def _read(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
-    with open_file(path) as file:
-        status = os.fstat(file.fileno())
-        content = bytearray()
-        while len(content) <= most_bytes and (part := file.read(min(most_bytes + 1 - len(content), 1 << 24))):
-            content += part
-    if len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
-    return bytes(content), status
 
 
 def parse_json(text: bytes | str, finite: bool = True) -> Any:

@@ -105,9 +105,8 @@ def is_name(text: str) -> bool:
 
 def identity_in(uris: Iterable[str]) -> Identity | None:
     """The identity that the URIs of a certificate name; None if they name none, or more than one."""
-    named = [uri for uri in uris if uri.startswith(SCHEME)]
     try:
-        return Identity.of(*named)
+        return Identity.of(*(uri for uri in uris if uri.startswith(SCHEME)))
     except (TypeError, ValueError):
         return None
 

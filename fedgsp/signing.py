@@ -111,8 +111,7 @@ def why_not_trusted(certificate: bytes, ca: bytes, at: dt.datetime, since: dt.da
         own, *between = certificates_in(certificate)
         time = max(since or at, min(at, _ends([own, *between])))
         builder = verification.PolicyBuilder().store(verification.Store(certificates_in(ca))).time(time)
-        checker = builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier()
-        checker.verify(own, between)
+        builder.extension_policies(ca_policy=for_ca, ee_policy=lenient).build_client_verifier().verify(own, between)
     except _refusals() as error:
         words = str(error)
         return next((meaning for part, meaning in _MEANINGS.items() if part in words), words or "it is no certificate")
@@ -147,6 +146,5 @@ def _scheme(key: Any) -> tuple[Any, ...]:
         case ec.EllipticCurvePrivateKey() | ec.EllipticCurvePublicKey():
             return (ec.ECDSA(hashes.SHA256() if key.key_size <= 256 else hashes.SHA384()),)
         case rsa.RSAPrivateKey() | rsa.RSAPublicKey():
-            fill = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
-            return fill, hashes.SHA256()
+            return padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH), hashes.SHA256()
     raise ValueError("the key is neither RSA nor on an elliptic curve")

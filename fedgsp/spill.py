@@ -114,12 +114,8 @@ def _in_file(size: int, first: int) -> NDArray[np.uint8] | None:
             os.ftruncate(file.fileno(), size)
             pages = _FilePages(file.fileno(), size)
             pages.descriptor, pages.reserved = os.dup(file.fileno()), 0
-    except OSError as error:
-        logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
-        return None
-    weakref.finalize(pages, os.close, pages.descriptor).atexit = False
-    made = np.frombuffer(pages, np.uint8)
-    try:
+        weakref.finalize(pages, os.close, pages.descriptor).atexit = False
+        made = np.frombuffer(pages, np.uint8)
         reserve(made, min(size, first))
     except OSError as error:
         logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)

@@ -246,8 +246,7 @@ class Clients:
         if chosen.training.keeps_personal:
             return self._personal_model(client) or model  # a client that has not trained yet has none
         if chosen.training.keeps_head:
-            head = self.personal.get_before(client, HEAD, None)
-            return Weights.of({**model.arrays, **(head or {})}, self.tensors)
+            return Weights.of({**model.arrays, **(self.personal.get_before(client, HEAD, None) or {})}, self.tensors)
         adapt = chosen.algorithm.adapt
         if adapt is None:
             return model

@@ -174,8 +174,7 @@ class Fetcher:
             digest=start.digest,
         )
         # The report need not bring the ticket back.
-        delivered = dataclasses.replace(source, ticket=b"")
-        return weights, delivered, wire_bytes(weights.tensors, weights.bfloat16)
+        return weights, dataclasses.replace(source, ticket=b""), wire_bytes(weights.tensors, weights.bfloat16)
 
     async def _kept(self, model_id: str, expected: tuple[TensorSpec, ...]) -> Weights:
         """A model that this node holds or waits for, checked: not everything that it holds is a model of the task."""

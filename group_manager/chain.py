@@ -65,8 +65,7 @@ def client_order(clients: Sequence[int], shuffle: bool, seed: int, round_number:
     """A group's clients in relay order: shuffled in every round (FedGSP, section 1.1), or in the given order."""
     if not shuffle:
         return list(clients)
-    order = stream(seed, "client-order", round_number, group).permutation(len(clients))
-    return [clients[i] for i in order]
+    return [clients[i] for i in stream(seed, "client-order", round_number, group).permutation(len(clients))]
 
 
 class Chain:

@@ -205,8 +205,7 @@ class GroupServicer(group_pb2_grpc.GroupServiceServicer):
         for member in asked.members:
             if member.node in missing:
                 detail = f"node {member.node} did not attach in {ATTACH_TIMEOUT_S:.0f} s"
-                skipped = MemberSkipped(member.client, Failure(FailureCode.NODE_LOST, detail))
-                events.put_nowait(GroupEvent(skipped))
+                events.put_nowait(GroupEvent(MemberSkipped(member.client, Failure(FailureCode.NODE_LOST, detail))))
         return dataclasses.replace(
             asked, members=tuple(member for member in asked.members if member.node not in missing)
         )

@@ -19,8 +19,7 @@ class Tickets:
 
     def own(self, model_id: str) -> bytes:
         """The ticket by which this manager fetches a model from the top server."""
-        reader = manager(self._manager)
-        ticket = Ticket(Verb.FETCH, model_id, reader, self._request.run_id, self._request.round)
+        ticket = Ticket(Verb.FETCH, model_id, manager(self._manager), self._request.run_id, self._request.round)
         return self._issuer.ticket(TOP_SERVER, ticket)
 
     def stamped(self, order: Order, reader: str) -> Order:

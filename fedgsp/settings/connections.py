@@ -43,7 +43,8 @@ class TlsSettings:
         """Raise ConfigError for settings that do not go together; each of them is already checked on its own."""
         if self.tls_files is not None:
             if self.insecure:
-                raise ConfigError("--insecure is for connections without TLS", f"drop it, or {self._source_of_tls}")
+                source = self.folder_of_tls[1] or "the three --tls flags"
+                raise ConfigError("--insecure is for connections without TLS", f"drop it, or {source}")
             return
         for name, one in described(type(self)).items():
             value, service = getattr(self, name) or "", one.metadata.get("service")
@@ -63,10 +64,6 @@ class TlsSettings:
     def folder_of_tls(self) -> tuple[TlsFiles | None, str]:
         """The files of mutual TLS in a folder that FedGSP keeps, if there is one, and the flag that names it."""
         return None, ""
-
-    @property
-    def _source_of_tls(self) -> str:
-        return self.folder_of_tls[1] or "the three --tls flags"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,5 @@ class PerClient(NamedTuple):
 
 
 def _number(option: Described, client: str, text: str) -> float:
-    name = f"{option.name}.{client}" if client else option.name
-    number: float = replace(option, name=name, type=float).parse(text)
+    number: float = replace(option, name=f"{option.name}.{client}" if client else option.name, type=float).parse(text)
     return number

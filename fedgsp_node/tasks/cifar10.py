@@ -78,8 +78,7 @@ class Cifar10(DealtTask):
     def model(self) -> nn.Module:
         """HCCT's CNN (1,126,950 parameters) or FedCollab's CNN (122,570), behind the layer that augments images."""
         # Without augmentation another layer takes this place, so that the names of all tensors stay the same.
-        first = CropAndFlip(_BLACK) if self._augment else ChannelsLast()
-        return nn.Sequential(first, *MODELS[self._model]())
+        return nn.Sequential(CropAndFlip(_BLACK) if self._augment else ChannelsLast(), *MODELS[self._model]())
 
     def data(self, client: int) -> ClientData:
         """Images as float32 of shape (n, 3, 32, 32), standardised per channel; labels as int64 of shape (n,)."""

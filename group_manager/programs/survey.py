@@ -74,8 +74,7 @@ async def initialise(group: Group) -> GroupResult | Failure:
     seed = derive(request.training.seed, "initial-weights", *((request.group,) if request.group else ()))
     for position, member in enumerate(request.members):
         model_id = f"{request.run_id}/{request.round}/initial-{request.group}.{position}"
-        key = group.orders.key("initialise", position)
-        pending = group.orders.submit(member, key, Initialise(model_id, seed))
+        pending = group.orders.submit(member, group.orders.key("initialise", position), Initialise(model_id, seed))
         outcome = await group.orders.outcome(pending)
         if isinstance(outcome, Trained):
             weights = await group.models.collect(model_id)

@@ -76,8 +76,7 @@ def shape_for(clients: int, groups: int, mode: str) -> tuple[int, int]:
 
 def hand_out(groups: list[list[int]], rest: Sequence[int], rng: np.random.Generator) -> None:
     """Adds the clients of `rest` to different random groups, in place; `rest` is no longer than `groups`."""
-    chosen = rng.permutation(len(groups))[: len(rest)]
-    for group, client in zip(chosen.tolist(), rest, strict=True):
+    for group, client in zip(rng.permutation(len(groups))[: len(rest)].tolist(), rest, strict=True):
         groups[group].append(client)
 
 

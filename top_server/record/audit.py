@@ -110,8 +110,7 @@ class AuditLog:
         """Notes one thing that happened, unless the log is closed; raises RunError if the disk is full."""
         if self._closed:
             return
-        time = stamp(self._now(UTC))
-        self._file.append(plain({"time": time, "what": what, **fields}))
+        self._file.append(plain({"time": stamp(self._now(UTC)), "what": what, **fields}))
 
     def seal(self, run: str, round_number: int) -> None:
         """Signs all lines so far, at the end of a round. `run` is this run, or the local run before it."""

@@ -53,8 +53,7 @@ class Journal:
 
     def record(self, event: Event) -> None:
         """Writes an event and passes it to the subscribers; raises RunError if the disk is full."""
-        time = stamp(self._now(UTC))
-        line: Line = plain({"time": time, "event": event.kind(), **event.fields})
+        line: Line = plain({"time": stamp(self._now(UTC)), "event": event.kind(), **event.fields})
         _append(self._events, line)
         for subscriber in tuple(self._subscribers):
             try:

@@ -18,8 +18,7 @@ def describe(event: Mapping[str, Any]) -> str | None:
     kind = event["event"]
     if kind not in _LINES or (kind in _SHOWN and not _SHOWN[kind](event)):
         return None
-    texts = {name: _text(name, value) for name, value in event.items() if value is not None}
-    fields = defaultdict(lambda: "-", texts)
+    fields = defaultdict(lambda: "-", {name: _text(name, value) for name, value in event.items() if value is not None})
     for name, noun in _COUNTED.items():
         fields[f"{name}_counted"] = counted(None if event.get(name) is None else count(event[name]), noun)
     fields["bytes"] = size(sum(count(event.get(name)) for name in ("bytes", "bytes_direct", "bytes_relayed")))
