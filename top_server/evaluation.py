@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedgsp.messages import Evaluated
-from top_server.groups.survey import survey
+from top_server.groups.run import survey
 from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging

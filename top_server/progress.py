@@ -1,19 +1,13 @@
 """What changes in a run from round to round, apart from the models. `Progress` saves and restores itself."""
-# ruff: noqa: RUF009 (`_saved` makes a dataclass field)
 
-import dataclasses
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from top_server.grouping import Plan
 from top_server.models import Held
-
-
-def _saved(factory: Callable[[], Any], write: Callable[[Any], Any], read: Callable[[Any], Any]) -> Any:
-    """A field of `Progress`: its value before round 1, and functions that convert a value to JSON and back."""
-    return dataclasses.field(default_factory=factory, metadata={"write": write, "read": read})
+from top_server.remembered import kept, remembered, restore_of, saved_of
 
 
 def _recent(lengths: Any = ()) -> deque[float]:
@@ -31,46 +25,33 @@ def _plan_from_json(saved: Any) -> Plan | None:
     return Plan(tuple(map(tuple, groups)), tuple(idle))
 
 
-def _rounds_from_json(saved: Any) -> dict[int, int]:
-    return {int(client): int(number) for client, number in saved.items()}
-
-
-def _models_to_json(models: Mapping[int, Held]) -> Any:
-    return {client: held.to_json() for client, held in models.items()}
-
-
-def _models_from_json(saved: Any) -> dict[int, Held]:
-    return {int(client): Held.from_json(held) for client, held in saved.items()}
-
-
 @dataclass(slots=True)
 class Progress:
     """The progress of a run after its last finished round. Each field names the one place that changes it."""
 
     #: The groups of the last round; None before the first one. Written by `rounds`.
-    plan: Plan | None = _saved(lambda: None, _plan_to_json, _plan_from_json)
+    plan: Plan | None = kept(lambda: None, _plan_to_json, _plan_from_json)
     #: Clients of the first plan whose models are intact; a group of only such clients may skip rounds. Written by
     #: `rounds`.
-    first_clients: frozenset[int] = _saved(frozenset, sorted, frozenset)
+    first_clients: frozenset[int] = kept(frozenset, sorted, frozenset)
     #: Clients whose models were lost since the last round began; they start again. Written by `groups.taking`, and
     #: emptied by `rounds`.
-    afresh: set[int] = _saved(set, sorted, set)
+    afresh: set[int] = kept(set, sorted, set)
     #: For schemes in which nodes retain what clients train: each client's last model. Written by `rounds`.
-    local_models: dict[int, Held] = _saved(dict, _models_to_json, _models_from_json)
+    local_models: dict[int, Held] = remembered(Held.from_json, Held.to_json, init=True)
     #: Recent update norms; a window, because norms shrink during training. Written by `rounds`.
-    update_lengths: deque[float] = _saved(_recent, list, _recent)
+    update_lengths: deque[float] = kept(_recent, list, _recent)
     #: For clients that keep a head or a personal model on their node: the round of the first. Written by
     #: `groups.watch`.
-    began: dict[int, int] = _saved(dict, dict, _rounds_from_json)
+    began: dict[int, int] = remembered(int, init=True)
 
     def save(self) -> dict[str, Any]:
         """All fields as JSON."""
-        return {field.name: field.metadata["write"](getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return saved_of(self)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The inverse, in place; raises KeyError, TypeError or ValueError if a field is missing or damaged."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, field.metadata["read"](saved[field.name]))
+        restore_of(self, saved)
 
     def note_kept(self, client: int, round_number: int, afresh: bool) -> bool:
         """Notes that a client trained with tensors that stay on its node.

@@ -1,4 +1,4 @@
-"""What a part of a run remembers by client or by cluster, and how that is saved with the run, as JSON."""
+"""What a part of a run remembers from round to round, and how that is saved with the run, as JSON."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
@@ -9,27 +9,39 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-def remembered(read: Callable[[Any], Any] = _unchanged, write: Callable[[Any], Any] = _unchanged) -> Any:
-    """A field of a dataclass: a dictionary with numbers as keys, empty at first, saved under the name of the field.
+def kept(
+    factory: Callable[[], Any], write: Callable[[Any], Any], read: Callable[[Any], Any], init: bool = True
+) -> Any:
+    """A field of a dataclass: its value before round 1, and functions that convert a value to JSON and back."""
+    return field(init=init, default_factory=factory, metadata={"read": read, "write": write})
 
-    `write` makes JSON of a value, and `read` is its inverse.
+
+def remembered(
+    read: Callable[[Any], Any] = _unchanged, write: Callable[[Any], Any] = _unchanged, init: bool = False
+) -> Any:
+    """A field of a dataclass: a dictionary with numbers as keys, of clients or clusters, which JSON turns into text.
+
+    `write` makes JSON of one of its values, and `read` is its inverse.
     """
-    return field(init=False, default_factory=dict, metadata={"read": read, "write": write})
+    return kept(
+        dict,
+        lambda values: {number: write(value) for number, value in values.items()},
+        lambda saved: {int(number): read(value) for number, value in saved.items()},
+        init,
+    )
 
 
 def saved_of(part: Any) -> dict[str, Any]:
-    """The remembered dictionaries of a part, by the names of their fields without "_"."""
-    saved = {}
-    for one in fields(part):
-        if "write" in one.metadata:
-            found = getattr(part, one.name).items()
-            saved[one.name.removeprefix("_")] = {number: one.metadata["write"](value) for number, value in found}
-    return saved
+    """The saved fields of a part as JSON, by their names without "_"."""
+    return {
+        one.name.removeprefix("_"): one.metadata["write"](getattr(part, one.name))
+        for one in fields(part)
+        if "write" in one.metadata
+    }
 
 
 def restore_of(part: Any, saved: Mapping[str, Any]) -> None:
-    """Gives a part the dictionaries that were saved, whose keys are text in JSON; raises KeyError or ValueError."""
+    """Gives a part what was saved of it; raises KeyError, TypeError or ValueError if a value is missing or damaged."""
     for one in fields(part):
         if "read" in one.metadata:
-            found = saved[one.name.removeprefix("_")].items()
-            setattr(part, one.name, {int(number): one.metadata["read"](value) for number, value in found})
+            setattr(part, one.name, one.metadata["read"](saved[one.name.removeprefix("_")]))

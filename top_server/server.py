@@ -42,7 +42,7 @@ from top_server.federation.opening import Federated, certify
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping_service import assign
 from top_server.groups.initial import make_initial
-from top_server.groups.survey import survey
+from top_server.groups.run import survey
 from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
 from top_server.managers.pool import manager_pool

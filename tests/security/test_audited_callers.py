@@ -22,11 +22,11 @@ from tests.support.hellos import hello, membership
 from tests.support.serving import serving
 from tests.support.weights import TENSORS, some_weights
 from top_server.nodes.membership import Node
-from top_server.record.audit import Fetches, NoAudit
+from top_server.record.audit import Audit, Fetches
 from top_server.server import models_of
 
 
-class Lines(NoAudit):
+class Lines(Audit):
     """Keeps the lines of an audit log."""
 
     def __init__(self) -> None:

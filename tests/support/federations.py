@@ -35,7 +35,7 @@ from top_server.federation import commands, enrolments
 from top_server.federation.opening import Federated, certify
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
-from top_server.record.audit import NoAudit
+from top_server.record.audit import Audit
 from top_server.server import models_of
 
 
@@ -59,7 +59,7 @@ class Scene:
     recorder: Recorder
     managers: Managers
     store: ModelStore
-    audit: NoAudit
+    audit: Audit
 
     def invite(self, name: str, clients: str = "0-1", **more: Any) -> Invitation:
         return invite(self.path, name, clients, **more)
@@ -116,7 +116,7 @@ async def federated(path: Path, monkeypatch: Any, ready: asyncio.Event | None = 
     certify(config)
     members, recorder = membership()
     store, managers = ModelStore(), Managers()
-    audit = NoAudit()
+    audit = Audit()
     here: Any = Federated(config, members, recorder, audit)
 
     def register(server: grpc.aio.Server) -> None:

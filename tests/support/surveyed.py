@@ -18,7 +18,7 @@ from tests.support.callers import ANYBODY
 from tests.support.hellos import hello
 from tests.support.scripted import TENSORS
 from tests.support.staged import Stage, stage
-from top_server.groups import survey
+from top_server.groups import run
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.managers.pool import Manager
 from top_server.nodes.membership import Node
@@ -83,7 +83,7 @@ async def surveyed(
             surveys.asked.append(task)
             return surveys.answers[task.program](task)
 
-        monkeypatch.setattr(survey, "run_group", run_group)
+        monkeypatch.setattr(run, "run_group", run_group)
         yield surveys
 
 

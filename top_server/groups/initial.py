@@ -4,8 +4,7 @@ from collections import deque
 
 from fedgsp.messages import Failure, FailureCode
 from top_server.groups.lost import LOST, unanswered
-from top_server.groups.run import MOST_TRIES
-from top_server.groups.survey import survey
+from top_server.groups.run import MOST_TRIES, survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
 from top_server.progress import Progress

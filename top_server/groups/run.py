@@ -1,4 +1,4 @@
-"""Runs one group on a manager, and on another manager if the first is lost."""
+"""Runs the task of one group, or a question to clients, on a manager, and on another one if the first is lost."""
 
 import dataclasses
 import itertools
@@ -91,6 +91,23 @@ async def run_group(
                     finished=len(trace.finished),
                 )
             )
+
+
+async def survey(
+    context: RunContext,
+    progress: Progress,
+    round_number: int,
+    task: GroupTask,
+    *,
+    tries: int = 0,
+    reveals: Reveals | None = None,
+) -> GroupOutcome:
+    """Asks clients a question between the trainings of a round: plays a task on one manager, as `run_group` does.
+
+    `tries` counts repetitions of the same task.
+    """
+    (manager,) = await context.managers.ensure(1)
+    return await run_group(context, progress, round_number, task, manager, fresh_trace(context, tries), reveals)
 
 
 async def _on(

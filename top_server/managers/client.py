@@ -93,20 +93,20 @@ class ManagerClient:
             taken = error.failure
             if taken.code is FailureCode.UNREACHABLE:
                 return taken  # another dial would only take as long again
-        try:
-            forget = wire.encode(Release((ref.id,)))
-            await (await self._stub()).Forget(forget, timeout=FORGET_TIMEOUT_S, metadata=self._leading)
-        except (PeerError, grpc.aio.AioRpcError) as error:
-            logger.warning("manager=%s may still hold model=%s: %s", self._name, ref.id, _words(error))
+        await self._tell("Forget", Release((ref.id,)), FORGET_TIMEOUT_S, f"may still hold model={ref.id}")
         return taken
 
     async def revoke(self, enrolments: Collection[str]) -> bool:
         """Tells the manager which enrolments are not good any more; returns whether it knows now."""
+        return await self._tell("Revoke", Revoked(tuple(enrolments)), REVOKE_TIMEOUT_S, "does not take a revocation")
+
+    async def _tell(self, rpc: str, message: Release | Revoked, timeout_s: float, otherwise: str) -> bool:
+        """Whether the manager has heard a message; if not, the log says what follows: `otherwise`."""
         try:
-            revoked = wire.encode(Revoked(tuple(enrolments)))
-            await (await self._stub()).Revoke(revoked, timeout=REVOKE_TIMEOUT_S, metadata=self._leading)
+            await getattr(await self._stub(), rpc)(wire.encode(message), timeout=timeout_s, metadata=self._leading)
         except (PeerError, grpc.aio.AioRpcError) as error:
-            logger.warning("manager=%s does not take a revocation: %s", self._name, _words(error))
+            why = str(error) if isinstance(error, PeerError) else describe(error)
+            logger.warning("manager=%s %s: %s", self._name, otherwise, why)
             return False
         return True
 
@@ -115,7 +115,3 @@ class ManagerClient:
 
     def _ticket(self, verb: Verb, thing: str) -> bytes:
         return self._issuer.ticket(manager(self._name), Ticket(verb, thing, TOP_SERVER))
-
-
-def _words(error: PeerError | grpc.aio.AioRpcError) -> str:
-    return str(error) if isinstance(error, PeerError) else describe(error)

@@ -10,7 +10,7 @@ from fedgsp.messages import Evaluated
 from fedgsp.programs import PROGRAMS
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
-from top_server.groups.survey import survey
+from top_server.groups.run import survey
 from top_server.groups.task import GroupOutcome, GroupTask
 from top_server.merging import Merging
 from top_server.merging.base import Starts

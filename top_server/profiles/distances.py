@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,16 @@ from fedgsp.messages import Discrimination, DiscriminatorSettings, Failure, Fail
 from fedgsp.weights import Weights
 from top_server.evidence import Evidence
 from top_server.groups.lost import unanswered
-from top_server.groups.survey import survey
+from top_server.groups.run import survey
 from top_server.groups.task import GroupOutcome, GroupTask
-from top_server.merging import Merging
 from top_server.profiles.base import Profile
 from top_server.profiles.distance_file import Distance, Recorded, by_pair
 from top_server.profiles.measurements import Measurement, measurements
 from top_server.profiles.options import DistanceOptions
-from top_server.progress import Progress
 from top_server.record.directory import RunDirectory
 from top_server.record.events.evidence import DistancesFound, NotCompared
 from top_server.record.history import plain
-from top_server.run import RunContext
+from top_server.remembered import kept, remembered
 
 logger = logging.getLogger(__name__)
 
@@ -35,42 +34,32 @@ logger = logging.getLogger(__name__)
 MOST_TRIES = 3
 
 
+def _to_json(known: Mapping[tuple[int, int], Distance]) -> Any:
+    return [[*pair, *plain(list(distance))] for pair, distance in known.items()]
+
+
+def _from_json(saved: Any) -> dict[tuple[int, int], Distance]:
+    return {(one, other): Distance(found, math.nan if error is None else error) for one, other, found, error in saved}
+
+
+@dataclass(eq=False)
 class Distances(Profile[DistanceOptions]):
     """Measures every pair of clients once, when the later client joins; records the result in the run directory."""
 
-    def __init__(self, context: RunContext, progress: Progress, merging: Merging, options: DistanceOptions) -> None:
-        super().__init__(context, progress, merging, options)
-        self._met: set[int] = set()
-        self._samples = 0
-        self._sizes: dict[int, int] = {}
-        self._failures: dict[int, int] = {}
-        self._seconds, self._bytes = 0.0, 0
-        self._recorded = options.distances or Recorded()
-        self._known: dict[tuple[int, int], Distance] = dict(self._recorded.known)
+    _known: dict[tuple[int, int], Distance] = kept(dict, _to_json, _from_json, init=False)
+    #: Clients that were measured.
+    _met: set[int] = kept(set, sorted, set, init=False)
+    #: Samples that clients train on; 0 before the first measurement.
+    _samples: int = kept(int, int, int, init=False)
+    _sizes: dict[int, int] = remembered()
+    _failures: dict[int, int] = remembered()
+    #: Seconds and bytes of all measurements.
+    _spent: tuple[float, int] = kept(lambda: (0.0, 0), list, tuple, init=False)
+
+    def __post_init__(self) -> None:
+        self._recorded = self.options.distances or Recorded()
+        self._known = dict(self._recorded.known)
         self._met = {client for pair in self._known for client in pair}
-
-    def save(self) -> dict[str, Any]:
-        """The distances, and the clients that were measured."""
-        return {
-            "known": [[*pair, *plain(list(distance))] for pair, distance in self._known.items()],
-            "met": sorted(self._met),
-            "samples": self._samples,
-            "sizes": self._sizes,
-            "failures": self._failures,
-            "spent": [self._seconds, self._bytes],
-        }
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The same."""
-        self._known = {
-            (one, other): Distance(found, math.nan if error is None else error)
-            for one, other, found, error in saved["known"]
-        }
-        self._met = set(saved["met"])
-        self._samples = saved["samples"]
-        self._sizes = {int(client): size for client, size in saved["sizes"].items()}
-        self._failures = {int(client): count for client, count in saved["failures"].items()}
-        self._seconds, self._bytes = saved["spent"]
 
     async def gather(self, round_number: int) -> Evidence:
         """Matrices `distances` (N, N), in -1..1, and `distance_errors` (N, N), their standard errors.
@@ -151,8 +140,7 @@ class Distances(Profile[DistanceOptions]):
         self._note_failures(round_number, failed)
         self._met.update(set(arrived) - failed)
         seconds, moved = round(time.monotonic() - begin, 3), sum(map(_bytes_moved, outcomes))
-        self._seconds += seconds
-        self._bytes += moved
+        self._spent = self._spent[0] + seconds, self._spent[1] + moved
         told = [client for client in able if client not in left_out]
         context.journal.record(DistancesFound(round=round_number, clients=told, seconds=seconds, bytes=moved))
 
@@ -223,8 +211,8 @@ class Distances(Profile[DistanceOptions]):
             "estimate": self.options.estimate,
             "sizes": [self._sizes.get(client, 0) for client in clients],
             "shared": self.options.shared,
-            "seconds": round(self._seconds, 3),
-            "bytes": self._bytes,
+            "seconds": round(self._spent[0], 3),
+            "bytes": self._spent[1],
         }
         path = RunDirectory(self.context.config.run_dir).distances
         try:

@@ -16,7 +16,6 @@ from top_server.merging.base import Starts
 from top_server.models import INITIAL, Held
 from top_server.profiles.base import Profile
 from top_server.profiles.options import PriorOptions
-from top_server.record.directory import RunDirectory
 from top_server.remembered import remembered
 from top_server.reveals.spool import UpdateSpool
 from top_server.run import RunContext
@@ -125,7 +124,7 @@ class PriorModels(Priors):
     def __post_init__(self) -> None:
         assert self.context.config.run_dir is not None
         self._gram: Evidence | None = None
-        self._spool = UpdateSpool(RunDirectory(self.context.config.run_dir).path)
+        self._spool = UpdateSpool(self.context.config.run_dir)
 
     def write(self, folder: Path) -> None:
         """Writes the prior models."""

@@ -12,13 +12,12 @@ from fedgsp.messages import Failure, Reveal, TensorSpec
 from fedgsp.updates import LENGTH_BYTES, trainable_size
 from fedgsp.weights import without_head
 from top_server.evidence import Evidence
-from top_server.groups.survey import survey
+from top_server.groups.run import survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
 from top_server.models import INITIAL
 from top_server.profiles.base import Profile
 from top_server.profiles.options import UpdateOptions
-from top_server.record.directory import RunDirectory
 from top_server.record.events.evidence import LayerChosen, Newcomers
 from top_server.reveals import layer_scores
 from top_server.reveals.spool import SketchSpool, UpdateSpool
@@ -121,7 +120,7 @@ class UpdateProfile(Profile[UpdateOptions]):
 
     def _fresh(self, length: int) -> Updates:
         assert self.context.config.run_dir is not None
-        spool = (SketchSpool if self._sketched else UpdateSpool)(RunDirectory(self.context.config.run_dir).path)
+        spool = (SketchSpool if self._sketched else UpdateSpool)(self.context.config.run_dir)
         return Updates(spool, length, most_bytes(self.context.membership.tensors, self._sketch))
 
     def _cut(self, updates: Updates) -> tuple[Updates, str, dict[str, float]]:

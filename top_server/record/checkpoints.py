@@ -10,7 +10,7 @@ from fedgsp.errors import RunError
 from fedgsp.messages import Failure, Results
 from fedgsp.weights import Weights
 from top_server.grouping.request import listed
-from top_server.groups.survey import survey
+from top_server.groups.run import survey
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.models import Held
