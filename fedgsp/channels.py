@@ -124,12 +124,9 @@ async def _addresses_of(host: str) -> list[str]:
 def _bind(server: grpc.aio.Server, where: str, tls: Tls | None) -> int:
     """The port that the server bound; 0 if it could not."""
     try:
-        bound: int = (
-            server.add_secure_port(where, _server_credentials(tls)) if tls else server.add_insecure_port(where)
-        )
+        return int(server.add_secure_port(where, _server_credentials(tls)) if tls else server.add_insecure_port(where))
     except RuntimeError:
         return 0
-    return bound
 
 
 def _server_credentials(tls: Tls) -> grpc.ServerCredentials:

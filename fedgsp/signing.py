@@ -30,8 +30,7 @@ class Signer:
 
     def sign(self, text: bytes) -> bytes:
         """The signature of a text."""
-        signature: bytes = self._key.sign(text, *_scheme(self._key))
-        return signature
+        return bytes(self._key.sign(text, *_scheme(self._key)))
 
 
 def holds(certificate: bytes, text: bytes, signature: bytes) -> bool:

@@ -46,8 +46,7 @@ class Course:
             return self.best
         if judgements == "last":
             return self._recent[-1]
-        mean: Floats = np.mean(self._recent, axis=0)
-        return mean
+        return np.asarray(np.mean(self._recent, axis=0))
 
 
 class Networks(abc.ABC):

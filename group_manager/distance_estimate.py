@@ -49,8 +49,7 @@ def shrunk(found: Floats, errors: Floats) -> Floats:
 def _judged_on(folds: Sequence[Networks], samples: int) -> Floats:
     """Samples of each client that were judged in any fold, shape (N,): at most all of its samples."""
     counts = np.array([[networks.judged_on.get(client, 0) for client in networks.clients] for networks in folds])
-    judged: Floats = np.minimum(counts.sum(axis=0), counts.max(axis=0) + samples).astype(np.float64)
-    return judged
+    return np.asarray(np.minimum(counts.sum(axis=0), counts.max(axis=0) + samples), np.float64)
 
 
 def _variances(accuracies: Floats, judged_on: Floats) -> Floats:

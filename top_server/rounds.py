@@ -6,18 +6,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, FailureCode, Results
 from fedgsp.seeds import stream
 from top_server.evaluation import evaluate
 from top_server.evidence import Evidence
 from top_server.groups.lost import AllLostError, unanswered
-from top_server.groups.round_tasks import round_tasks
 from top_server.groups.run import MOST_TRIES, fresh_trace, run_group, shown
 from top_server.groups.taking import group_model, note_lost
 from top_server.groups.task import GroupOutcome, GroupTask, Interrupted, Trace
 from top_server.merging import Merging
-from top_server.models import Changes, Made
+from top_server.merging.weighing import WEIGHINGS
+from top_server.models import Changes, Holdings, Made
 from top_server.nodes.membership import RETURN_TIMEOUT_S
 from top_server.profiles.base import AnyProfile
 from top_server.progress import Progress
@@ -32,6 +34,7 @@ from top_server.record.events.rounds import (
 from top_server.record.figures import row_of
 from top_server.reveals.updates import Reveals
 from top_server.run import RunContext
+from top_server.schemes import Scheme
 from top_server.teams import Before, Teams, ask, form
 
 logger = logging.getLogger(__name__)
@@ -178,6 +181,48 @@ async def form_teams(context: RunContext, progress: Progress, number: int, evide
     for client, group in teams.placed.items():
         context.journal.record(ClientPlaced(round=number, client=client, group=group))
     return teams
+
+
+def round_tasks(
+    scheme: Scheme, merging: Merging, holdings: Holdings, teams: Teams, evidence: Evidence
+) -> list[GroupTask]:
+    """A task for each group that trains; clients that train alone share one, if their models need no manager each."""
+    there = holdings.samples
+    known = {client for client in evidence.clients if client in there}
+    tasks: list[GroupTask] = []
+    alone: dict[int, int] = {}  # clients that train alone -> number of their group
+    for index, group in enumerate(teams.sampled):
+        if len(group) == 1 and merging.alone is not None:
+            alone[group[0]] = index
+            continue
+        members = [client for client in group if client in known]
+        sizes = np.array([there[client] for client in members])
+        weights = WEIGHINGS[scheme.weighing](sizes, evidence.columns(members), scheme.given("weighing")).tolist()
+        tasks.append(
+            GroupTask(
+                index,
+                scheme.program,
+                group,
+                merging.start(group, holdings),
+                weights=dict(zip(members, weights, strict=True)),
+                results=Results.RETAINED if evidence.retain else Results.UNSPECIFIED,
+                reveal=evidence.reveal,
+            )
+        )
+    if alone:
+        assert merging.alone is not None
+        tasks.append(
+            GroupTask(
+                len(teams.sampled),
+                "alone",
+                tuple(alone),
+                own_starts={client: merging.start((client,), holdings)[0][0] for client in alone if client in there},
+                results=merging.alone,
+                reveal=evidence.reveal,
+                groups_of_one=alone,
+            )
+        )
+    return tasks
 
 
 async def begin_merging(context: RunContext, merging: Merging, number: int, evidence: Evidence) -> None:

@@ -31,5 +31,4 @@ class PerClient(NamedTuple):
 
 
 def _number(option: Described, client: str, text: str) -> float:
-    number: float = replace(option, name=f"{option.name}.{client}" if client else option.name, type=float).parse(text)
-    return number
+    return float(replace(option, name=f"{option.name}.{client}" if client else option.name, type=float).parse(text))

@@ -51,8 +51,7 @@ def blended(digits: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.u
         top, left = (rng.integers(length - SIDE + 1) for length in photograph.shape[:2])
         patch[:] = photograph[top : top + SIDE, left : left + SIDE]
     colours = digits if digits.ndim == 4 else digits[..., None]
-    result: NDArray[np.uint8] = np.abs(patches - colours).astype(np.uint8)
-    return result
+    return np.asarray(np.abs(patches - colours), np.uint8)
 
 
 def rendered(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -67,8 +66,7 @@ def rendered(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
     colour = (paper + rng.uniform(0.3, 0.7, paper.shape).astype(np.float32)) % 1
     noise = rng.normal(0, 0.04, (count, SIDE, SIDE, 3)).astype(np.float32)
     shown = np.clip(paper + ink * (colour - paper) + noise, 0, 1)
-    result: NDArray[np.uint8] = np.rint(shown * 255).astype(np.uint8)
-    return result
+    return np.asarray(np.rint(shown * 255), np.uint8)
 
 
 def _ink(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.uint8]:

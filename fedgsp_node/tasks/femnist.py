@@ -129,8 +129,7 @@ def _usable_writers(data: Path, train: Owned, test: Owned, min_samples: int) -> 
     )
     count = int(max(train.writers.max(), test.writers.max())) + 1
     trained, tested = (np.bincount(part.writers, minlength=count) for part in (train, test))
-    usable: NDArray[np.int64] = np.flatnonzero((trained > 0) & (trained + tested >= min_samples))
-    return usable
+    return np.asarray(np.flatnonzero((trained > 0) & (trained + tested >= min_samples)), np.int64)
 
 
 def _read(data: Path) -> list[Owned]:

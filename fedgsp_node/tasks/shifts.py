@@ -150,8 +150,7 @@ def rotated(x: NDArray[np.float32], degrees: float) -> NDArray[np.float32]:
     turned = nn.functional.grid_sample(
         images, places.expand(len(images), -1, -1, -1), mode="bilinear", padding_mode="reflection", align_corners=False
     )
-    result: NDArray[np.float32] = turned.numpy()
-    return result
+    return np.asarray(turned.numpy(), np.float32)
 
 
 def _label_shares(classes: int) -> NDArray[np.float64]:

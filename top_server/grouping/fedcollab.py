@@ -88,8 +88,7 @@ def _distances(request: GroupingRequest) -> Floats:
             "grouping fedcollab: matrix distances has entries beyond -1..1",
             "give numbers from 0 to 1, and NaN for a pair that is not known",
         )
-    known: Floats = np.where(np.isnan(distances), UNKNOWN, distances).astype(np.float64)
-    return known
+    return np.asarray(np.where(np.isnan(distances), UNKNOWN, distances), np.float64)
 
 
 def _errors(request: GroupingRequest) -> Floats:

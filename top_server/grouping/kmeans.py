@@ -57,8 +57,7 @@ def clustered(gram: Floats, clusters: int, restarts: int, seed: int) -> Ints:
     # One thread: for data of this size, threads spend more time waiting for one another than computing.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different models than clusters are no mistake
-        labels: Ints = means.fit_predict(embedded(gram)).astype(np.int64)
-    return labels
+        return np.asarray(means.fit_predict(embedded(gram)), np.int64)
 
 
 def embedded(gram: Floats) -> Floats:
