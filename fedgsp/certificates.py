@@ -1,7 +1,5 @@
 """Keys, requests and certificates of nodes, in the few forms that FedGSP uses. All work is done by `cryptography`."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 from cryptography import x509

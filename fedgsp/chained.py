@@ -1,7 +1,5 @@
 """Files of JSON lines in which every line has the SHA-256 of the line before, so that no line can be changed alone."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ A receipt is the signature of a canonical text. The text names the order and the
 began with and of what it made. So nobody else can make a receipt of that node, and a receipt fits no other order.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -77,7 +75,7 @@ class Statement:
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """The statement with these fields, as `dataclasses.asdict` gives them; raises ValueError for others."""
-        kinds = {field.name: {"int": int, "str": str}[str(field.type)] for field in dataclasses.fields(cls)}
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         if fields.keys() != kinds.keys() or any(type(fields[name]) is not kind for name, kind in kinds.items()):
             raise ValueError("it has not the fields of a statement")
         return cls(**fields)

@@ -4,8 +4,6 @@ With a state directory, a node writes a line to receipts.jsonl there for every o
 So a site can show later what it was asked, and what it signed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """What the lines of an audit log say, as far as they were verified."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

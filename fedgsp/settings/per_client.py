@@ -1,10 +1,8 @@
 """Options with a value for all clients and other values for single clients: `alpha=1`, `alpha.3=10` for client 3."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +21,7 @@ class PerClient(NamedTuple):
         return np.array([self.own.get(client, self.common) for client in clients], np.float64)
 
     @classmethod
-    def parse_all(cls, option: Described, texts: Mapping[str, str]) -> PerClient:
+    def parse_all(cls, option: Described, texts: Mapping[str, str]) -> Self:
         """The numbers from texts by client ("" is every client); raises OptionError for a wrong one."""
         numbers = {client: _number(option, client, text) for client, text in texts.items()}
         common = numbers.pop("", option.default.common)

@@ -3,8 +3,6 @@
 `top_server.audit` verifies it, and docs/audit.md describes its lines.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

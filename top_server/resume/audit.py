@@ -1,7 +1,5 @@
 """Opens the audit log of a run, or goes on with that of a run that is resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Iterator
