@@ -68,7 +68,7 @@ def test_a_run_without_a_finished_round_is_refused(tmp_path: Path) -> None:
 
 #: Column -> values that it cannot have.
 WRONG: dict[str, list[Any]] = {
-    **dict.fromkeys(("accuracy", "loss", "ipr"), [[1], {"a": 1}, "0.5", True]),
+    **{key: [[1], {"a": 1}, "0.5", True] for key in ("accuracy", "loss", "ipr")},
     "round": [None, [1], "1", -1, 1 << 40],
     "accuracy_per_client": [[0.5], 0.5, {"0": [1]}, {"a": 0.5}],
     "partition": [1, [1], [[]], [["a"]], {"0": [1]}],
