@@ -44,6 +44,8 @@ class Progress:
     #: For clients that keep a head or a personal model on their node: the round of the first. Written by
     #: `groups.watch`.
     began: dict[int, int] = remembered(int, init=True)
+    #: How many of the last rounds, one after the other, trained nobody. Written by `rounds`.
+    in_vain: int = kept(int, int, int)
 
     def save(self) -> dict[str, Any]:
         """All fields as JSON."""

@@ -30,6 +30,7 @@ from top_server.record.events.rounds import (
     RoundFailed,
     RoundResumed,
     RoundStarted,
+    TrainedNobody,
 )
 from top_server.record.figures import row_of
 from top_server.reveals.updates import Reveals
@@ -38,6 +39,9 @@ from top_server.schemes import Scheme
 from top_server.teams import Before, Teams, ask, form
 
 logger = logging.getLogger(__name__)
+
+#: The run ends after so many rounds in a row that trained nobody.
+MOST_IN_VAIN = 3
 
 
 async def play(
@@ -48,10 +52,10 @@ async def play(
     number: int,
     interrupted: Interrupted | None = None,
 ) -> dict[str, Any]:
-    """Plays round `number` and returns its row of the history; raises RunError if nobody trained.
+    """Plays round `number` and returns its row of the history; raises RunError if the run cannot go on.
 
-    If all nodes are lost, the round is tried again when some are back. `interrupted` is the round that an earlier top
-    server of this run had begun.
+    A round may train nobody, if it asked only some of the clients. If all nodes are lost, the round is tried again
+    when some are back. `interrupted` is the round that an earlier top server of this run had begun.
     """
     begin = time.monotonic()
     await _wait_for_clients(context)
@@ -261,10 +265,30 @@ async def merge(
     if len(failures) == len(outcomes):
         if progress.afresh:
             return outcomes  # clients whose models were lost start afresh in the next round
-        why = failures[-1] if failures else "it has no groups"
-        raise unanswered(f"round {number} trained nobody: {why}", failures)
+        _note_in_vain(context, progress, number, outcomes, failures)
+        return outcomes
+    progress.in_vain = 0
     await change_models(context, lambda: merging.finish(number))
     return outcomes
+
+
+def _note_in_vain(
+    context: RunContext, progress: Progress, number: int, outcomes: list[GroupOutcome], failures: list[Failure]
+) -> None:
+    """Notes that a round trained nobody; raises RunError if the next one would not, either.
+
+    The clients of one round may all fail, or work against the run, while others were not drawn.
+    """
+    reason = f"round {number} trained nobody: {failures[-1] if failures else 'it has no groups'}"
+    error = unanswered(reason, failures)
+    asked = {client for outcome in outcomes for client in outcome.task.clients}
+    if isinstance(error, AllLostError) or asked.issuperset(context.membership.clients):
+        raise error
+    progress.in_vain += 1
+    if progress.in_vain == MOST_IN_VAIN:
+        raise RunError(f"{reason}; nor did the {MOST_IN_VAIN - 1} rounds before it", error.remedy)
+    context.journal.record(TrainedNobody(round=number, reason=reason))
+    logger.warning("%s; the run goes on with the models that it has", reason)
 
 
 def _record_ends(context: RunContext, number: int, outcome: GroupOutcome, failure: Failure | None) -> None:

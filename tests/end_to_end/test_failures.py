@@ -116,6 +116,34 @@ async def test_a_run_in_which_nobody_can_train_ends_with_the_reason(tmp_path: Pa
     assert "the scanner is offline" in messages
 
 
+@HERE
+async def test_a_run_goes_on_after_a_round_whose_only_client_failed(tmp_path: Path) -> None:
+    """A refused client that is drawn alone must not end the run of the others."""
+    lone: dict[str, Any] = {"scheme": "fedavg", "sampling_rate": 1 / 8, "rounds": 4}
+    changes, hosts = faulty(tmp_path / "good")
+    drawn = [event["teams"] for event in (await play(settings(**changes, **lone), hosts)).of_kind("round_started")]
+    bad = drawn[1][0][0]
+    changes, hosts = faulty(tmp_path / "bad", raises=str(bad))
+    run = await play(settings(**changes, **lone), hosts)
+    assert [event["teams"] for event in run.of_kind("round_started")] == drawn
+    told = run.of_kind("trained_nobody")
+    assert [event["round"] for event in told] == [number for number, teams in enumerate(drawn, 1) if teams == [[bad]]]
+    assert "the scanner is offline" in told[0]["reason"]
+    assert_same_bits(run.model(2), run.model(1))
+    assert [row["clients_trained"] for row in run.rows] == [int(teams != [[bad]]) for teams in drawn]
+    assert all(row["accuracy"] is not None for row in run.rows)
+
+
+@HERE
+async def test_a_run_ends_after_three_rounds_in_a_row_whose_clients_all_failed(tmp_path: Path) -> None:
+    changes, hosts = faulty(tmp_path, raises="+".join(map(str, EIGHT)))
+    with pytest.raises(ExceptionGroup) as caught:
+        await play(settings(scheme="fedavg", **{**changes, "rounds": 9, "sampling_rate": 0.5}), hosts)
+    messages = " ".join(str(error) for error in caught.value.exceptions)
+    assert "round 3 trained nobody" in messages
+    assert "nor did the 2 rounds before it" in messages
+
+
 async def test_a_run_waits_for_its_nodes_and_says_who_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await play(settings(tmp_path, min_nodes=2, join_timeout=2.0), nodes(EIGHT))

@@ -12,9 +12,9 @@ RAISES, DIVERGES, UNTESTABLE = 7.0, 9.0, 11.0
 
 
 class FaultyDigits(Digits):
-    def __init__(self, clients: int = 8, raises: int = -1, diverges: int = -1, untestable: int = -1) -> None:
+    def __init__(self, clients: int = 8, raises: str = "", diverges: int = -1, untestable: int = -1) -> None:
         super().__init__(clients=clients)
-        self._marks = {raises: RAISES, diverges: DIVERGES}
+        self._marks = {**dict.fromkeys(map(int, filter(None, raises.split("+"))), RAISES), diverges: DIVERGES}
         self._untestable = untestable
 
     def data(self, client: int) -> ClientData:

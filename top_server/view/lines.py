@@ -118,6 +118,7 @@ _LINES: dict[str, str] = {
     "client_left_out": "client {client} is left out of the run: {reason}",
     "group_resumed": "round {round}, group {group}: group manager {manager} takes over",
     "group_failed": "round {round}, group {group} failed: {reason}",
+    "trained_nobody": "{reason}; the run goes on",
     "round_failed": "round {round} failed: {reason}",
     "newcomers": "round {round}: clients {clients} joined during the run",
     "client_placed": "round {round}: client {client} joined during the run and was placed in group {group}",

@@ -95,6 +95,12 @@ class RoundFailed(RoundEvent):
     reason: str
 
 
+class TrainedNobody(RoundEvent):
+    """All clients of a round failed, and the run goes on with others. It ends after three such rounds in a row."""
+
+    reason: str
+
+
 class NotEvaluated(RoundEvent):
     """The round has no accuracy: clients gave no answer, are away, or have no test samples."""
 
