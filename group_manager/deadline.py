@@ -43,6 +43,8 @@ class Need:
     most: int
     #: Clients of the node, whose orders may come first.
     clients: int = 1
+    #: Training samples of the client, as its node told when it joined; 0: unknown.
+    samples: int = 0
 
     @property
     def reports(self) -> int:
@@ -63,7 +65,7 @@ def need(request: RunGroupRequest, node: str, order: Order) -> Need:
         return UNKNOWN
     clients = max(len(here), *(member.node_clients for member in here))
     samples = max(sum(member.samples for member in here), *(member.node_samples for member in here))
-    own = next((member.samples for member in here if member.client == order.client), 0)
+    own = told = next((member.samples for member in here if member.client == order.client), 0)
     match order.work:
         case Train(settings=settings) | Evaluate(settings=settings) if settings is not None:
             rounds, batch = max(1, settings.local_epochs), max(1, settings.batch_size)
@@ -75,7 +77,7 @@ def need(request: RunGroupRequest, node: str, order: Order) -> Need:
             rounds, batch = 1, _BATCH
     chunks = _MODELS * (2 + request.max_model_bytes // _CHUNK_BYTES)
     least = 1 + rounds * _parts(own, batch) if isinstance(order.work, Train) else 1 + _parts(own, batch)
-    return Need(least, clients * chunks + PASSES * rounds * (clients + _parts(samples, batch)), clients)
+    return Need(least, clients * chunks + PASSES * rounds * (clients + _parts(samples, batch)), clients, told)
 
 
 def _parts(samples: int, batch: int) -> int:

@@ -300,6 +300,10 @@ def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) ->
         (samples > MOST_SAMPLES, f"it says that it has {samples} samples"),
         (moved > MOST_BYTES, f"it says that it moved {moved} bytes"),
     ]
+    on_training_part = isinstance(work, Evaluate) and work.training_part and not work.only_compare
+    if needed.samples and (isinstance(work, Train) or on_training_part):
+        why = f"it says that it has {samples} training samples, and said {needed.samples} when it joined"
+        flaws.append((samples != needed.samples, why))
     if isinstance(result, Trained) and isinstance(work, Train) and needed != UNKNOWN:
         few, many = 1 / STEPS_FACTOR, STEPS_FACTOR * needed.least
         # 0: the training has no such number.

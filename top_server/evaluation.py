@@ -69,7 +69,12 @@ async def evaluate(context: RunContext, progress: Progress, merging: Merging, ro
     outcome = await survey(context, progress, round_number, task)
     if context.scheme.after_arrivals == "joined":  # in other schemes all clients train, and a loss is noticed then
         note_lost(context, progress, merging, outcome)
-    answers = {done.client: done.result for done in outcome.done if isinstance(done.result, Evaluated)}
+    answers = {
+        done.client: done.result
+        for done in outcome.done
+        # With other samples than it joined with, a client would count more, or less, than it may.
+        if isinstance(done.result, Evaluated) and done.result.samples == there[done.client].test_samples
+    }
     told = {client: answers[client] for client in clients if client in answers and answers[client].samples}
     partial = len(answers) < len(clients)
     if partial:

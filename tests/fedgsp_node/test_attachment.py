@@ -136,8 +136,8 @@ class Node:
     ended: asyncio.Task[tuple[bool, str]] | None = None
 
     def member(self, client: int) -> Member:
-        weight = float(self.clients.train_samples(client))
-        return Member(client, self.name, self.peer_address, 1, weight=weight)
+        samples = self.clients.train_samples(client)
+        return Member(client, self.name, self.peer_address, samples, weight=float(samples))
 
 
 @asynccontextmanager

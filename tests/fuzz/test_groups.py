@@ -57,7 +57,7 @@ REQUESTS: list[group_pb2.RunGroupRequest] = [
     wire.encode(request("parallel", most_update_ratio=2.0, tensors=START.tensors)),
     wire.encode(request("alone", results=Results.COLLECTED, reveal=Reveal("sketch:8"))),
     wire.encode(request("alone", results=Results.RETAINED, parts=PARTS, start=ModelRef("mean"))),
-    wire.encode(request("compare", members=(Member(0, "n0", "", 1, Part(ModelRef("other"), "n0", 1.0, 0)),))),
+    wire.encode(request("compare", members=(Member(0, "n0", "", 10, Part(ModelRef("other"), "n0", 1.0, 0)),))),
     wire.encode(RESUMED),
     wire.encode(dataclasses.replace(RESUMED, tensors=START.tensors)),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fedgsp.messages import (
@@ -76,6 +78,20 @@ def test_local_steps_that_an_order_can_take_are_believed(steps: float) -> None:
 def test_local_steps_that_carry_an_update_far_are_refused(steps: float) -> None:
     """FedNova divides an update by its steps: of 1e-300 the whole group would be infinite, and end the run."""
     assert "local steps, not 0.0625 to 176" in flaw(Train(None, "m", None), Trained(REF, steps=steps), Need(11, 100))
+
+
+@pytest.mark.parametrize("work", [Train(None, "m", None), Evaluate(None, training_part=True)])
+@pytest.mark.parametrize("samples", [0, 52, 54, 1 << 40])
+def test_training_samples_are_those_that_the_node_joined_with(work: Train | Evaluate, samples: int) -> None:
+    joined, told = Need(11, 100, samples=53), f"it says that it has {samples} training samples, and said 53"
+    result = Trained(REF, samples) if isinstance(work, Train) else Evaluated(0, samples, 0.0)
+    assert told in flaw(work, result, joined)
+    assert not flaw(work, dataclasses.replace(result, samples=53), joined)
+
+
+def test_samples_of_the_test_part_and_of_a_comparison_are_others() -> None:
+    for work in (Evaluate(None), Evaluate(None, training_part=True, compared_with="m", only_compare=True)):
+        assert not flaw(work, Evaluated(0, 7, 0.0), Need(11, 100, samples=53))
 
 
 @pytest.mark.parametrize("told", [float("nan"), 0.0, 5e-324, 1e-7, 1.01])

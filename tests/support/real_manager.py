@@ -131,7 +131,9 @@ async def node(m: Manager, name: str, task: Blobs | None = None) -> AsyncIterato
 
 
 def request(program: str, **changes: Any) -> RunGroupRequest:
-    members = tuple(Member(client, f"n{client % 2}", "", 1, None, 1.0) for client in range(3))
+    members = tuple(
+        Member(client, f"n{client % 2}", "", CLIENTS.train_samples(client), None, 1.0) for client in range(3)
+    )
     plan = Discrimination(DiscriminatorSettings(4, 1, 4, 0.01, 1), 2, 1, 1)
     good = RunGroupRequest(
         *("run", 1, 0, program, members, REF, "TOP", RelayMode.AUTO, True, SETTINGS, 0.5, 1 << 22), discrimination=plan

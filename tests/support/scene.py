@@ -107,9 +107,13 @@ class Scene:
             "stall_timeout_s": STALL_TIMEOUT_S,
             "max_model_bytes": 8,
         }
-        # A member counts by its samples unless a test says otherwise.
-        members = [m if m.weight else dataclasses.replace(m, weight=float(self.samples_of(m.client))) for m in members]
-        return RunGroupRequest("run", program=program, members=tuple(members), **{**settings, **changes})  # type: ignore[arg-type]
+        there = tuple(self._as_joined(member) for member in members)
+        return RunGroupRequest("run", program=program, members=there, **{**settings, **changes})  # type: ignore[arg-type]
+
+    def _as_joined(self, member: Member) -> Member:
+        """The member with the samples that its node reports. It counts by them unless a test says otherwise."""
+        samples = self.samples_of(member.client)
+        return dataclasses.replace(member, samples=samples, weight=member.weight or float(samples))
 
     async def attach(self, members: Sequence[Member]) -> None:
         for name in dict.fromkeys(member.node for member in members):

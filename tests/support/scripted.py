@@ -232,7 +232,7 @@ class ScriptedNode:
                 if bring:
                     await self._bring(client, produces, made)
                 return trained, made if retain or not bring else None
-            case Evaluate(Start() as start, _, compared_with, only_compare=only_compare):
+            case Evaluate(Start() as start, training_part, compared_with, only_compare=only_compare):
                 weights, source, size = await self._fetch(start)
                 await self._go_wrong(session, key, client)
                 if compared_with and only_compare and compared_with not in self.store:
@@ -241,7 +241,10 @@ class ScriptedNode:
                 distance = (value_of(weights) - value_of(other)) ** 2
                 if only_compare:
                     return Evaluated(0, 0, 0.0, source, size, squared_distance=distance), None
-                return Evaluated(client, 10, value_of(weights), source, size, squared_distance=distance), None
+                samples = scene.samples_of(client) if training_part else 10
+                return Evaluated(
+                    min(client, samples), samples, value_of(weights), source, size, squared_distance=distance
+                ), None
             case Discriminate(start) as work:
                 fetched = await self._fetch(start) if start is not None else (None, None, 0)
                 await self._go_wrong(session, key, client)

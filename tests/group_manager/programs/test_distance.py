@@ -73,15 +73,17 @@ async def test_a_member_whose_own_model_is_gone_is_skipped() -> None:
         assert failure.code is FailureCode.NO_SUCH_MODEL
 
 
-@pytest.mark.parametrize(("program", "only", "personalised"), [("compare", False, False), ("evaluate", False, True)])
-async def test_other_surveys_count_too(program: str, only: bool, personalised: bool) -> None:
+@pytest.mark.parametrize(
+    ("program", "samples", "personalised"), [("compare", {1, 2, 3}, False), ("evaluate", {10}, True)]
+)
+async def test_other_surveys_count_too(program: str, samples: set[int], personalised: bool) -> None:
     async with scene() as play:
         members = await with_own_models(play, 3.0, 4.0, 5.0)
         await play.run(members, program)
         asked = [order.work for node in play.nodes.values() for order in node.orders]
         works = [work for work in asked if isinstance(work, Evaluate)]
-        assert {(work.only_compare, work.personalised) for work in works} == {(only, personalised)}
-        assert {answer.samples for answer in answers(play).values()} == {10}
+        assert {(work.only_compare, work.personalised) for work in works} == {(False, personalised)}
+        assert {answer.samples for answer in answers(play).values()} == samples
 
 
 async def test_a_member_that_fails_is_skipped_and_the_others_are_heard() -> None:
