@@ -13,8 +13,7 @@ from fedgsp import wire
 from fedgsp.access import shown
 from fedgsp.channels import describe
 from fedgsp.errors import UserError
-from fedgsp.limits import items
-from fedgsp.limits.counting import TooMuchError
+from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
     Attached,
     Cancel,
@@ -33,7 +32,7 @@ from fedgsp.messages import (
 from fedgsp.model_service import upload
 from fedgsp.seldom import SeldomLog
 from fedgsp.tickets import Door
-from fedgsp.v1 import order_pb2, order_pb2_grpc
+from fedgsp.v1 import order_pb2
 from fedgsp.weights import Weights, WeightsError
 from fedgsp.words import counted
 from fedgsp_node.order_error import OrderError
@@ -109,16 +108,13 @@ class Attachment:
     async def serve(self) -> tuple[bool, str]:
         """Takes orders until the stream ends; returns whether the manager ended it, and the reason."""
         self._report(self._attached)
-        call = order_pb2_grpc.OrderServiceStub(self._channel).Attach(self._outgoing(), metadata=shown(self._ticket))
+        attach = stream(self._channel, "/fedgsp.v1.OrderService/Attach", order_pb2.Order)
+        call = attach(self._outgoing(), metadata=shown(self._ticket))
         progress = asyncio.create_task(self._report_progress())
         try:
             async for proto in call:
-                if proto is None:  # gRPC could not parse the message
-                    return False, "its order cannot be read"
-                try:
-                    items.check(proto.SerializeToString(), order_pb2.Order.DESCRIPTOR)
-                except TooMuchError as error:
-                    return False, f"its order is too large: {error}"
+                if isinstance(proto, Unreadable):
+                    return False, f"its order {proto.why}"
                 order = wire.decode(Order, proto)
                 if flaw := self._flaw(order):
                     return False, flaw

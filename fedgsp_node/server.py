@@ -19,6 +19,7 @@ from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError, PeerError, RunError, UserError
 from fedgsp.identity import TOP_SERVER, Role, node
 from fedgsp.identity import manager as manager_of
+from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
     PROTOCOL,
     Attached,
@@ -40,7 +41,7 @@ from fedgsp.settings.run import NodeSettings
 from fedgsp.signing import Signer
 from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
-from fedgsp.v1 import membership_pb2, membership_pb2_grpc
+from fedgsp.v1 import membership_pb2
 from fedgsp.words import counted
 from fedgsp_node.attachment import Attachment, OrderLog
 from fedgsp_node.clients import Clients
@@ -259,7 +260,7 @@ class _Node:
             channel = await self._channels.to(self._settings.top_server, TOP_SERVER)
         except PeerError as error:
             return False, str(error)
-        stub = membership_pb2_grpc.MembershipServiceStub(channel)
+        join = stream(channel, "/fedgsp.v1.MembershipService/Join", membership_pb2.TopServerMessage)
         ended = asyncio.Event()
         key, asked, ticket = None, secrets.token_hex(16), b""
         if self._settings.tls_files is None and not self._settings.insecure:
@@ -268,15 +269,17 @@ class _Node:
                 why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
                 return False, f"{why}; otherwise {local_key.REMEDY}"
             ticket = issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
-        call = stub.Join(self._outgoing(ended), metadata=shown(ticket, self._process))
-        stream, joined = aiter(call), False
+        call = join(self._outgoing(ended), metadata=shown(ticket, self._process))
+        messages, joined = aiter(call), False
         try:
             while True:
                 # After the welcome, silence is normal; only the end of the stream matters.
                 async with asyncio.timeout(None if joined else self._settings.connect_timeout):
-                    proto = await anext(stream, None)
+                    proto = await anext(messages, None)
                 if proto is None:
                     return joined, "it closed the stream"
+                if isinstance(proto, Unreadable):
+                    return joined, f"what it said {proto.why}"
                 match wire.decode(TopServerMessage, proto).kind:
                     case Welcome(run_id) as welcome:
                         if not _RUN_ID.fullmatch(run_id):

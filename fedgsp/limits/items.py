@@ -43,6 +43,10 @@ MOST: dict[Descriptor, dict[str, int]] = {
         "done.recalled.model_ids": MOST_CLIENTS_OF_NODE,
     },
     # Received by a node, which has called.
+    membership_pb2.TopServerMessage.DESCRIPTOR: {
+        "welcome.training_options": 1_000,
+        "revoked.enrolments": MOST_MEMBERS,
+    },
     order_pb2.Order.DESCRIPTOR: {
         "discriminate.others": MOST_CLASSES,
         "release.model_ids": MOST_CLIENTS_OF_NODE,

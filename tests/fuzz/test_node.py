@@ -219,6 +219,15 @@ async def test_an_order_that_cannot_be_read_ends_the_attachment() -> None:
         assert await soon(life.serve()) == (False, "its order cannot be read")
 
 
+async def test_an_order_that_is_a_bomb_ends_the_attachment() -> None:
+    """What becomes of each bomb before it is decoded is shown in `tests/security/test_bombs.py`."""
+    bomb = order_pb2.Order(discriminate=order_pb2.Discriminate(others=bytes(1_000_000))).SerializeToString()
+    async with unharmed(), worker() as (work, _, channels), serving(speaking(ATTACH, [bomb])) as bad:
+        life = Attachment(await channels.to(bad.address, TOP_SERVER), Attached("run", "n0", "m0"), work)
+        told = "its order is too large: discriminate.others has more than 500,000 items"
+        assert await soon(life.serve()) == (False, told)
+
+
 NO_DATA = dataclasses.replace(SETTINGS, batch_size=0)
 
 

@@ -83,6 +83,9 @@ BOMBS: dict[str, tuple[bytes, Any]] = {
     "unknown submessages": (empty_items(9), order_pb2.NodeReport),
     "a header": (field(1, empty_items(2)), model_pb2.Chunk),
     "a long id": (field(1, bytes(BYTES)), model_pb2.FetchRequest),
+    "options of a training": (field(1, empty_items(3)), membership_pb2.TopServerMessage),
+    "revoked enrolments": (field(5, empty_items(1)), membership_pb2.TopServerMessage),
+    "networks of others": (field(10, field(3, bytes(BYTES))), order_pb2.Order),
     "groups": (field(1, empty_items(10)), grouping_pb2.AssignRequest),
 }
 
