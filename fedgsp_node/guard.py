@@ -16,12 +16,12 @@ from fedgsp.words import counted
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.epochs import epochs, is_training
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.policy import HARMLESS, Beyond, Known, Refused, models_of, refusal, told
+from fedgsp_node.policy import HARMLESS, Beyond, Known, Refused, is_evaluation, models_of, refusal, told
 
 logger = logging.getLogger(__name__)
 
-#: The guard counts orders for the latest 64 rounds of each client. `most_trainings` also limits a top server that
-#: invents more rounds.
+#: The guard counts orders for the latest 64 rounds of each client. `most_trainings` and `most_evaluations` also limit
+#: a top server that invents more rounds.
 REMEMBERED_ROUNDS = 64
 
 
@@ -52,8 +52,11 @@ class Guard:
         self._open = 0
         #: Models that orders in work fetch or make, with the number of these orders.
         self._coming: Counter[str] = Counter()
-        self._orders: OrderedDict[tuple[int, str, int], list[int]] = OrderedDict()  # in a round: all, trainings
+        self._orders: OrderedDict[tuple[int, str, int], list[int]] = (
+            OrderedDict()
+        )  # in a round: all, trainings, evaluations
         self._trainings: Counter[int] = Counter()  # of each client, in all
+        self._evaluations: Counter[int] = Counter()  # the same
         self._epochs: Counter[int] = Counter()  # the same
         self._asked = 0  # orders that the policy has judged
         #: Key of the policy -> number of orders that it has refused, and the latest reason.
@@ -129,7 +132,7 @@ class Guard:
     def _known(self, order: Order, models: set[str]) -> Known:
         samples = self._samples.get(order.client)
         coming = sum(model not in self._store for model in models | self._coming.keys())
-        orders, trainings = self._orders.get(_round_of(order), (0, 0))
+        orders, trainings, evaluations = self._orders.get(_round_of(order), (0, 0, 0))
         return Known(
             clients=max(1, len(self._samples)),
             samples=samples,
@@ -140,7 +143,9 @@ class Guard:
             open_orders=self._open,
             orders_in_round=orders + 1,
             trainings_in_round=trainings + 1,
+            evaluations_in_round=evaluations + 1,
             trainings=self._trainings[order.client] + 1,
+            evaluations=self._evaluations[order.client] + 1,
             epochs=self._epochs[order.client] + epochs(order.work, samples),
             not_dialled=self.dialling.why_not,
         )
@@ -148,12 +153,14 @@ class Guard:
     def _count(self, order: Order) -> None:
         if isinstance(order.work, HARMLESS) or order.client not in self._samples:
             return
-        counts = self._orders.setdefault(_round_of(order), [0, 0])
+        counts = self._orders.setdefault(_round_of(order), [0, 0, 0])
         self._orders.move_to_end(_round_of(order))
         counts[0] += 1
-        trains = is_training(order.work)
+        trains, evaluates = is_training(order.work), is_evaluation(order.work)
         counts[1] += trains
+        counts[2] += evaluates
         self._trainings[order.client] += trains
+        self._evaluations[order.client] += evaluates
         self._epochs[order.client] += epochs(order.work, self._samples[order.client])
         while len(self._orders) > REMEMBERED_ROUNDS * len(self._samples):
             self._orders.popitem(last=False)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import (
@@ -32,6 +32,8 @@ from fedgsp_node.epochs import epochs, is_training
 MOST_QUOTED = 100
 #: Keys that limit what many orders need together. The first order beyond a limit does not tell how much that will be.
 COUNTED = (
+    "most_evaluations",
+    "most_evaluations_per_round",
     "most_held_bytes",
     "most_held_models",
     "most_managers",
@@ -60,10 +62,12 @@ class Known:
     held_models: int
     held_bytes: int
     open_orders: int
-    #: Of the client of the order: its orders and trainings of the order's round, and all its trainings and epochs.
+    #: Of the client of the order: its orders, trainings and evaluations of the order's round, and of all rounds.
     orders_in_round: int
     trainings_in_round: int
+    evaluations_in_round: int
     trainings: int
+    evaluations: int
     epochs: int
     #: Why an address may not be dialled; empty if it may. Raises ConfigError for what is no address.
     not_dialled: Callable[[str], str]
@@ -153,14 +157,18 @@ def models_of(work: Work | None) -> Iterator[str]:
             yield update_of(work.produces)
 
 
+def is_evaluation(work: Work | None) -> TypeGuard[Evaluate]:
+    """Whether the work tells what a model gets right on data of the client."""
+    return isinstance(work, Evaluate) and not work.only_compare
+
+
 #: Kind of work, as `Policy.work` lists it -> whether an order asks for it. An order may ask for several.
 KINDS: Mapping[str, Callable[[Work | None], bool]] = {
     "train": lambda work: isinstance(work, Train),
     "retain": lambda work: isinstance(work, Train) and work.retain,
-    "evaluate": lambda work: isinstance(work, Evaluate) and not work.only_compare and not work.training_part,
+    "evaluate": lambda work: is_evaluation(work) and not work.training_part,
     "evaluate-training": lambda work: (
-        (isinstance(work, Train) and work.measure_accuracy)
-        or (isinstance(work, Evaluate) and work.training_part and not work.only_compare)
+        (isinstance(work, Train) and work.measure_accuracy) or (is_evaluation(work) and work.training_part)
     ),
     "compare": lambda work: isinstance(work, Evaluate) and bool(work.compared_with),
     "describe": lambda work: isinstance(work, Describe),
@@ -297,6 +305,14 @@ AMOUNTS: Mapping[str, Amount] = {
     "most_trainings": Amount(
         lambda order, known: known.trainings if is_training(order.work) else None,
         "it is training {} of the client",
+    ),
+    "most_evaluations_per_round": Amount(
+        lambda order, known: known.evaluations_in_round if is_evaluation(order.work) else None,
+        "it is evaluation {} of the client's round",
+    ),
+    "most_evaluations": Amount(
+        lambda order, known: known.evaluations if is_evaluation(order.work) else None,
+        "it is evaluation {} of the client",
     ),
     "most_total_epochs": Amount(
         lambda order, known: known.epochs if epochs(order.work, known.samples) else None,

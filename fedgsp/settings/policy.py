@@ -162,6 +162,17 @@ class Policy:
         widest=_LARGEST,
         panel=HOW,
     )
+    most_evaluations_per_round: int = setting(
+        64, "evaluations of models for one client in one round", least=1, most=_LARGEST, widest=_LARGEST, panel=HOW
+    )
+    most_evaluations: int = setting(
+        20_000,
+        "evaluations of models for one client while the node runs",
+        least=1,
+        most=_LARGEST,
+        widest=_LARGEST,
+        panel=HOW,
+    )
     most_orders_per_round: int = setting(
         20_000, "orders of any kind for one client in one round", least=1, most=_LARGEST, widest=_LARGEST, panel=HOW
     )

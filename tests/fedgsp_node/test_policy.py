@@ -54,7 +54,9 @@ KNOWN = Known(
     open_orders=3,
     orders_in_round=5,
     trainings_in_round=1,
+    evaluations_in_round=1,
     trainings=9,
+    evaluations=9,
     epochs=9,
     not_dialled=lambda address: f"{address} is far" if "far" in address else "",
 )
@@ -133,6 +135,10 @@ BEYOND: list[tuple[str, Work, Known]] = [
     ("most_trainings_per_round", adapted(1), known(trainings_in_round=17)),
     ("most_trainings", TRAIN, known(trainings=10_001)),
     ("most_trainings", adapted(1), known(trainings=10_001)),
+    ("most_evaluations_per_round", Evaluate(START), known(evaluations_in_round=65)),
+    ("most_evaluations_per_round", Evaluate(START, True), known(evaluations_in_round=65)),
+    ("most_evaluations", Evaluate(START), known(evaluations=20_001)),
+    ("most_evaluations", Evaluate(START, True), known(evaluations=20_001)),
 ]
 
 
@@ -331,6 +337,15 @@ def test_options_that_no_training_has_pass_and_the_training_refuses_them_by_name
     assert refusal(order(Evaluate(START, settings=settings, personalised=True)), Policy(), KNOWN) is None
 
 
+def test_evaluations_are_counted_by_round_and_in_all_and_comparisons_are_none() -> None:
+    g = guard(most_evaluations_per_round="2", most_evaluations="3")
+    works = (Evaluate(START), Evaluate(START, True), Evaluate(START), Evaluate(START), Evaluate(START))
+    passed = [not refused(g, work, number) for work, number in zip(works, (1, 1, 1, 2, 3), strict=True)]
+    assert passed == [True, True, False, True, False]
+    assert not refused(g, Evaluate(START, compared_with="own", only_compare=True), 3)
+    assert not refused(g, TRAIN, 3)
+
+
 def test_rounds_that_are_named_in_turn_do_not_begin_the_count_again() -> None:
     g = guard(most_trainings_per_round="1", most_trainings="50")
     admitted = sum(not refused(g, TRAIN, number) for _ in range(3) for number in range(100))
@@ -378,14 +393,3 @@ def test_what_an_order_says_is_shown_escaped_and_cut(text: str) -> None:
         assert why.isprintable()
         assert len(why) < 500
     assert str(refused_run("run", text, policy(training="sgd"))).isprintable()
-
-
-def test_refusals_are_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
-    times = iter([0.0, 0.0, 1.0, 2.0, 6.0, 6.0])
-    g = Guard([], ModelStore(), now=lambda: next(times))
-    for number in range(4):
-        g.log(f"order {number}")
-    assert [record.getMessage() for record in caplog.records] == [
-        "refused: order 0",
-        "refused: order 3 (2 other refusals since the last line)",
-    ]

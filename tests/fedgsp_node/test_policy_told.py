@@ -53,3 +53,14 @@ def test_networks_that_are_too_large_are_a_refused_order(caplog: pytest.LogCaptu
 def test_a_node_that_has_refused_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     Guard([], ModelStore()).sum_up()
     assert caplog.messages == []
+
+
+def test_refusals_are_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter([0.0, 0.0, 1.0, 2.0, 6.0, 6.0])
+    g = Guard([], ModelStore(), now=lambda: next(times))
+    for number in range(4):
+        g.log(f"order {number}")
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused: order 0",
+        "refused: order 3 (2 other refusals since the last line)",
+    ]

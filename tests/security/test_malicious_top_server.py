@@ -24,6 +24,7 @@ from fedgsp.messages import (
     Describe,
     Described,
     Evaluate,
+    Evaluated,
     Failure,
     FailureCode,
     Initialise,
@@ -184,6 +185,17 @@ async def test_a_training_that_takes_too_long_is_stopped_after_a_batch(monkeypat
         endless = dataclasses.replace(SETTINGS, local_epochs=2**32 - 1, learning_rate=0.001)
         await a.refused(Train(Start("start", HERE), "endless", endless), "most_seconds")
         await a.is_useful()
+
+
+async def test_a_node_evaluates_models_of_others_no_more_often_than_its_policy_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of chosen models, the answers tell single samples: the fewer answers, the fewer samples."""
+    async with attack(monkeypatch, most_evaluations=str(FEW)) as a:
+        assert isinstance(await a.order(Initialise("start", 1)), Trained)
+        answers = [await a.order(Evaluate(Start("start", HERE)), round_number=number) for number in range(2 * FEW)]
+        assert [isinstance(answer, Evaluated) for answer in answers] == [True] * FEW + [False] * FEW
+        assert all("most_evaluations" in answer.detail for answer in answers[FEW:])
 
 
 async def test_a_node_trains_a_client_no_more_often_than_its_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
