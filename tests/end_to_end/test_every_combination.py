@@ -38,6 +38,8 @@ OF_GROUPINGS = {
     "hcct": ALPHA,
     "kmeans": {"clusters": "2"},
 }
+#: Each of these groupings meets every merge, training, aggregation and program that it can; so do the slow others.
+OFTEN = ("fedcollab", "hcct", "icg", "single")
 #: Merges after which all clients have the same model; else results are told for each.
 ONE_MODEL = (
     "mean",
@@ -168,7 +170,9 @@ def check(run: Finished, config: RunConfig, grouping: str, merge: str) -> None:
     assert all(np.isfinite(array).all() for path in final for array in load(path)[0].values())
 
 
-@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize(
+    "grouping", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in GROUPINGS]
+)
 async def test_every_pair_of_choices_is_played(tmp_path: Path, grouping: str) -> None:
     ours = [(scheme, combination) for scheme, combination in cover() if combination.grouping == grouping]
     assert {combination.training for _, combination in ours} == set(TRAININGS)
