@@ -52,9 +52,8 @@ class Guard:
         self._open = 0
         #: Models that orders in work fetch or make, with the number of these orders.
         self._coming: Counter[str] = Counter()
-        self._orders: OrderedDict[tuple[int, str, int], list[int]] = (
-            OrderedDict()
-        )  # in a round: all, trainings, evaluations
+        #: (client, run, round) -> number of orders, of trainings, and of evaluations.
+        self._orders: OrderedDict[tuple[int, str, int], list[int]] = OrderedDict()
         self._trainings: Counter[int] = Counter()  # of each client, in all
         self._evaluations: Counter[int] = Counter()  # the same
         self._epochs: Counter[int] = Counter()  # the same
