@@ -103,7 +103,8 @@ def _measure(record: Record, this: World, strikes: list[Strike]) -> None:
     events = this.events.look()
     looking = times.lost_top_server(path for name in this.nodes if (path := this.log(name)).exists())
     for done in strikes:
-        detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone])
+        until = times.next_fault(done, strikes)
+        detected = times.detection(this.plan, done, events, [*looking, *this.orphans_gone], until)
         recovered = times.recovery(this.plan, done, events, detected)
         lasting = (done.undone or time.time()) - done.at
         exposed = times.exposed(done, events)

@@ -15,6 +15,7 @@ server or a manager, it ends with the next hop or round after the fault.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -31,8 +32,10 @@ LOOKING = "no top server at"
 RESOLUTION_S = 0.001
 
 
-def detection(plan: Plan, strike: Strike, events: Sequence[Event], lost_top_server: Iterable[float]) -> float | None:
-    """Seconds from a fault until it was noticed; None if it was not."""
+def detection(
+    plan: Plan, strike: Strike, events: Sequence[Event], lost_top_server: Iterable[float], until: float = math.inf
+) -> float | None:
+    """Seconds from a fault until it was noticed; None if it was not, or only after the moment `until`."""
     clients = _clients(plan, strike)
     told = [
         epoch(event)
@@ -44,8 +47,18 @@ def detection(plan: Plan, strike: Strike, events: Sequence[Event], lost_top_serv
     ]
     if TOP_SERVER in strike.victims:
         told += lost_top_server
-    after = [moment - strike.at for moment in told if moment >= strike.at - RESOLUTION_S]
+    after = [moment - strike.at for moment in told if strike.at - RESOLUTION_S <= moment < until]
     return max(0.0, min(after)) if after else None
+
+
+def next_fault(strike: Strike, strikes: Iterable[Strike]) -> float:
+    """The moment of the next fault, if this one was over by then and left nothing behind; else infinity.
+
+    Later events show the next fault. A killed process may be missed later than it was started again.
+    """
+    if strike.fault.kind == "kill" or strike.undone is None:
+        return math.inf
+    return min((other.at for other in strikes if strike.undone <= other.at), default=math.inf)
 
 
 def recovery(plan: Plan, strike: Strike, events: Sequence[Event], detected: float | None) -> float | None:

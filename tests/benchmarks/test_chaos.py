@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.chaos import leftovers, oracle
-from benchmarks.chaos.plan import Plan
+from benchmarks.chaos import leftovers, oracle, times
+from benchmarks.chaos.faults import Strike
+from benchmarks.chaos.plan import Fault, Moment, Plan
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.reference import assert_same_bits
 from top_server.record import model_files
@@ -82,3 +83,21 @@ def test_other_schemes_keep_nothing() -> None:
     model, kept = oracle.final_models(everybody, alone)
     assert kept == {}
     assert_same_bits(model, oracle.final_model(PLAN, alone))  # Ditto's shared model is that of plain training
+
+
+def strike(kind: str, at: float, undone: float | None) -> Strike:
+    return Strike(Fault(kind, "manager", 0, Moment(1, 1, 0.0), 1.0), ("m0",), at, undone)
+
+
+@pytest.mark.parametrize(
+    ("kind", "undone", "seconds"),
+    [("stop", 101.0, None), ("cut", 101.0, None), ("stop", None, 6.0), ("kill", 101.0, 6.0)],
+)
+def test_what_shows_the_next_fault_does_not_show_one_that_was_over(
+    kind: str, undone: float | None, seconds: float | None
+) -> None:
+    first, second = strike(kind, 100.0, undone), strike("stop", 103.0, 110.0)
+    lost = [{"event": "manager_lost", "time": "1970-01-01T00:01:46+00:00"}]
+    until = times.next_fault(first, [first, second])
+    assert times.detection(PLAN, first, lost, [], until) == seconds
+    assert times.detection(PLAN, second, lost, [], times.next_fault(second, [first, second])) == 3.0
