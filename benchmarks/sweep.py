@@ -42,7 +42,7 @@ from fedgsp.options import options
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load, parse
-from fedgsp.settings.run import METHOD, TASK, TRAINING, RunConfig
+from fedgsp.settings.run import METHOD, OPTIMISER, TASK, TRAINING, RunConfig
 
 #: Settings of other panels that change the results of a run.
 _ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
@@ -195,7 +195,7 @@ def check(settings: dict[str, Any], directory: Path) -> None:
         return
     found = load(RunConfig, directory / "config.toml")
     for name, one in described(RunConfig).items():
-        if one.metadata["panel"] not in (METHOD, TRAINING, TASK) and name not in _ALSO_SAME:
+        if one.metadata["panel"] not in (METHOD, TRAINING, OPTIMISER, TASK) and name not in _ALSO_SAME:
             continue
         if comparable(found, name) != comparable(asked, name):
             there, here = getattr(found, name), getattr(asked, name)

@@ -6,6 +6,7 @@ The table is shared by the top server, which names an aggregation, and by group 
 from dataclasses import dataclass
 
 from fedgsp.ida import IdaOptions
+from fedgsp.optimizers import AUTO, SGD
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import TrimOptions
 
@@ -34,7 +35,10 @@ AGGREGATIONS: Parts[Aggregation] = Parts(
             help="the mean, weighted by the scheme's weighing", code=f"{_HERE}:WeightedMean", beside_relay=True
         ),
         "fednova": Aggregation(
-            help="each update is divided by its number of local steps", code=f"{_HERE}:FedNova", needs_start=True
+            help="each update is divided by its number of local steps",
+            code=f"{_HERE}:FedNova",
+            needs_start=True,
+            needs={"optimizer": (AUTO, SGD)},
         ),
         "median": Aggregation(help="the median of every coordinate", code=f"{_HERE}:Median", robust=True),
         "trimmed-mean": Aggregation(

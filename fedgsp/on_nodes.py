@@ -4,12 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedgsp.messages import InstalledPart
+from fedgsp.optimizers import OPTIMIZERS
 from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Parts
+from fedgsp.schedules import SCHEDULES
 from fedgsp.trainings import TRAININGS
 
 #: The tables of the parts that nodes run. Tasks are compared by their own rules.
-_TABLES: tuple[Parts[Any], ...] = (TRAININGS, OUTGOING)
+_TABLES: tuple[Parts[Any], ...] = (TRAININGS, OPTIMIZERS, SCHEDULES, OUTGOING)
 
 
 def installed() -> tuple[InstalledPart, ...]:

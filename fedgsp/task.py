@@ -94,6 +94,14 @@ class Task(abc.ABC):
             )
         return int((found == targets).sum())
 
+    def optimizer(self, parameters: list[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
+        """A new optimiser of the trainable parameters; a task that does not override it trains by plain SGD.
+
+        It is called for each training, unless the run has `--optimizer`. `learning_rate` is the step size of the
+        round. A local schedule multiplies the step sizes of all groups of parameters. Its step() has no closure.
+        """
+        return None
+
     def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, float]:
         """Further figures by name, for the outputs of a client's whole test part; by default none."""
         return {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
+from fedgsp.optimizers import AUTO, SGD
 from fedgsp.parts import NoOptions, Part, Parts
 from fedgsp.settings.fields import setting
 
@@ -45,6 +46,8 @@ class Training(Part):
     adds: Callable[[Any, TensorSpec], tuple[TensorSpec, ...]] | None = None
     #: Raises ConfigError for options that do not go with a learning rate and a batch size.
     check: Callable[[Any, float, int], None] = _anything
+    #: Whether its formulas are those of plain SGD, so that no other steps can take their place.
+    plain: bool = False
     #: How often its code passes over the data in each local epoch, by its options. Policies of nodes limit it.
     passes: Callable[[Any], int] = _one
     #: The steps that its code takes before a model is evaluated (`Algorithm.adapt`), by its options; limited likewise.
@@ -184,6 +187,8 @@ TRAININGS: Parts[Training] = Parts(
             code=f"{_HERE}.per_fedavg:PER_FEDAVG",
             options=PerFedAvgOptions,
             check=_check_per_fedavg,
+            plain=True,
+            needs={"optimizer": (AUTO, SGD)},
             adapts=lambda options: options.steps,
         ),
         "pfedme": Training(
@@ -192,6 +197,8 @@ TRAININGS: Parts[Training] = Parts(
             options=PfedmeOptions,
             keeps_personal=True,
             check=_check_pfedme,
+            plain=True,
+            needs={"optimizer": (AUTO, SGD)},
             passes=lambda options: options.personal_steps,
         ),
         "ditto": Training(

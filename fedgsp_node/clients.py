@@ -17,6 +17,7 @@ from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
+from fedgsp_node.optimizers import Stepping, stepping
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
@@ -280,6 +281,7 @@ class Clients:
             received,
             personal,
             self._added,
+            _stepping(settings, self.task),
         )
 
     def _lacks(self, client: int, purpose: str, before: int | None = None) -> bool:
@@ -327,6 +329,11 @@ class _Chosen:
     def run(self, step: Callable[[LocalWork], T], work: LocalWork) -> T:
         with self.training.guard(StoppedError):
             return step(work)
+
+
+def _stepping(settings: TrainingSettings, task: Task) -> Stepping:
+    with failing(FailureCode.BAD_ORDER, UserError):
+        return stepping(settings.optimizer, task)
 
 
 def _chosen(settings: TrainingSettings) -> _Chosen:

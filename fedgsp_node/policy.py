@@ -21,6 +21,7 @@ from fedgsp.messages import (
     Train,
     Work,
 )
+from fedgsp.optimizers import AUTO
 from fedgsp.options import same
 from fedgsp.outgoing import HEAD, OUTGOING
 from fedgsp.settings.fields import OptionError, described, values_of
@@ -247,6 +248,14 @@ def _training(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
             yield Beyond(f"it asks for training {algorithm[:MOST_QUOTED]!r}", algorithm)
 
 
+def _optimizer(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
+    if isinstance(order.work, Train | Evaluate) and order.work.settings is not None:
+        optimizer = order.work.settings.optimizer
+        name = optimizer.name if optimizer is not None else AUTO
+        if not _listed(name, policy.optimizer):
+            yield Beyond(f"it asks for optimiser {name[:MOST_QUOTED]!r}", name)
+
+
 def _least_samples(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
     telling = any(KINDS[kind](order.work) for kind in TELLING)
     revealing = isinstance(order.work, Train) and order.work.reveal is not None
@@ -339,6 +348,7 @@ RULES: Mapping[str, Callable[[Order, Policy, Known], Iterator[Beyond]]] = {
     "require": _require,
     "outgoing": _outgoing,
     "training": _training,
+    "optimizer": _optimizer,
     "least_samples": _least_samples,
     **{key: _limit(key, amount) for key, amount in AMOUNTS.items()},
 }

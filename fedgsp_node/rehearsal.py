@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.task import Split, Task
+from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.require import require
 from fedgsp_node.torch_weights import as_tensor
 from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
@@ -145,6 +146,9 @@ def rehearse(module: nn.Module, task: Task, train: Split, test: Split) -> None:
     for name, part in (("training", train), ("test", test)):
         if len(part):
             _rehearse(module, task, name, part)
+    if has_own(task):
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        guarded(lambda: own(task)(parameters, 0.01), "optimizer()")
     try:
         histogram(task.class_counts(train), task.num_classes)
     except (Exception, SystemExit) as error:  # only a warning: the node does not know the run's scheme

@@ -49,6 +49,7 @@ from fedgsp_node.credentials import credentials, name_of
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.guard import Guard
+from fedgsp_node.optimizers import has_own
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
 from fedgsp_node.policy_file import policy_of
@@ -196,6 +197,7 @@ class _Node:
             source_digest(clients.task),
             on_nodes.installed(),
             clients.features,
+            has_own(clients.task),
         )
         self._log = OrderLog()
         self._joins = SeldomLog(logger, logging.INFO, "time")

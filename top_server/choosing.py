@@ -7,9 +7,11 @@ from typing import Any
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
 from fedgsp.messages import TensorSpec
+from fedgsp.optimizers import AUTO, OPTIMIZERS
 from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Part, Parts
 from fedgsp.programs import PROGRAMS
+from fedgsp.schedules import SCHEDULES
 from fedgsp.settings.checks import Names, flag
 from fedgsp.settings.fields import described, str_of_client
 from fedgsp.settings.run import GROUPING_SERVICE, RunConfig
@@ -19,6 +21,7 @@ from top_server.grouping import GROUPINGS
 from top_server.grouping.round_size import GROWTHS
 from top_server.merging import MERGES
 from top_server.merging.weighing import WEIGHINGS
+from top_server.optimization import check_optimizer, check_schedules
 from top_server.outgoing import check_outgoing
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
@@ -30,11 +33,20 @@ TABLES: Mapping[str, Parts[Any]] = {
     "aggregation": AGGREGATIONS,
     "program": PROGRAMS,
     "training": TRAININGS,
+    "optimizer": OPTIMIZERS,
     "weighing": WEIGHINGS,
     "profile": PROFILES,
 }
 #: Setting -> the names that it may take.
-NAMES: Names = {**TABLES, "scheme": SCHEMES, "growth": GROWTHS, "task": TASKS, "outgoing": OUTGOING}
+NAMES: Names = {
+    **TABLES,
+    "scheme": SCHEMES,
+    "growth": GROWTHS,
+    "task": TASKS,
+    "outgoing": OUTGOING,
+    "schedule": SCHEDULES,
+    "local_schedule": SCHEDULES,
+}
 #: Columns of a scheme that a setting of the same name replaces.
 _REPLACED = (*TABLES, "growth", "after_arrivals")
 
@@ -48,6 +60,7 @@ def choose(config: RunConfig) -> Scheme:
     scheme = dataclasses.replace(row, **chosen)
     scheme = dataclasses.replace(scheme, options=_options(config, row, scheme))
     _check_needs(config, scheme)
+    check_schedules(config)
     for wrong, what, remedy in _refusals(config, scheme):
         if wrong:
             raise ConfigError(what, remedy)
@@ -88,7 +101,7 @@ def _check_needs(config: RunConfig, scheme: Scheme) -> None:
             for name, row in SCHEMES.built_in.items()
             if getattr(row, column) == value and getattr(row, other) in needed
         ]
-        if config.scheme in fitting:
+        if getattr(SCHEMES[config.scheme], other) in needed:
             remedy = f"leave out {flag(other)}"
         elif fitting:
             remedy = f"use scheme {' or '.join(fitting)}"
@@ -164,8 +177,14 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
             if readers and kind not in readers:
                 remedy = " or ".join(f"{flag(f'{other}_option')} {name}=..." for other in readers)
                 raise ConfigError(f"{part} has no option {name!r}", f"give {remedy}")
-        read[kind] = part.read(scheme.given(kind))
+        try:
+            read[kind] = part.read(scheme.given(kind))
+        except ConfigError as error:
+            if getattr(scheme, kind) != AUTO:
+                raise
+            raise ConfigError(error.what, f"give {flag(kind)} too, such as sgd; it has no options by itself") from None
     check_outgoing(config, scheme, read["profile"])
+    check_optimizer(config, scheme, read["optimizer"])
     if scheme.merge == "soft-clusters" and read["merge"].soft > (models := read["profile"].models):
         raise ConfigError(f"option soft is {read['merge'].soft}, and there are {models} models", "lower it")
     training = TRAININGS[scheme.training]

@@ -15,6 +15,7 @@ from fedgsp.identity import Role
 from fedgsp.outgoing import OUTGOING
 from fedgsp.owners import check_tree
 from fedgsp.parts import Part, Parts
+from fedgsp.schedules import SCHEDULES
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import Described, described
 from fedgsp.settings.files import load
@@ -29,7 +30,7 @@ from top_server.record.journal import Journal
 NAME = "top-server"
 OUTPUT = "Output"
 #: Kind of part -> the parts of that kind.
-LISTED: Mapping[str, Parts[Any]] = {**TABLES, OUTGOING.kind: OUTGOING}
+LISTED: Mapping[str, Parts[Any]] = {**TABLES, SCHEDULES.kind: SCHEDULES, OUTGOING.kind: OUTGOING}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -31,6 +31,8 @@ class Scheme:
     shuffle: bool = False
     #: Local training algorithm; see `fedgsp.trainings`.
     training: str = "sgd"
+    #: How clients turn gradients into steps; see `fedgsp.optimizers`.
+    optimizer: str = "auto"
     #: Which models groups start from and what their results become; see `top_server.merging`.
     merge: str = "weighted-mean"
     #: How members count in a group's mean; see `top_server.merging.weighing`.

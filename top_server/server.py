@@ -52,6 +52,7 @@ from top_server.nodes import local as local_nodes
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
 from top_server.nodes.waiting import wait_for_nodes, wait_for_return
+from top_server.optimization import check_own_optimizer
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
@@ -117,7 +118,14 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             journal,
             issuer,
             config.task_option,
-            on_nodes.needed({"training": [scheme.training], "outgoing": config.outgoing}),
+            on_nodes.needed(
+                {
+                    "training": [scheme.training],
+                    "optimizer": [scheme.optimizer],
+                    "schedule": [config.local_schedule],
+                    "outgoing": config.outgoing,
+                }
+            ),
             *extending(scheme),
             audit=audit,
         )
@@ -223,6 +231,7 @@ async def _play(
         )
         check_head(scheme, membership.tensors)
         check_extractor(scheme, membership.features, membership.tensors)
+        check_own_optimizer(scheme, membership.own_optimizer)
         if resumed and resumed.saved:
             await state.restore(context, progress, merging, profile, resumed.saved)
         else:

@@ -54,7 +54,9 @@ def main() -> int:
     plans = [draw(seed, kinds) for seed in (map(int, flags.seeds.split(",")) if flags.seeds else seeds)]
     if flags.list:
         for plan in plans:
-            console.print(f"{plan.seed}: {plan.scheme}, {'; '.join(map(str, plan.faults))}", highlight=False)
+            console.print(
+                f"{plan.seed}: {plan.scheme}, {plan.optimizer}, {'; '.join(map(str, plan.faults))}", highlight=False
+            )
         return 0
     out = flags.out or Path(tempfile.mkdtemp(prefix="chaos-"))
     out = out.resolve()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import torch
+
 from benchmarks.chaos.events import Event
 from benchmarks.chaos.plan import Plan
 from fedgsp.settings.fields import values_of
@@ -73,6 +75,8 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
     """
     task, clients = _task(plan.clients), range(plan.clients)
     reference = Reference(task, clients, plan.rounds, seed=plan.seed)
+    if plan.optimizer != "sgd":
+        reference.optimizer = lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate)
     personal: dict[int, State] = {}  # the reference fills it
     if plan.scheme == "ditto":
         how: dict[str, Any] = {

@@ -28,6 +28,8 @@ SCHEMES = {
 }
 #: The schemes in which all clients train in every round.
 OF_EVERYONE = ("ditto", "fedfa", "global")
+#: Probabilities of optimisers. Ditto's second model is computed with plain SGD by the oracle.
+OPTIMIZERS = {"sgd": 0.8, "adamw": 0.2}
 RELAYS = {"auto": 0.75, "manager": 0.25}
 SECOND_FAULT = 0.2
 WEATHER = 0.3
@@ -74,6 +76,7 @@ class Plan:
     #: Delay and loss of packets on every link.
     delay_s: float = 0.0
     loss: float = 0.0
+    optimizer: str = "sgd"
 
     @property
     def clients(self) -> int:
@@ -99,7 +102,20 @@ def draw(seed: int, kinds: Sequence[str] = KINDS) -> Plan:
     if rng.random() < SECOND_FAULT:
         faults.append(_fault(rng, kind, clients, rounds))
     weather = (0.05, 0.02) if kind == "cut" and rng.random() < WEATHER else (0.0, 0.0)
-    return Plan(seed, scheme, relay, alpha, rounds, hosted, tuple(faults), delay_s=weather[0], loss=weather[1])
+    # From a stream of its own, so that a seed keeps its faults.
+    optimizer = _one_of(np.random.default_rng([seed, zlib.crc32(b"chaos-optimizer")]), OPTIMIZERS)
+    return Plan(
+        seed,
+        scheme,
+        relay,
+        alpha,
+        rounds,
+        hosted,
+        tuple(faults),
+        delay_s=weather[0],
+        loss=weather[1],
+        optimizer="sgd" if scheme == "ditto" else optimizer,
+    )
 
 
 def _fault(rng: np.random.Generator, kind: str, clients: int, rounds: int) -> Fault:

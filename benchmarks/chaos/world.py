@@ -86,6 +86,7 @@ class World:
         else:
             command += ["--run-dir", str(self.run_dir), "--listen", self.address, "--seed", str(plan.seed)]
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
+            command += ["--optimizer", plan.optimizer]
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
             command += [*self._task, *self._insecure]
             if plan.scheme not in OF_EVERYONE:

@@ -46,6 +46,8 @@ class Hello:
     #: The features that a training may add tensors for: name of the layer that returns them, dtype, number of
     #: channels. Unset: the task names no such layer.
     features: TensorSpec | None = None
+    #: The task has an optimiser of its own.
+    own_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

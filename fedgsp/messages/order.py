@@ -122,6 +122,25 @@ class TrainingSettings:
     options: Mapping[str, str] = field(default_factory=dict)
     #: Managers round every model that they make to bfloat16. Nodes do so by the outgoing step "rounding".
     bfloat16: bool = False
+    #: Unset: the optimiser of the task, or plain SGD if it has none.
+    optimizer: OptimizerSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """How a client turns gradients into steps."""
+
+    #: Name of the optimiser.
+    name: str
+    #: Its options; an option that is not given has its default.
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: How the step size changes from step to step of a training. Empty: it stays the same.
+    schedule: str = ""
+    schedule_options: Mapping[str, str] = field(default_factory=dict)
+    #: A gradient that is longer is shortened to this length. 0: no gradient is.
+    clip_norm: float = 0.0
+    #: Batches whose mean gradient makes one step. 0 stands for 1.
+    accumulate: int = 0
 
 
 @dataclass(frozen=True, slots=True)

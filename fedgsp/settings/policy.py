@@ -125,6 +125,9 @@ class Policy:
     training: Entries = setting(
         Entries("*"), "local trainings that may be ordered, such as `sgd`", widest=Entries("*"), panel=WHAT
     )
+    optimizer: Entries = setting(
+        Entries("*"), "optimisers that may be ordered, such as `adam`", widest=Entries("*"), panel=WHAT
+    )
     least_samples: int = setting(
         10,
         "training samples of a client of which class histograms, updates, distances, discriminators, or figures on"

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedgsp.errors import ConfigError
 from fedgsp.identity import NAME_RULE, is_name
 from fedgsp.options import parse_clients
+from fedgsp.schedules import plan
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
 from fedgsp.settings.fields import described, setting
 from fedgsp.settings.identities import FederationSettings, IdentitySettings
@@ -16,6 +17,7 @@ from fedgsp.settings.policy import NO_POLICY
 GROUPING_SERVICE = "grpc://"
 
 METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
+OPTIMISER = "Optimiser"
 WORK = "Work"
 POLICY = "Policy"
 
@@ -88,10 +90,6 @@ class RunConfig(FederationSettings):
         1, "passes over a client's data each time it trains", least=1, most=2**31, panel=TRAINING
     )
     batch_size: int = setting(5, "samples in each step", least=1, most=2**31, panel=TRAINING)
-    learning_rate: float = setting(0.01, "step size", above=0, panel=TRAINING)
-    learning_rate_decay: float = setting(
-        1.0, "factor on the learning rate from one round to the next", above=0, most=1, panel=TRAINING
-    )
     evaluate_every: int = setting(
         1,
         "number of rounds from one evaluation to the next; the last round is always evaluated",
@@ -103,6 +101,35 @@ class RunConfig(FederationSettings):
         "bfloat16 rounds each model as soon as it is made, so that float32 weights travel in half the bytes",
         choices=("exact", "bfloat16"),
         panel=TRAINING,
+    )
+
+    optimizer: str | None = setting(None, "how a client turns gradients into steps; by default auto", panel=OPTIMISER)
+    optimizer_option: dict[str, str] = setting(
+        {}, "an option of the optimiser; repeatable", options_of="optimizer", panel=OPTIMISER
+    )
+    learning_rate: float = setting(0.01, "step size", above=0, panel=OPTIMISER)
+    learning_rate_decay: float = setting(
+        1.0, "factor on the learning rate from one round to the next", above=0, most=1, panel=OPTIMISER
+    )
+    schedule: str = setting("constant", "how the step size changes from round to round", panel=OPTIMISER)
+    schedule_option: dict[str, str] = setting(
+        {}, "an option of the schedule; repeatable", options_of="schedule", panel=OPTIMISER
+    )
+    local_schedule: str = setting(
+        "constant", "how the step size changes from step to step of a training", panel=OPTIMISER
+    )
+    local_schedule_option: dict[str, str] = setting(
+        {}, "an option of the local schedule; repeatable", options_of="local_schedule", panel=OPTIMISER
+    )
+    clip_norm: float | None = setting(
+        None,
+        "shorten each longer gradient to this length (Euclidean norm over all parameters); no limit by default",
+        above=0,
+        metavar="LENGTH",
+        panel=OPTIMISER,
+    )
+    accumulate: int = setting(
+        1, "batches whose mean gradient makes one step, for batches larger than memory", least=1, panel=OPTIMISER
     )
 
     outgoing: tuple[str, ...] = setting(
@@ -189,8 +216,13 @@ class RunConfig(FederationSettings):
     )
 
     def learning_rate_in(self, round_number: int) -> float:
-        """Step size in a round, which counts from 1 (HCCT, section 3.3); before round 1 that of round 1."""
-        return self.learning_rate * self.learning_rate_decay ** max(0, round_number - 1)
+        """Step size in a round, which counts from 1 (HCCT, section 3.3); before round 1 that of round 1.
+
+        Raises ConfigError for a round beyond the horizon of the schedule.
+        """
+        past = max(0, round_number - 1)
+        factor = plan(self.schedule, self.schedule_option).factor(past, self.rounds)
+        return self.learning_rate * self.learning_rate_decay**past * factor
 
     @property
     def nodes_to_wait_for(self) -> int:

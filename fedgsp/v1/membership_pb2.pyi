@@ -83,6 +83,7 @@ class Hello(_message.Message):
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    OWN_OPTIMIZER_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of the protocol that the node speaks; see `PROTOCOL`."""
     node: _builtins.str
@@ -97,6 +98,8 @@ class Hello(_message.Message):
     """Floating-point operations to train on one sample; 0 if unknown."""
     task_digest: _builtins.bytes
     """SHA-256 of the source file of the task's class. Empty: the class has no source file."""
+    own_optimizer: _builtins.bool
+    """The task has an optimiser of its own."""
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostedClient]: ...
     @_builtins.property
@@ -132,10 +135,11 @@ class Hello(_message.Message):
         task_digest: _builtins.bytes = ...,
         parts: _abc.Iterable[Global___InstalledPart] | None = ...,
         features: _model_pb2.TensorSpec | None = ...,
+        own_optimizer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "features", b"features", "node", b"node", "num_classes", b"num_classes", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "features", b"features", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

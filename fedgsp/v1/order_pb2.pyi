@@ -347,6 +347,7 @@ class TrainingSettings(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     BFLOAT16_FIELD_NUMBER: _builtins.int
+    OPTIMIZER_FIELD_NUMBER: _builtins.int
     algorithm: _builtins.str
     """Name of the local training algorithm."""
     local_epochs: _builtins.int
@@ -362,6 +363,10 @@ class TrainingSettings(_message.Message):
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Options of the algorithm; an option that is not given has its default."""
 
+    @_builtins.property
+    def optimizer(self) -> Global___OptimizerSettings:
+        """Unset: the optimiser of the task, or plain SGD if it has none."""
+
     def __init__(
         self,
         *,
@@ -372,14 +377,99 @@ class TrainingSettings(_message.Message):
         seed: _builtins.int = ...,
         options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         bfloat16: _builtins.bool = ...,
+        optimizer: Global___OptimizerSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["optimizer", b"optimizer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "batch_size", b"batch_size", "bfloat16", b"bfloat16", "learning_rate", b"learning_rate", "local_epochs", b"local_epochs", "options", b"options", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "batch_size", b"batch_size", "bfloat16", b"bfloat16", "learning_rate", b"learning_rate", "local_epochs", b"local_epochs", "optimizer", b"optimizer", "options", b"options", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrainingSettings: _TypeAlias = TrainingSettings  # noqa: Y015
+
+@_typing.final
+class OptimizerSettings(_message.Message):
+    """How a client turns gradients into steps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ScheduleOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    SCHEDULE_OPTIONS_FIELD_NUMBER: _builtins.int
+    CLIP_NORM_FIELD_NUMBER: _builtins.int
+    ACCUMULATE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the optimiser."""
+    schedule: _builtins.str
+    """How the step size changes from step to step of a training. Empty: it stays the same."""
+    clip_norm: _builtins.float
+    """A gradient that is longer is shortened to this length. 0: no gradient is."""
+    accumulate: _builtins.int
+    """Batches whose mean gradient makes one step. 0 stands for 1."""
+    @_builtins.property
+    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Its options; an option that is not given has its default."""
+
+    @_builtins.property
+    def schedule_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        schedule: _builtins.str = ...,
+        schedule_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        clip_norm: _builtins.float = ...,
+        accumulate: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulate", b"accumulate", "clip_norm", b"clip_norm", "name", b"name", "options", b"options", "schedule", b"schedule", "schedule_options", b"schedule_options"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OptimizerSettings: _TypeAlias = OptimizerSettings  # noqa: Y015
 
 @_typing.final
 class Evaluate(_message.Message):

@@ -1,7 +1,7 @@
 """The input and the result of a local training algorithm, and the description of an algorithm."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from fedgsp.messages import TensorSpec, TrainingSettings
 from fedgsp.task import Task
 from fedgsp.weights import Weights
+from fedgsp_node.optimizers import Stepping
 from fedgsp_node.training.control import Control
 
 
@@ -34,6 +35,8 @@ class LocalWork:
     personal: Weights | None = None
     #: What `Algorithm.extend` returned when the model was made; None if the algorithm adds nothing to it.
     added: Any = None
+    #: How the order says that steps are taken.
+    stepping: Stepping = field(default_factory=Stepping)
 
 
 class Result(NamedTuple):

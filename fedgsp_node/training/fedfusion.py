@@ -99,7 +99,7 @@ def extend(module: nn.Module, features: TensorSpec, options: FedFusionOptions) -
 
 def train(work: LocalWork) -> Result:
     """Local epochs on the loss of C(F(E(x), E_received(x))): extractor E, fusion F and classifier C are trained."""
-    fusion, rate, count, frozen = work.added, work.settings.learning_rate, 0, Frozen(work)
+    fusion, rate, frozen = work.added, work.settings.learning_rate, Frozen(work)
     if not isinstance(fusion, Fusion):
         raise TaskError(
             "the model of this node has no fusion, because the run began with another training", "start a new run"
@@ -110,8 +110,7 @@ def train(work: LocalWork) -> Result:
                 theirs = fusion.features(x.clone())  # a model may change its input in place
             with fusion.beside(theirs):
                 steps.step(x, y, rate)
-            count += 1
-    return Result(steps.loss, count)
+    return Result(steps.loss, steps.norm)
 
 
 FEDFUSION = Algorithm(train, extend=extend)

@@ -22,8 +22,8 @@ FLOOR = 1e-4
 
 
 def train(work: LocalWork) -> Result:
-    """Local epochs on the loss + lambda max(MMD^2, FLOOR); each batch is one step. The result has the loss alone."""
-    rate, count, frozen = work.settings.learning_rate, 0, Frozen(work)
+    """Local epochs on the loss + lambda max(MMD^2, FLOOR). The result has the loss alone."""
+    rate, frozen = work.settings.learning_rate, Frozen(work)
     strength: float = work.options.strength
     with _view(work) as view, descent(work) as steps:
         for x, y in batches(work, work.settings.local_epochs):
@@ -34,8 +34,7 @@ def train(work: LocalWork) -> Result:
                 return strength * discrepancy(theirs, view(outputs)).clamp(min=FLOOR)
 
             steps.step(x, y, rate, penalty=penalty)
-            count += 1
-    return Result(steps.loss, count)
+    return Result(steps.loss, steps.norm)
 
 
 def discrepancy(some: torch.Tensor, others: torch.Tensor, variances: Sequence[float] = VARIANCES) -> torch.Tensor:

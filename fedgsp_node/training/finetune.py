@@ -1,4 +1,4 @@
-"""Fine-tuning (section 6): a few SGD steps on the client's data before its model is evaluated. They stay local."""
+"""Fine-tuning (section 6): a few steps on the client's data before its model is evaluated. They stay local."""
 
 import itertools
 
@@ -7,14 +7,14 @@ from fedgsp_node.training.steps import batches, descend, descent, normalises
 
 
 def adapt(work: LocalWork) -> None:
-    """Takes the number of SGD steps in the option `steps`, each on one batch, in as many epochs as this needs.
+    """Takes the number of steps in the option `steps`, each on one batch, in as many epochs as this needs.
 
     A model with batch norm is not changed if the client has only one sample, because batch norm needs two.
     """
     count = work.options.steps
     if len(work.x) == 1 and normalises(work.module):
         return
-    with descent(work) as steps:
+    with descent(work, scheduled=False) as steps:
         for x, y in itertools.islice(batches(work, epochs=count), count):
             steps.step(x, y, work.settings.learning_rate)
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 
 from fedgsp.model_store import ModelStore
+from fedgsp.schedules import SCHEDULES, plan
 from tests.contracts.declarations import check_declaration
 from tests.support.weights import some_weights
 from top_server.evidence import Evidence
@@ -42,6 +43,15 @@ def request_for(clients: int, groups: int, seed: int = 0, **options: str) -> Gro
         },
         options=options,
     )
+
+
+async def check_schedule(name: str) -> None:
+    """Factors above 0 and at most 1, the same each time, at every position before the horizon."""
+    check_declaration(SCHEDULES, name)
+    for horizon in (1, 2, 10, 1000):
+        found = [plan(name, {}).factor(position, horizon) for position in range(horizon)]
+        assert all(0 < factor <= 1 for factor in found)
+        assert found == [plan(name, {}).factor(position, horizon) for position in range(horizon)]
 
 
 async def check_grouping(name: str) -> None:

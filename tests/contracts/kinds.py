@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.contracts.decisions import check_grouping, check_merge, check_weighing
+from tests.contracts.decisions import check_grouping, check_merge, check_schedule, check_weighing
 from tests.contracts.running import (
     check_aggregation,
+    check_optimizer,
     check_outgoing,
     check_profile,
     check_program,
@@ -19,9 +20,11 @@ CHECKS: dict[str, Callable[[str], Coroutine[Any, Any, None]]] = {
     "aggregation": check_aggregation,
     "grouping": check_grouping,
     "merge": check_merge,
+    "optimizer": check_optimizer,
     "outgoing": check_outgoing,
     "profile": check_profile,
     "program": check_program,
+    "schedule": check_schedule,
     "task": check_task,
     "training": check_training,
     "weighing": check_weighing,

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from fedgsp.aggregations import AGGREGATIONS
-from fedgsp.messages import GroupResult, TensorSpec
+from fedgsp.messages import GroupResult, OptimizerSettings, TensorSpec
+from fedgsp.optimizers import OPTIMIZERS
 from fedgsp.outgoing import OUTGOING, Step
 from fedgsp.programs import PROGRAMS
 from fedgsp.seeds import stream
@@ -21,6 +22,7 @@ from fedgsp.tasks import TASKS
 from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
+from fedgsp_node.optimizers import stepping
 from fedgsp_node.outgoing.base import Outgoing
 from fedgsp_node.tasks import load_task
 from fedgsp_node.torch_weights import weights_of
@@ -116,6 +118,26 @@ def _trained(name: str, control: Control | None = None) -> tuple[bytes, float, f
         declared = TRAININGS[name].adapts(work.options)
         assert work.control.mark - before <= declared, "its declaration (adapts) says fewer steps than it takes"
     return trained.copy().digest, loss, steps
+
+
+async def check_optimizer(name: str) -> None:
+    """A step against the gradient, whatever the parameters' shapes; the same bits each time."""
+    check_declaration(OPTIMIZERS, name)
+    settings_ = OptimizerSettings(name, clip_norm=1e9)
+    assert _stepped(settings_) == _stepped(settings_), "it steps otherwise each time"
+
+
+def _stepped(settings_: OptimizerSettings) -> bytes:
+    torch.manual_seed(1)
+    work, trained = local_work(mlp(), CrossEntropy(), samples(23), settings(2, 5, 0.01))
+    work.stepping = stepping(settings_, work.task)
+    before = work.received.copy()
+    loss, steps = TRAININGS["sgd"].load().train(work)
+    assert all(np.isfinite(array).all() for array in trained.arrays.values())
+    assert trained.copy().digest != before.digest, "it changed no parameter"
+    assert np.isfinite(loss)
+    assert steps > 0
+    return trained.copy().digest
 
 
 async def check_outgoing(name: str) -> None:

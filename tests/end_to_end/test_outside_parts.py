@@ -30,6 +30,8 @@ PARTS = {
     "aggregation": "clipped-mean",
     "program": "parallel-some",
     "training": "signed-sgd",
+    "optimizer": "signs",
+    "schedule": "root",
     "outgoing": "shortened",
 }
 CHOSEN = ["--scheme", "global", "--rounds", "2", *(word for kind in PARTS for word in (f"--{kind}", PARTS[kind]))]
@@ -39,7 +41,8 @@ ALL = [
     *("--task-option", "noise=0.2", "--grouping-option", "members=3", "--profile-option", "scale=2"),
     *("--merge-option", "share=0.25", "--weighing-option", "power=2", "--aggregation-option", "most=0.01"),
     *("--program-option", "members=2", "--training-option", "shrink=0.5"),
-    *("--outgoing-option", "shortened.share=0.75"),
+    *("--outgoing-option", "shortened.share=0.75", "--optimizer-option", "dead=0.001"),
+    *("--schedule-option", "power=0.25", "--local-schedule", "root", "--local-schedule-option", "power=0.1"),
 ]
 
 
@@ -104,6 +107,8 @@ def test_help_lists_the_parts_by_name(installed: dict[str, str]) -> None:
             ["--grouping-option", "members=0"],
             "grouping by-size: option members is '0'; give a whole number of at least 1",
         ),
+        (["--optimizer-option", "ded=2"], "optimizer signs has no option 'ded'; did you mean 'dead'?"),
+        (["--schedule-option", "power=0"], "schedule root: option power is '0'"),
         (["--weighing-option", "pover=2"], "weighing power has no option 'pover'; did you mean 'power'?"),
         (["--merge-option", "members=2"], "give --grouping-option members=... or --program-option members=..."),
         (["--grouping", "by-siz"], "--grouping cannot be 'by-siz'; did you mean 'by-size'?"),
@@ -146,6 +151,10 @@ def test_a_mistake_is_told_before_anybody_waits(
         (
             ["--training", "failing-sgd"],
             "training failing-sgd of package outside-parts 1.0 raised ZeroDivisionError: nobody can train here",
+        ),
+        (
+            ["--optimizer", "no-optimizer"],
+            "optimizer no-optimizer of package outside-parts 1.0 raised TypeError: its code returned NoneType",
         ),
     ],
 )

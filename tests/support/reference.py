@@ -53,6 +53,15 @@ class Reference:
     options: Mapping[str, str] = field(default_factory=dict)
     takes_part: TakesPart = lambda *_: True
     wire_dtype: str = "exact"
+    #: Makes an optimiser of a model's parameters and a step size.
+    optimizer: Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer] = lambda parameters, rate: (
+        torch.optim.SGD(parameters, lr=rate)
+    )
+    #: Factors on the step size: (round, from 1), and (step of a training, from 0; number of its steps).
+    of_round: Callable[[int], float] = lambda _: 1.0
+    of_step: Callable[[int, int], float] = lambda *_: 1.0
+    clip_norm: float = 0.0
+    accumulate: int = 1
     #: What the results of a round become, of these states with these weights.
     merge: Merge | None = None
     #: What the global model becomes, if not the mean of the groups' results.
@@ -122,16 +131,30 @@ class Reference:
         model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
         model.train()
         torch.manual_seed(stream_seed(self.seed, "training", number, client))
-        batches = stream(self.seed, "batch-order", number, client)
-        optimiser = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
+        orders = stream(self.seed, "batch-order", number, client)
         data = self.task.data(client).train
-        for _ in range(self.local_epochs):
-            order = batches.permutation(len(data))
-            for begin in range(0, len(data), self.batch_size):
-                rows = order[begin : begin + self.batch_size]
-                optimiser.zero_grad()
-                self.task.loss(model(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows])).backward()
-                optimiser.step()
+        batches = [
+            order[begin : begin + self.batch_size]
+            for order in (orders.permutation(len(data)) for _ in range(self.local_epochs))
+            for begin in range(0, len(data), self.batch_size)
+        ]
+        steps = [batches[begin : begin + self.accumulate] for begin in range(0, len(batches), self.accumulate)]
+        rate = self.learning_rate * self.of_round(number)
+        optimiser = self.optimizer(list(model.parameters()), rate)
+        for place, together in enumerate(steps):
+            optimiser.zero_grad()
+            for rows in together:
+                loss = self.task.loss(model(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows]))
+                (loss * len(rows) if self.accumulate > 1 else loss).backward()
+            if self.accumulate > 1:
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad /= sum(map(len, together))
+            if self.clip_norm:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), self.clip_norm)
+            for group in optimiser.param_groups:
+                group["lr"] = rate * self.of_step(place, len(steps))
+            optimiser.step()
         return _state(model)
 
     def sampled_groups(self, number: int) -> list[tuple[int, ...]]:

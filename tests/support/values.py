@@ -28,6 +28,7 @@ _NARROW = {"round", "group", "position", "attempt", "protocol", "num_classes", "
     "steps",
     "exchange",
     "fold",
+    "accumulate",
     "judge_every",
     "patience",
     "exchanges",

@@ -39,6 +39,14 @@ SAME = (
     "batch_size",
     "learning_rate",
     "learning_rate_decay",
+    "schedule",
+    "schedule_option",
+    "local_schedule",
+    "local_schedule_option",
+    "clip_norm",
+    "accumulate",
+    "optimizer",
+    "optimizer_option",
     "wire_dtype",
     "outgoing",
     "outgoing_option",
@@ -129,7 +137,7 @@ def set_aside(config: RunConfig) -> None:
 def _value(config: RunConfig, name: str) -> Any:
     """The value of a setting, or the scheme's choice if the setting is not given. The scheme must exist."""
     value = getattr(config, name)
-    return getattr(SCHEMES[config.scheme], name) if value is None else value
+    return getattr(SCHEMES[config.scheme], name, None) if value is None else value
 
 
 def tell_left_out(

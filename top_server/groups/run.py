@@ -24,6 +24,7 @@ from top_server.groups.task import GroupOutcome, GroupTask, Trace
 from top_server.groups.watch import GroupWatch
 from top_server.managers.pool import Manager
 from top_server.models import Held
+from top_server.optimization import optimizer_settings
 from top_server.outgoing import outgoing_steps
 from top_server.progress import Progress
 from top_server.record.events.rounds import GroupResumed
@@ -202,6 +203,7 @@ def _request(
             config.seed,
             {} if task.training else context.scheme.given("training"),
             config.wire_dtype == BFLOAT16,
+            optimizer_settings(config, context.scheme),
         ),
         stall_timeout_s=config.stall_timeout,
         max_model_bytes=max_model_bytes,

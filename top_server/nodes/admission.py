@@ -215,6 +215,10 @@ def _model(hello: Hello, known: Known) -> Iterator[Refusal]:
         if hello.features != first.features:
             detail = f"its task names other features than the run has: {remedy}, and the same version of the task"
             yield Refusal(Failure(FailureCode.WRONG_SHAPES, detail), f"as node {first.node!r}")
+        if hello.own_optimizer != first.own_optimizer:
+            has, other = ("has", "has none") if hello.own_optimizer else ("lacks", "has one")
+            detail = f"its task {has} an optimizer(), and that of the run {other}: use the same version of the task"
+            yield Refusal(Failure(FailureCode.WRONG_TASK, detail))
         check_same_tensors(hello.tensors, first.tensors, f"the model of node {hello.node!r}")
     except WeightsError as error:
         if first is None:

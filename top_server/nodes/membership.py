@@ -127,6 +127,11 @@ class Membership:
         return (*self._standard.tensors, *(added(training, options, self.features) if training else ()))
 
     @property
+    def own_optimizer(self) -> bool:
+        """Whether the task has an optimiser of its own."""
+        return self._standard is not None and self._standard.own_optimizer
+
+    @property
     def features(self) -> TensorSpec | None:
         """The features that the task names; None if it names none, or before the first node joined."""
         return self._standard.features if self._standard else None

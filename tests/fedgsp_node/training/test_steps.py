@@ -43,12 +43,12 @@ def _trained(algorithm: str) -> Weights:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_gradients_applied_early_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
     late = _trained(algorithm)
-    monkeypatch.setattr("fedgsp_node.training.steps.large", _is_filter)
+    monkeypatch.setattr("fedgsp_node.training.plain.large", _is_filter)
     assert _trained(algorithm).digest == late.digest
 
 
 def test_a_large_gradient_is_gone_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedgsp_node.training.steps.large", _is_filter)
+    monkeypatch.setattr("fedgsp_node.training.plain.large", _is_filter)
     module = _Filters()
     work, trained = local_work(module, CrossEntropy(), samples(5), settings())
     seen = []
@@ -64,7 +64,7 @@ def test_a_large_gradient_is_gone_before_the_next_one_comes(monkeypatch: pytest.
 
 
 def test_no_gradient_stays_and_nobody_elses_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedgsp_node.training.steps.large", _is_filter)
+    monkeypatch.setattr("fedgsp_node.training.plain.large", _is_filter)
     module = _Filters()
     work, trained = local_work(module, CrossEntropy(), samples(5), settings())
     with descent(work) as steps:
@@ -95,7 +95,7 @@ def test_a_parameter_that_is_used_otherwise_too_is_changed_after_the_backward_pa
 ) -> None:
     found = []
     for is_large in (_is_filter, lambda _: False):
-        monkeypatch.setattr("fedgsp_node.training.steps.large", is_large)
+        monkeypatch.setattr("fedgsp_node.training.plain.large", is_large)
         torch.manual_seed(1)
         work, trained = local_work(_Codebook(), CrossEntropy(), samples(5), settings())
         with descent(work) as steps:

@@ -44,6 +44,11 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         FailureCode.WRONG_SHAPES,
         "its task names other features than the run has: give all nodes the same task options",
     ),
+    "an optimiser of its own": (
+        hello(*SECOND, own_optimizer=True),
+        FailureCode.WRONG_TASK,
+        "its task has an optimizer(), and that of the run has none: use the same version of the task",
+    ),
     "half a digest of its task": (
         hello(*SECOND, task_digest=bytes(16)),
         FailureCode.WRONG_PROTOCOL,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedgsp.aggregations import Aggregation
+from fedgsp.optimizers import Optimizer
 from fedgsp.outgoing import Step
 from fedgsp.parts import Part
 from fedgsp.programs import Program
+from fedgsp.schedules import Schedule
 from fedgsp.settings.fields import setting
 from fedgsp.trainings import Training
 from top_server.grouping.base import Grouping
@@ -64,6 +66,20 @@ class SignedOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SignsOptions:
+    """Options of optimiser `signs`."""
+
+    dead: float = setting(0.0, "gradients up to this size make no step", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class RootOptions:
+    """Options of schedule `root`."""
+
+    power: float = setting(0.5, "power by which the step size falls", above=0)
+
+
+@dataclass(frozen=True, slots=True)
 class ShortenedOptions:
     """Options of outgoing step `shortened`."""
 
@@ -109,6 +125,9 @@ SIGNED_SGD = Training(
     help="SGD with a shrinking step size", code="outside_parts.training:SIGNED_SGD", options=SignedOptions
 )
 FAILING_SGD = Training(help="raises an exception", code="outside_parts.training:FAILING_SGD")
+SIGNS = Optimizer(help="steps of one size", code="outside_parts.optimizer:signs", options=SignsOptions)
+NO_OPTIMIZER = Optimizer(help="makes none", code="outside_parts.optimizer:nothing")
+ROOT = Schedule(help="falls with the root of the position", code="outside_parts.schedule:root", options=RootOptions)
 SHORTENED = Step(
     help="only a share of each update leaves the node",
     code="outside_parts.outgoing:shorten",

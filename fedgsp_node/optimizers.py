@@ -1,0 +1,127 @@
+"""How a client takes its steps: the optimisers of torch with the options of FedGSP, and the plan of an order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from fedgsp import schedules
+from fedgsp.errors import ConfigError, TaskError
+from fedgsp.messages import OptimizerSettings
+from fedgsp.optimizers import AUTO, OPTIMIZERS, SGD, Optimizer, SgdOptions
+from fedgsp.settings.fields import values_of
+from fedgsp.task import Task
+
+#: Makes an optimiser of trainable parameters and a step size.
+Make = Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer]
+
+
+def _like(
+    kind: type[torch.optim.Optimizer], pairs: dict[str, tuple[str, str]] | None = None
+) -> Callable[[list[torch.nn.Parameter], float, Any], torch.optim.Optimizer]:
+    """An optimiser of torch; `pairs` are its arguments that take two options, such as betas."""
+
+    def make(parameters: list[torch.nn.Parameter], learning_rate: float, options: Any) -> torch.optim.Optimizer:
+        given = values_of(options)
+        for name, two in (pairs or {}).items():
+            given[name] = tuple(given.pop(option) for option in two)
+        return kind(parameters, lr=learning_rate, **given)  # type: ignore[call-arg]
+
+    return make
+
+
+_BETAS = {"betas": ("beta1", "beta2")}
+sgd = _like(torch.optim.SGD)
+adam = _like(torch.optim.Adam, _BETAS)
+adamw = _like(torch.optim.AdamW, _BETAS)
+nadam = _like(torch.optim.NAdam, _BETAS)
+radam = _like(torch.optim.RAdam, _BETAS)
+adamax = _like(torch.optim.Adamax, _BETAS)
+adagrad = _like(torch.optim.Adagrad)
+adadelta = _like(torch.optim.Adadelta)
+adafactor = _like(torch.optim.Adafactor)
+rmsprop = _like(torch.optim.RMSprop)
+asgd = _like(torch.optim.ASGD)
+rprop = _like(torch.optim.Rprop, {"etas": ("eta_minus", "eta_plus"), "step_sizes": ("least_step", "most_step")})
+
+
+@dataclass(frozen=True, slots=True)
+class Stepping:
+    """How the steps of a training are taken. With the defaults: plain SGD with a constant step size."""
+
+    #: None: SGD.
+    make: Make | None = None
+    #: Of SGD; they also say how much each gradient counts in an update (FedNova).
+    sgd: SgdOptions = field(default_factory=SgdOptions)
+    schedule: schedules.Plan | None = None
+    #: A longer gradient is shortened to this length; 0: none is.
+    clip_norm: float = 0.0
+    #: Batches whose mean gradient makes one step.
+    accumulate: int = 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether each step only adds the gradient of one batch, times the step size."""
+        return self.make is None and self.sgd == SgdOptions() and not self.clip_norm and self.accumulate == 1
+
+    def optimizer(self, parameters: list[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        """A fresh optimiser of these parameters. TaskError if the task's own optimizer() returns something else."""
+        return self.make(parameters, learning_rate) if self.make else sgd(parameters, learning_rate, self.sgd)
+
+
+def has_own(task: Task) -> bool:
+    """Whether a task has an optimiser of its own."""
+    return type(task).optimizer is not Task.optimizer
+
+
+def own(task: Task) -> Make:
+    """The optimiser of a task that has one."""
+
+    def make(parameters: list[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        found: Any = task.optimizer(parameters, learning_rate)
+        if not isinstance(found, torch.optim.Optimizer):
+            raise TaskError(
+                f"the task's optimizer() returned {type(found).__name__}",
+                "return a torch.optim.Optimizer, or remove it",
+            )
+        if isinstance(found, torch.optim.LBFGS):
+            raise TaskError(
+                "the task's optimizer() returned LBFGS, which computes several gradients in a step",
+                "return an optimiser whose step() needs no closure",
+            )
+        return found
+
+    return make
+
+
+def stepping(settings: OptimizerSettings | None, task: Task) -> Stepping:
+    """What an order says about the steps; raises ConfigError for an unknown name or a wrong option."""
+    settings = settings or OptimizerSettings(AUTO)
+    if not 0 <= settings.clip_norm < float("inf"):
+        raise ConfigError(f"gradients cannot be shortened to {settings.clip_norm}", "give a length of at least 0")
+    part = OPTIMIZERS[settings.name]
+    options = part.read(settings.options)
+    make: Make | None = None
+    if settings.name == AUTO:
+        make = own(task) if has_own(task) else None
+    elif settings.name != SGD:
+        make = partial(_guarded, part, options)
+    return Stepping(
+        make,
+        options if isinstance(options, SgdOptions) else SgdOptions(),
+        schedules.plan(settings.schedule, settings.schedule_options) if settings.schedule else None,
+        settings.clip_norm,
+        max(1, settings.accumulate),
+    )
+
+
+def _guarded(
+    part: Optimizer, options: Any, parameters: list[torch.nn.Parameter], learning_rate: float
+) -> torch.optim.Optimizer:
+    with part.guard():
+        found: torch.optim.Optimizer = part.load()(parameters, learning_rate, options)
+        if not isinstance(found, torch.optim.Optimizer):
+            raise TypeError(f"its code returned {type(found).__name__}, not a torch.optim.Optimizer")
+        return found

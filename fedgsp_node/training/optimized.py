@@ -1,0 +1,101 @@
+"""Steps by an optimiser of torch, with clipping and accumulation of gradients."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training.stepping import Steps
+
+
+class OptimizedSteps(Steps):
+    """Steps by the optimiser of `work.stepping`, which begins without state.
+
+    A step takes the mean gradient of several batches, in which each sample counts once.
+    """
+
+    def __init__(self, work: LocalWork, scheduled: Callable[[int], float], accumulate: int) -> None:
+        """`scheduled` gives the factor on the step size, by the number of the step from 0."""
+        super().__init__(work)
+        self._how = work.stepping
+        self._optimizer = self._how.optimizer(self.parameters, work.settings.learning_rate)
+        # A task may give its groups of parameters other step sizes.
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._scheduled, self._accumulate = scheduled, accumulate
+        self._taken = self._waiting = self._samples = 0
+        self._anchors: Sequence[torch.Tensor] = ()
+        self._size = self._strength = self._momentum = 0.0
+
+    def step(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        rate: float,
+        anchors: Sequence[torch.Tensor] = (),
+        strength: float = 0.0,
+        onto: Sequence[torch.Tensor] | None = None,
+        penalty: Callable[[Any], torch.Tensor] | None = None,
+    ) -> None:
+        """One batch; the step is taken when enough batches have come, with the size that the last one names.
+
+        Raises ValueError for `onto`: a training that needs it declares itself `plain`.
+        """
+        if onto is not None:
+            raise ValueError("an optimiser cannot apply a gradient to other tensors than its parameters")
+        outputs = self._work.module(x)
+        loss = self._work.task.loss(outputs, y)
+        whole = loss if penalty is None else loss + penalty(outputs)
+        if self._accumulate > 1:
+            whole = whole * len(y)
+        torch.autograd.backward(whole, inputs=self.parameters)
+        self._waiting, self._samples = self._waiting + 1, self._samples + len(y)
+        self._size, self._anchors, self._strength = self._share(rate), anchors, strength
+        if self._waiting == self._accumulate:
+            self._take()
+        self._count(loss.item(), len(y))
+
+    def finish(self) -> None:
+        """Takes the step of the batches that are left over."""
+        if self._waiting:
+            self._take()
+
+    def clear(self) -> None:
+        """Frees the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def _take(self) -> None:
+        if self._accumulate > 1:
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(self._samples)
+        if self._strength:
+            for parameter, anchor in zip(self.parameters, self._anchors, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad.add_(parameter - anchor, alpha=self._strength)
+        if self._how.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self._how.clip_norm)
+        factor = self._scheduled(self._taken) * self._size
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        self._optimizer.step()
+        self._bring_home()
+        self.clear()
+        self._add_to_norm(factor)
+        self._taken += 1
+        self._waiting = self._samples = 0
+
+    def _add_to_norm(self, factor: float) -> None:
+        """FedNova's sum for SGD with momentum (section 6); for other optimisers it is the number of steps."""
+        if self._how.make is not None:
+            self.norm += 1
+            return
+        options = self._how.sgd
+        gradient = 1 - self._work.settings.learning_rate * self._strength * self.norm
+        kept = 1 - options.dampening if self._taken else 1.0
+        self._momentum = options.momentum * self._momentum + kept * gradient
+        taken = gradient + options.momentum * self._momentum if options.nesterov else self._momentum
+        self.norm += factor * (taken if options.momentum else gradient)

@@ -1,0 +1,92 @@
+"""Steps of one client's local training: what they all have in common."""
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from fedgsp.weights import Weights
+from fedgsp_node.training.base import LocalWork
+
+
+class Steps(abc.ABC):
+    """Takes steps with the module of `work`. After each batch it calls `tick`, which may raise StoppedError."""
+
+    def __init__(self, work: LocalWork) -> None:
+        self._work = work
+        self._names = [name for name, parameter in work.module.named_parameters() if parameter.requires_grad]
+        self._loss_sum, self._seen = 0.0, 0
+        #: The trainable parameters.
+        self.parameters = [parameter for parameter in work.module.parameters() if parameter.requires_grad]
+        #: The memory in which the values of each parameter must be after a step.
+        self._homes = [parameter.data for parameter in self.parameters]
+        #: FedNova's ||a||_1 (section 6): the sum of the shares with which each step's gradient is in the result, in
+        #: units of the learning rate. For plain SGD it is the number of steps.
+        self.norm = 0.0
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over all samples seen, computed where their gradients were taken."""
+        return self._loss_sum / self._seen
+
+    def trained(self, weights: Weights) -> list[torch.Tensor]:
+        """Views of the tensors in `weights` that correspond to `parameters`."""
+        return [torch.from_numpy(weights.arrays[name]) for name in self._names]
+
+    @abc.abstractmethod
+    def step(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        rate: float,
+        anchors: Sequence[torch.Tensor] = (),
+        strength: float = 0.0,
+        onto: Sequence[torch.Tensor] | None = None,
+        penalty: Callable[[Any], torch.Tensor] | None = None,
+    ) -> None:
+        """One batch `x`, `y`: a step of size `rate` on the loss + strength/2 ||w - anchors||^2, in place.
+
+        The gradient is taken at `parameters`. It is applied to the tensors `onto` if given, else to `parameters`;
+        only plain SGD takes `onto`. `penalty` is added to the loss, given what the model returned; `self.loss` does
+        not count it.
+        """
+
+    def finish(self) -> None:  # noqa: B027 -- most steps leave nothing open
+        """Takes a step that waits for more batches, after the last batch."""
+
+    @contextlib.contextmanager
+    def at(self, elsewhere: list[torch.Tensor]) -> Iterator[None]:
+        """Inside the context, the trainable parameters are the tensors `elsewhere`, in the order of `parameters`.
+
+        Steps change these tensors. Buffers stay. At the end of the context the module has its own tensors again.
+        """
+        own = self._homes
+        self._move_to(elsewhere)
+        try:
+            yield
+        finally:
+            self._move_to(own)
+
+    def _share(self, rate: float) -> float:
+        """A step size in units of the learning rate."""
+        usual = self._work.settings.learning_rate
+        return rate / usual if usual else 1.0
+
+    def _count(self, loss: float, samples: int) -> None:
+        self._loss_sum += loss * samples
+        self._seen += samples
+        self._work.control.tick()
+
+    def _move_to(self, homes: list[torch.Tensor]) -> None:
+        self._homes = homes
+        for parameter, home in zip(self.parameters, homes, strict=True):
+            parameter.data = home
+
+    def _bring_home(self) -> None:
+        """Copies values back if the model gave a parameter other memory (`weight.data = ...`, to limit its norm)."""
+        for parameter, home in zip(self.parameters, self._homes, strict=True):
+            if parameter.data_ptr() != home.data_ptr():
+                home.copy_(parameter.data)
+                parameter.data = home

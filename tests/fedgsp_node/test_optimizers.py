@@ -1,0 +1,172 @@
+"""Optimisers: options and defaults are those of torch, and a task may have one of its own."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgsp import ClientData, Split, Task
+from fedgsp.errors import ConfigError, TaskError
+from fedgsp.messages import OptimizerSettings
+from fedgsp.optimizers import AUTO, OPTIMIZERS
+from fedgsp_node.clients import Clients
+from fedgsp_node.optimizers import has_own, stepping
+from tests.support.local_work import CrossEntropy, mlp
+
+TORCH = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adamax": torch.optim.Adamax,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "adafactor": torch.optim.Adafactor,
+    "rmsprop": torch.optim.RMSprop,
+    "asgd": torch.optim.ASGD,
+    "rprop": torch.optim.Rprop,
+}
+#: Arguments of torch that say how a step is computed, and not which one.
+NOT_OFFERED = {"foreach", "maximize", "differentiable", "fused", "capturable"}
+PAIRS = {"betas": ("beta1", "beta2"), "etas": ("eta_minus", "eta_plus"), "step_sizes": ("least_step", "most_step")}
+
+
+def parameters() -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    return list(mlp().parameters())
+
+
+def test_there_is_one_for_each_that_needs_no_closure_and_takes_any_parameters() -> None:
+    assert set(TORCH) == set(OPTIMIZERS.built_in) - {AUTO}
+    others = {kind.__name__ for kind in vars(torch.optim).values() if inspect.isclass(kind)} - {
+        kind.__name__ for kind in TORCH.values()
+    }
+    assert others <= {"Optimizer", "LBFGS", "SparseAdam", "Muon"}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_defaults_are_those_of_torch(name: str) -> None:
+    part = OPTIMIZERS[name]
+    ours = part.load()(parameters(), 0.1, part.read({})).defaults
+    theirs = TORCH[name](parameters(), lr=0.1).defaults
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_every_argument_of_torch_is_an_option(name: str) -> None:
+    known = {one for one in inspect.signature(TORCH[name]).parameters if one not in NOT_OFFERED}
+    wanted = {option for one in known - {"params", "lr"} for option in PAIRS.get(one, (one,))}
+    missing = wanted - set(OPTIMIZERS[name].options.__dataclass_fields__)
+    assert missing <= {"decoupled_weight_decay", "eps"}
+    # Adam's is adamw; Adafactor's eps is a pair of which torch derives one from the dtype.
+    assert not missing or (name, *missing) in {("adam", "decoupled_weight_decay"), ("adafactor", "eps")}
+
+
+def test_given_options_reach_the_optimiser() -> None:
+    found = stepping(OptimizerSettings("adamw", {"beta2": "0.95", "weight_decay": "0.3"}), CrossEntropy())
+    (group,) = found.optimizer(parameters(), 0.02).param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.02, (0.9, 0.95), 0.3)
+    assert not found.plain
+
+
+@pytest.mark.parametrize(
+    ("settings", "plain"),
+    [
+        (None, True),
+        (OptimizerSettings("auto"), True),
+        (OptimizerSettings("sgd", {"momentum": "0"}), True),
+        (OptimizerSettings("sgd", schedule="cosine"), True),
+        (OptimizerSettings("sgd", {"momentum": "0.9"}), False),
+        (OptimizerSettings("sgd", {"weight_decay": "1e-4"}), False),
+        (OptimizerSettings("sgd", clip_norm=1.0), False),
+        (OptimizerSettings("sgd", accumulate=2), False),
+        (OptimizerSettings("adam"), False),
+    ],
+)
+def test_plain_sgd_is_known(settings: OptimizerSettings | None, plain: bool) -> None:
+    assert stepping(settings, CrossEntropy()).plain == plain
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (OptimizerSettings("adan"), "there is no optimizer 'adan'"),
+        (OptimizerSettings("adam", {"momentum": "0.9"}), "optimizer adam has no option 'momentum'"),
+        (OptimizerSettings("adam", {"beta1": "1"}), "option beta1 is '1'"),
+        (OptimizerSettings("sgd", {"nesterov": "true"}), "nesterov needs momentum"),
+        (OptimizerSettings("auto", {"momentum": "0.9"}), "optimizer auto has no option 'momentum'"),
+        (OptimizerSettings("sgd", clip_norm=float("nan")), "gradients cannot be shortened to nan"),
+        (OptimizerSettings("sgd", clip_norm=-1.0), "gradients cannot be shortened to -1"),
+        (OptimizerSettings("sgd", schedule="sine"), "there is no schedule 'sine'"),
+    ],
+)
+def test_a_wrong_order_is_refused(settings: OptimizerSettings, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        stepping(settings, CrossEntropy())
+
+
+class Own(Task):
+    """Has an optimiser of its own."""
+
+    num_classes, num_clients = 4, 1
+    found: Any = None
+
+    def model(self) -> nn.Module:
+        return mlp()
+
+    def data(self, client: int) -> ClientData:
+        rng = np.random.default_rng(client)
+        part = Split(rng.standard_normal((8, 10)).astype(np.float32), rng.integers(0, 4, 8))
+        return ClientData(part, part)
+
+    def optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+        others = [parameter for parameter in parameters if parameter.ndim == 1]
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "lr": 2 * learning_rate}]
+        return torch.optim.AdamW(groups, lr=learning_rate, weight_decay=0.0)
+
+
+class Wrong(Own):
+    def optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        return self.found
+
+
+class Raising(Own):
+    def optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=-1)
+
+
+def test_the_tasks_own_is_used_unless_another_is_named() -> None:
+    assert has_own(Own())
+    assert not has_own(CrossEntropy())
+    found = stepping(OptimizerSettings("auto"), Own())
+    assert not found.plain
+    assert isinstance(found.optimizer(parameters(), 0.1), torch.optim.AdamW)
+    assert stepping(OptimizerSettings("sgd"), Own()).plain
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (None, "optimizer\\(\\) returned NoneType"),
+        (torch.optim.Adam, "optimizer\\(\\) returned type"),
+        (torch.optim.LBFGS(mlp().parameters()), "optimizer\\(\\) returned LBFGS"),
+    ],
+)
+def test_what_is_no_optimiser_is_told_when_the_node_starts(found: object, told: str) -> None:
+    task = Wrong()
+    task.found = found
+    with pytest.raises(TaskError, match=told):
+        Clients(task, None).rehearse()
+
+
+def test_an_optimiser_that_cannot_be_made_is_told_when_the_node_starts() -> None:
+    with pytest.raises(TaskError, match=r"optimizer\(\) raised ValueError: Invalid learning rate: -1 \(test_optim"):
+        Clients(Raising(), None).rehearse()
+    Clients(Own(), None).rehearse()

@@ -1,0 +1,137 @@
+"""Which steps a run may order, and what it says to nodes about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedgsp.errors import ConfigError
+from fedgsp.messages import OptimizerSettings
+from fedgsp.settings.run import RunConfig
+from top_server.choosing import choose
+from top_server.optimization import check_own_optimizer, optimizer_settings
+
+
+def refused(**settings: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        choose(RunConfig(**settings))
+    return caught.value
+
+
+def test_nodes_are_told_what_was_chosen() -> None:
+    plain = RunConfig()
+    assert optimizer_settings(plain, choose(plain)) == OptimizerSettings("auto", accumulate=1)
+    config = RunConfig(
+        optimizer="adamw",
+        optimizer_option={"weight_decay": "0.1"},
+        local_schedule="linear",
+        local_schedule_option={"warmup": "3"},
+        clip_norm=2.0,
+        accumulate=4,
+    )
+    assert optimizer_settings(config, choose(config)) == OptimizerSettings(
+        "adamw", {"weight_decay": "0.1"}, "linear", {"warmup": "3"}, 2.0, 4
+    )
+    warm = RunConfig(local_schedule_option={"warmup": "3"})
+    assert optimizer_settings(warm, choose(warm)).schedule == "constant"
+
+
+def test_the_schedule_gives_the_step_size_of_each_round() -> None:
+    config = RunConfig(rounds=4, learning_rate=0.1, schedule="linear", schedule_option={"horizon": "4"})
+    assert [config.learning_rate_in(number) for number in (0, 1, 2, 3, 4)] == pytest.approx(
+        [0.1, 0.1, 0.075, 0.05, 0.025]
+    )
+    both = RunConfig(rounds=2, learning_rate=0.1, learning_rate_decay=0.5, schedule_option={"warmup": "1"})
+    assert [both.learning_rate_in(number) for number in (1, 2)] == pytest.approx([0.05, 0.05])
+
+
+@pytest.mark.parametrize(
+    "scheme", ["fedgsp", "fedavg", "hcct", "fedcollab", "fedprox", "ditto", "fedmmd", "fedfusion"]
+)
+def test_any_optimiser_goes_with_schemes_without_a_formula_for_sgd(scheme: str) -> None:
+    assert choose(RunConfig(scheme=scheme, optimizer="adamw", clip_norm=1.0, accumulate=2)).optimizer == "adamw"
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "remedy"),
+    [
+        (
+            {"scheme": "fednova", "optimizer": "adam"},
+            "aggregation fednova needs optimizer auto or sgd, and scheme fednova has adam",
+            "leave out --optimizer",
+        ),
+        (
+            {"scheme": "fedavg", "aggregation": "fednova", "optimizer": "rmsprop"},
+            "aggregation fednova needs optimizer auto or sgd, and scheme fedavg has rmsprop",
+            "leave out --optimizer",
+        ),
+        (
+            {"scheme": "fednova", "optimizer": "sgd", "optimizer_option": {"weight_decay": "0.1"}},
+            "weight decay is no gradient",
+            "leave out --optimizer-option weight_decay",
+        ),
+        (
+            {"scheme": "pfedme", "optimizer": "adam"},
+            "training pfedme needs optimizer auto or sgd, and scheme pfedme has adam",
+            "leave out --optimizer",
+        ),
+        (
+            {"scheme": "per-fedavg", "batch_size": 8, "optimizer": "sgd", "optimizer_option": {"momentum": "0.9"}},
+            "training per-fedavg is defined by plain SGD steps",
+            "leave out --optimizer-option, or choose another --training",
+        ),
+        (
+            {"scheme": "pfedme", "clip_norm": 1.0, "accumulate": 2},
+            "training pfedme is defined by plain SGD steps",
+            "leave out --clip-norm and --accumulate, or choose another --training",
+        ),
+        (
+            {"optimizer_option": {"momentum": "0.9"}},
+            "optimizer auto has no option 'momentum'",
+            "give --optimizer too, such as sgd; it has no options by itself",
+        ),
+        (
+            {"optimizer": "adam", "optimizer_option": {"momentum": "0.9"}},
+            "optimizer adam has no option 'momentum'",
+            "its options are beta1, beta2, eps, weight_decay, amsgrad",
+        ),
+        (
+            {"schedule": "cosine"},
+            "--schedule cosine needs a horizon",
+            "give --schedule-option horizon=20",
+        ),
+        (
+            {"schedule": "cosine", "schedule_option": {"horizon": "10"}},
+            "--rounds is 20, and the horizon of --schedule cosine is 10 rounds",
+            "give --schedule-option horizon=20, or fewer rounds",
+        ),
+        (
+            {"schedule": "step", "schedule_option": {"gamma": "1"}},
+            "schedule step has no option 'gamma'",
+            "its options",
+        ),
+        ({"local_schedule_option": {"every": "1"}}, "schedule constant has no option 'every'", "its options"),
+    ],
+)
+def test_what_does_not_go_together_is_told(settings: dict[str, Any], what: str, remedy: str) -> None:
+    error = refused(**settings)
+    assert what in error.what
+    assert sorted(error.remedy.replace(",", "").split()) == sorted(
+        remedy.replace(",", "").split()
+    ) or error.remedy.startswith(remedy)
+
+
+def test_fednova_takes_momentum() -> None:
+    momentum = {"momentum": "0.9", "nesterov": "true"}
+    assert choose(RunConfig(scheme="fednova", optimizer="sgd", optimizer_option=momentum)).optimizer == "sgd"
+
+
+@pytest.mark.parametrize("scheme", ["fednova", "pfedme", "per-fedavg"])
+def test_an_optimiser_of_the_task_is_refused_where_a_formula_needs_sgd(scheme: str) -> None:
+    with pytest.raises(ConfigError, match="the task has an optimiser of its own") as caught:
+        check_own_optimizer(choose(RunConfig(scheme=scheme)), own=True)
+    assert caught.value.remedy == "give --optimizer sgd"
+    check_own_optimizer(choose(RunConfig(scheme=scheme, optimizer="sgd")), own=True)
+    check_own_optimizer(choose(RunConfig(scheme=scheme)), own=False)
+    check_own_optimizer(choose(RunConfig(scheme="fedgsp")), own=True)

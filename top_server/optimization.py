@@ -1,0 +1,72 @@
+"""How clients of a run take their steps: optimiser, schedules, clipping and accumulation, from the settings."""
+
+from typing import Any
+
+from fedgsp.errors import ConfigError
+from fedgsp.messages import OptimizerSettings
+from fedgsp.optimizers import AUTO, SgdOptions
+from fedgsp.schedules import CONSTANT, plan
+from fedgsp.settings.checks import flag
+from fedgsp.settings.run import RunConfig
+from fedgsp.trainings import TRAININGS
+from top_server.schemes import Scheme
+
+
+def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
+    """What a training order says about its steps."""
+    return OptimizerSettings(
+        scheme.optimizer,
+        scheme.given("optimizer"),
+        config.local_schedule if config.local_schedule_option or config.local_schedule != CONSTANT else "",
+        config.local_schedule_option,
+        config.clip_norm or 0.0,
+        config.accumulate,
+    )
+
+
+def check_schedules(config: RunConfig) -> None:
+    """Raises ConfigError for a wrong option of a schedule, or a horizon that does not fit."""
+    plan(config.local_schedule, config.local_schedule_option)
+    rounds = plan(config.schedule, config.schedule_option)
+    if rounds.schedule.ends and rounds.horizon is None:
+        raise ConfigError(
+            f"--schedule {config.schedule} needs a horizon, the number of rounds at which it ends",
+            f"give --schedule-option horizon={config.rounds}",
+        )
+    if rounds.horizon is not None and config.rounds > rounds.horizon:
+        raise ConfigError(
+            f"--rounds is {config.rounds}, and the horizon of --schedule {config.schedule} is {rounds.horizon} rounds",
+            f"give --schedule-option horizon={config.rounds}, or fewer rounds",
+        )
+
+
+def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:
+    """Raises ConfigError for steps for which a formula of the scheme does not hold (section 7)."""
+    if TRAININGS[scheme.training].plain:
+        changed = [
+            flag(name)
+            for name, plain in (("local_schedule", CONSTANT), ("clip_norm", None), ("accumulate", 1))
+            if getattr(config, name) != plain
+        ]
+        if changed or (scheme.optimizer != AUTO and options != SgdOptions()):
+            raise ConfigError(
+                f"training {scheme.training} is defined by plain SGD steps",
+                f"leave out {' and '.join(changed) or '--optimizer-option'}, or choose another --training",
+            )
+    if scheme.aggregation == "fednova" and isinstance(options, SgdOptions) and options.weight_decay:
+        raise ConfigError(
+            "aggregation fednova divides by the share of the gradients in an update, and weight decay is no gradient",
+            "leave out --optimizer-option weight_decay",
+        )
+
+
+def check_own_optimizer(scheme: Scheme, own: bool) -> None:
+    """Raises ConfigError if the task's own optimiser would take steps that a formula of the scheme does not know."""
+    if not own or scheme.optimizer != AUTO:
+        return
+    plain = TRAININGS[scheme.training].plain
+    if plain or scheme.aggregation == "fednova":
+        part = f"training {scheme.training}" if plain else "aggregation fednova"
+        raise ConfigError(
+            f"{part} needs steps of SGD, and the task has an optimiser of its own", "give --optimizer sgd"
+        )
