@@ -243,10 +243,13 @@ def describe(error: grpc.aio.AioRpcError | Any) -> str:
     return f"{error.code().name}{': ' + details if details else ''}"
 
 
-async def first_message(speaking: AsyncIterator[T]) -> T | None:
-    """The first message of a caller; None if the stream ends, or HELLO_TIMEOUT_S pass, before a message comes."""
+async def first_message(speaking: AsyncIterator[T], timeout_s: float | None = None) -> T | None:
+    """The next message of a caller; None if the stream ends, or `timeout_s` pass, before a message comes.
+
+    By default it has HELLO_TIMEOUT_S.
+    """
     try:
-        return await asyncio.wait_for(anext(aiter(speaking), None), HELLO_TIMEOUT_S)
+        return await asyncio.wait_for(anext(aiter(speaking), None), timeout_s or HELLO_TIMEOUT_S)
     except TimeoutError:
         return None
 

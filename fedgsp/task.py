@@ -55,6 +55,9 @@ class Task(abc.ABC):
     #: Name of the layer that returns the features, such as "conv2" or, in an nn.Sequential, "5". The extractor is what
     #: the model computes up to there, for trainings that need one (FedFusion); empty: the task names none.
     extractor: str = ""
+    #: Name prefixes of tensors that training does not change, such as ("embedding.", "norm.running_"). Every node
+    #: makes them by model(), from a seed of the run, and they never travel. Nor do parameters without requires_grad.
+    constant: tuple[str, ...] = ()
     #: Whether data(client) is fast and always returns the same values. Then nodes do not keep all data in memory.
     data_is_repeatable: bool = False
     #: Whether an epoch leaves out its last batch if it is short, unless it is the only batch.

@@ -27,6 +27,8 @@ DTYPES = {
     name: np.dtype(name)
     for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 }
+#: Bytes of a digest (BLAKE3).
+DIGEST_BYTES = 32
 #: Kinds of dtypes whose values must be checked: not every pattern of bytes is a valid value.
 _CHECKED = "fb"
 #: Largest number of axes of a tensor; numpy allows 64.

@@ -1,6 +1,7 @@
 """The clients that a node hosts: training, evaluation and histograms on their data."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ import numpy as np
 import torch
 
 from fedgsp.errors import TaskError, UserError
-from fedgsp.messages import Evaluated, Failure, FailureCode, HostedClient, TensorSpec, TrainingSettings
+from fedgsp.messages import Constant, Evaluated, Failure, FailureCode, HostedClient, TensorSpec, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
 from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
+from fedgsp_node.constants import Constants
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
 from fedgsp_node.optimizers import Stepping, stepping
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 #: Seed of random values in a model that are not part of its state. They must be equal on all nodes.
 _MODULE_SEED = 0
+_MAKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +69,31 @@ class Clients:
                 f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
             )
         self._data = HostedData(task, dict.fromkeys(chosen))
-        torch.manual_seed(_MODULE_SEED)
-        module = guarded(lambda: task.model(), "model()")
+        module = guarded(lambda: _model(task, _MODULE_SEED), "model()")
         if not isinstance(module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(module).__name__}", "return a torch.nn.Module")
         check_model(module)
-        #: The tensors of the task's model, to which the training of a run may add others.
-        self.task_tensors = tensor_specs(module, tuple(task.head))
+        self._constant = tuple(task.constant)
+        #: Of its own, from which the constants of a run are made; None before the node joins a run.
+        self._seed: int | None = None
+        #: The tensors of the task's model that travel, to which the training of a run may add others.
+        self.task_tensors = tensor_specs(module, tuple(task.head), self._constant)
         self._hold(module, Extension())
         some = as_tensor(self._data.of(chosen[0]).train.x[:1])
         self.training_flop = guarded(lambda: training_flop(module, some), "model()")
         #: The output of the task's extractor; None if the task names no layer that returns features.
         self.features = self._features(module, some)
-        unbind(module)
+        unbind(module, self._constant)
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """The tensors of the model that do not travel, without digests."""
+        return self._constants.specs
+
+    def make_constants(self, seed: int) -> tuple[Constant, ...]:
+        """Gives the constants the values that a model made from this seed has; returns them with digests."""
+        self._seed = seed
+        return self._constants.take_from(guarded(lambda: _model(self.task, seed), "model()"))
 
     def extend(self, training: str, given: Mapping[str, str]) -> None:
         """Adds to the model what a training with these options adds; an empty name takes it away again.
@@ -88,9 +103,10 @@ class Clients:
         added = extension(training, given, self.features, self.task_tensors)
         if not added.tensors and not self._extension.tensors:
             return  # most trainings: the model stays as it is
-        torch.manual_seed(_MODULE_SEED)
-        self._hold(guarded(lambda: self.task.model(), "model()"), added)
-        unbind(self._module)
+        self._hold(guarded(lambda: _model(self.task, _MODULE_SEED), "model()"), added)
+        unbind(self._module, self._constant)
+        if self.constants and self._seed is not None:
+            self.make_constants(self._seed)
 
     def _features(self, module: torch.nn.Module, x: torch.Tensor) -> TensorSpec | None:
         if not self.task.extractor:
@@ -103,6 +119,7 @@ class Clients:
 
     def _hold(self, module: torch.nn.Module, extension: Extension) -> None:
         self._module, self._extension = module, extension
+        self._constants = Constants(module, self._constant)
         self._added = guarded(lambda: extension.extend(module), "model()")
         #: Buffers outside the state; no client may leave changed values in them for the next client.
         self._unsaved = unsaved(module)
@@ -135,14 +152,8 @@ class Clients:
 
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
-        torch.manual_seed(seed)
-
-        def made() -> torch.nn.Module:
-            module = self.task.model()
-            self._extension.extend(module)
-            return module
-
-        return weights_of(self.call(made), tuple(self.task.head)).part(self.tensors)
+        made = self.call(lambda: _model(self.task, seed, self._extension.extend))
+        return weights_of(made, tuple(self.task.head), self._constant).part(self.tensors)
 
     def whole(self, client: int, weights: Weights, seed: int, before: int | None = None) -> Weights:
         """The client's whole model: weights without a head get the head that the client keeps, at first a fresh one.
@@ -192,7 +203,7 @@ class Clients:
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, chosen.options, order, control, before, personal)
         begin = time.perf_counter()
-        loss, steps = self._within(result, lambda: chosen.run(chosen.algorithm.train, work))
+        loss, steps = self._within(result, lambda: chosen.run(chosen.algorithm.train, work), trains=True)
         seconds = time.perf_counter() - begin
         try:
             for trained in (result, personal) if personal is not None else (result,):
@@ -300,13 +311,24 @@ class Clients:
             raise OrderError(Failure(FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"))
         return self._data.sizes[client]
 
-    def _within(self, weights: Weights, call: Callable[[], T]) -> T:
+    def _within(self, weights: Weights, call: Callable[[], T], trains: bool = False) -> T:
         def called() -> T:
             reset(self._module, self._unsaved)
             with bound(self._module, weights):
                 return call()
 
-        return self.call(called)
+        result = self.call(called)
+        if (name := self._constants.changed(after_training=trains)) is not None:
+            self.make_constants(_MODULE_SEED if self._seed is None else self._seed)  # for the next client
+            raise OrderError(
+                Failure(
+                    FailureCode.TASK_RAISED,
+                    f"the model changed its tensor {name!r}, which does not travel: register it as a buffer that"
+                    " `constant` does not name, or, if a layer such as batch norm changes it, put that layer into"
+                    " evaluation mode (in the model's train())",
+                )
+            )
+        return result
 
     def call(self, call: Callable[[], T]) -> T:
         """Runs code of the task; an exception of it fails the order, not the node."""
@@ -316,6 +338,15 @@ class Clients:
             raise OrderError(stopped.failure) from None
         except (Exception, SystemExit) as error:
             raise OrderError(Failure(FailureCode.TASK_RAISED, where(error))) from error
+
+
+def _model(task: Task, seed: int, extend: Callable[[torch.nn.Module], Any] = lambda _: None) -> torch.nn.Module:
+    """A model of the task from a seed; other threads that make models wait, because torch has one generator."""
+    with _MAKING:
+        torch.manual_seed(seed)
+        module = task.model()
+        extend(module)
+        return module
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """How a client takes its steps: the optimisers of torch with the options of FedGSP, and the plan of an order."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +14,7 @@ from fedgsp.messages import OptimizerSettings
 from fedgsp.optimizers import AUTO, OPTIMIZERS, SGD, Optimizer, SgdOptions
 from fedgsp.settings.fields import values_of
 from fedgsp.task import Task
+from fedgsp_node.training.factored import large
 
 #: Makes an optimiser of trainable parameters and a step size.
 Make = Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer]
@@ -21,14 +23,21 @@ Make = Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer]
 def _like(
     kind: type[torch.optim.Optimizer], pairs: dict[str, tuple[str, str]] | None = None
 ) -> Callable[[list[torch.nn.Parameter], float, Any], torch.optim.Optimizer]:
-    """An optimiser of torch; `pairs` are its arguments that take two options, such as betas."""
+    """An optimiser of torch; `pairs` are its arguments that take two options, such as betas.
+
+    With a large parameter it is torch's fused one, if there is one: last bits may differ from the usual one.
+    """
 
     def make(parameters: list[torch.nn.Parameter], learning_rate: float, options: Any) -> torch.optim.Optimizer:
         given = values_of(options)
         for name, two in (pairs or {}).items():
             given[name] = tuple(given.pop(option) for option in two)
+        if fused and any(map(large, parameters)):
+            # One pass over memory, without temporary tensors of the size of a parameter.
+            given["fused"] = True
         return kind(parameters, lr=learning_rate, **given)  # type: ignore[call-arg]
 
+    fused = "fused" in inspect.signature(kind).parameters
     return make
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import re
@@ -28,6 +29,7 @@ from fedgsp.messages import (
     FailureCode,
     Hello,
     Leave,
+    MakeConstants,
     NodeMessage,
     Revoked,
     TopServerMessage,
@@ -198,6 +200,7 @@ class _Node:
             on_nodes.installed(),
             clients.features,
             has_own(clients.task),
+            clients.constants,
         )
         self._log = OrderLog()
         self._joins = SeldomLog(logger, logging.INFO, "time")
@@ -271,7 +274,9 @@ class _Node:
                 why = "no process of this user listens there without TLS: give --identity or --tls-ca if it uses TLS"
                 return False, f"{why}; otherwise {local_key.REMEDY}"
             ticket = issue(key, Ticket(Verb.JOIN, asked, node(self._name)))
-        call = join(self._outgoing(ended), metadata=shown(ticket, self._process))
+        said: asyncio.Queue[Hello] = asyncio.Queue()
+        said.put_nowait(self._hello)
+        call = join(self._outgoing(said, ended), metadata=shown(ticket, self._process))
         messages, joined = aiter(call), False
         try:
             while True:
@@ -300,6 +305,9 @@ class _Node:
                         self._run_id = run_id
                         clients = counted(len(self._hello.clients), "client")
                         self._joins.line(f"node={self._name} joined run {run_id} with {clients}")
+                    case MakeConstants(seed) if not joined:
+                        made = await self._worker.make_constants(seed)
+                        said.put_nowait(dataclasses.replace(self._hello, constants=made))
                     case AttachTo() as manager:
                         self._attach(manager)
                     case Failure(code, detail):
@@ -321,8 +329,11 @@ class _Node:
             ended.set()
             call.cancel()
 
-    async def _outgoing(self, ended: asyncio.Event) -> AsyncIterator[membership_pb2.NodeMessage]:
-        yield wire.encode(NodeMessage(self._hello))
+    async def _outgoing(
+        self, said: asyncio.Queue[Hello], ended: asyncio.Event
+    ) -> AsyncIterator[membership_pb2.NodeMessage]:
+        for _ in range(2 if self._hello.constants else 1):
+            yield wire.encode(NodeMessage(await said.get()))
         await ended.wait()  # the stream stays open for the whole stay
 
     def _attach(self, manager: AttachTo) -> None:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from blake3 import blake3
 
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import DTYPES, Weights
 from fedgsp_node.require import require
 
 
-def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters (a shared one only once), then the buffers that state_dict() includes, by name."""
     saved = module.state_dict(keep_vars=True)
     named: dict[str, torch.Tensor] = dict(module.named_parameters())
@@ -19,35 +20,81 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return named
 
 
-def tensor_specs(module: torch.nn.Module, head: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
-    """Name, dtype and shape of each tensor of a module, and whether it is trainable and part of the head.
+def _every_name(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All names of the tensors: a shared parameter has several."""
+    return {**_state(module), **dict(module.named_parameters(remove_duplicate=False))}
+
+
+def _with_prefix(module: torch.nn.Module, prefixes: tuple[str, ...]) -> set[int]:
+    """The `id()` of each tensor one of whose names begins with a prefix."""
+    return {id(tensor) for name, tensor in _every_name(module).items() if prefixes and name.startswith(prefixes)}
+
+
+def _check_prefixes(module: torch.nn.Module, prefixes: tuple[str, ...], what: str) -> None:
+    for prefix in prefixes:
+        require(
+            any(name.startswith(prefix) for name in _every_name(module)),
+            f"no tensor's name begins with the task's {what} {prefix!r}",
+            f"there are {', '.join(_state(module))}",
+        )
+
+
+def constants(module: torch.nn.Module, named: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
+    """The tensors of a module that do not travel: parameters that are not trained, and those `named` by prefixes.
+
+    Raises TaskError for a prefix that names no tensor, or a parameter that is trained.
+    """
+    _check_prefixes(module, named, "constant")
+    chosen, found = _with_prefix(module, named), {}
+    for name, tensor in _state(module).items():
+        require(
+            not (id(tensor) in chosen and tensor.requires_grad),
+            f"the task names the tensor {name!r} as constant, and training changes it",
+            "give it requires_grad_(False) in model(), or correct `constant`",
+        )
+        if id(tensor) in chosen or (isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad):
+            found[name] = tensor
+    return found
+
+
+def _travelling(module: torch.nn.Module, constant: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    stay = constants(module, constant)
+    return {name: tensor for name, tensor in _state(module).items() if name not in stay}
+
+
+def tensor_specs(
+    module: torch.nn.Module, head: tuple[str, ...] = (), constant: tuple[str, ...] = ()
+) -> tuple[TensorSpec, ...]:
+    """Name, dtype and shape of each tensor that travels, and whether it is trainable and part of the head.
 
     The classifier head has the tensors whose names begin with an entry of `head`; by default, it is the dense layer
-    that was registered last. Raises TaskError for a dtype that cannot be sent, for a wrong `head`, and for a module
-    without trainable parameters.
+    that was registered last. Raises TaskError for a dtype that cannot be sent, for a wrong `head` or `constant`, and
+    for a module without trainable parameters.
     """
-    named = _tensors(module)
-    # A shared parameter has one name in `named`. It belongs to the head if any of its names does.
-    every_name = {**named, **dict(module.named_parameters(remove_duplicate=False))}
-    for prefix in head:
-        require(
-            any(name.startswith(prefix) for name in every_name),
-            f"no tensor's name begins with the task's head {prefix!r}",
-            f"there are {', '.join(named)}",
-        )
-    head = head or _last_dense_layer(module)
-    in_head = {id(tensor) for name, tensor in every_name.items() if head and name.startswith(head)}
+    _check_prefixes(module, head, "head")
+    in_head = _with_prefix(module, head or _last_dense_layer(module))
     specs = []
-    for name, tensor in named.items():
-        dtype = str(tensor.dtype).removeprefix("torch.")
+    for name, tensor in _travelling(module, constant).items():
+        dtype = dtype_name(tensor)
         require(dtype in DTYPES, f"the model's tensor {name!r} has dtype {dtype}", f"use one of {', '.join(DTYPES)}")
         specs.append(TensorSpec(name, dtype, tuple(tensor.shape), tensor.requires_grad, id(tensor) in in_head))
     require(
         any(spec.trainable for spec in specs),
         "the model has no trainable parameter",
-        "return a torch.nn.Module with parameters",
+        "return a torch.nn.Module with parameters, and leave some of them trainable (requires_grad)",
     )
     return tuple(specs)
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The name of a tensor's dtype, such as float32."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def digest(tensor: torch.Tensor) -> bytes:
+    """BLAKE3 (256 bits) of the values of a tensor on the CPU, in order."""
+    values = tensor.detach().contiguous().reshape(-1)
+    return blake3(values.view(torch.uint8).numpy().data if values.numel() else b"").digest()
 
 
 def _last_dense_layer(module: torch.nn.Module) -> tuple[str, ...]:
@@ -72,14 +119,18 @@ def classifier(module: torch.nn.Module, head: tuple[str, ...] = ()) -> torch.nn.
 
 
 def bind(module: torch.nn.Module, weights: Weights) -> None:
-    """Makes the module's tensors views of the buffer of `weights`: both then share their values."""
-    for name, tensor in _tensors(module).items():
+    """Makes the tensors of a module that `weights` has views of its buffer: both then share their values."""
+    for name, tensor in _bound_by(module, weights).items():
         tensor.data = torch.from_numpy(weights.arrays[name])
 
 
-def unbind(module: torch.nn.Module) -> None:
-    """Frees the memory of the module's tensors. They keep their shapes, and have no valid values until `bind`."""
-    for tensor in _tensors(module).values():
+def _bound_by(module: torch.nn.Module, weights: Weights) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in _state(module).items() if name in weights.arrays}
+
+
+def unbind(module: torch.nn.Module, constant: tuple[str, ...] = ()) -> None:
+    """Frees the memory of the tensors that travel. They keep their shapes, and have no valid values until `bind`."""
+    for tensor in _travelling(module, constant).values():
         tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
 
 
@@ -98,17 +149,17 @@ def reset(module: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
-    """Inside the context, the module's tensors are views of `weights`; afterwards they are what they were before.
+    """Inside the context, the tensors that `weights` has are views of it; afterwards they are what they were before.
 
     If the model replaces a tensor inside the context (`self.mean = ...`), its values are copied into `weights`.
     Raises ValueError if the new tensor has another shape.
     """
-    before = {name: tensor.data for name, tensor in _tensors(module).items()}
+    before = {name: tensor.data for name, tensor in _bound_by(module, weights).items()}
     bind(module, weights)
     try:
         yield
     finally:
-        tensors = _tensors(module)
+        tensors = _bound_by(module, weights)
         after = {name: tensor.detach() for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             tensor.data = before[name]
@@ -120,11 +171,11 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
             home.copy_(tensor)
 
 
-def weights_of(module: torch.nn.Module, head: tuple[str, ...] = ()) -> Weights:
-    """A copy of the module's weights. `head` and errors are those of `tensor_specs`."""
-    return Weights.of(
-        {name: tensor.detach().numpy() for name, tensor in _tensors(module).items()}, tensor_specs(module, head)
-    )
+def weights_of(module: torch.nn.Module, head: tuple[str, ...] = (), constant: tuple[str, ...] = ()) -> Weights:
+    """A copy of the module's tensors that travel. Arguments and errors are those of `tensor_specs`."""
+    specs = tensor_specs(module, head, constant)
+    tensors = _state(module)
+    return Weights.of({spec.name: tensors[spec.name].detach().numpy() for spec in specs}, specs)
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedgsp.messages import (
+    Constant,
     Describe,
     Described,
     Discriminate,
@@ -70,6 +71,10 @@ class Worker:
         """
         await self._slot.run(lambda _: self._clients.extend(training, given))
         self._expect_models()
+
+    async def make_constants(self, seed: int) -> tuple[Constant, ...]:
+        """The tensors of the model that do not travel, made from a seed, with digests; raises TaskError."""
+        return await self._slot.run(lambda _: self._clients.make_constants(seed))
 
     def open(self, run_id: str) -> None:
         """Switches to a run: forgets the models of the last run, and reads the models of this run from disk."""

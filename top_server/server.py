@@ -27,6 +27,7 @@ from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
 from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
+from fedgsp.seeds import derive
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import ManagerSettings, RunConfig
 from fedgsp.signing import Signer, why_not_trusted
@@ -128,11 +129,13 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             ),
             *extending(scheme),
             audit=audit,
+            constants_seed=derive(config.seed, "initial-weights"),
         )
         store = ModelStore()
         if resumed:
             membership.offences.update(resumed.offences)
             membership.own(resumed.saved.owners if resumed.saved else {})
+            membership.saved_constants = resumed.saved.constants if resumed.saved else None
         federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
         address = await stack.enter_async_context(
             _doors(config, membership, store, door, tls, resumed, federated, audit)

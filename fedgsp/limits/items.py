@@ -31,6 +31,8 @@ MOST: dict[Descriptor, dict[str, int]] = {
     membership_pb2.NodeMessage.DESCRIPTOR: {
         "hello.clients": MOST_CLIENTS_OF_NODE,
         **_tensors("hello.tensors"),
+        "hello.constants": MOST_TENSORS,
+        "hello.constants.tensor.shape": MOST_AXES,
         "hello.features.shape": 32,
         "hello.task_options": 1_000,
         "hello.parts": 1_000,

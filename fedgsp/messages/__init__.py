@@ -30,10 +30,12 @@ from fedgsp.messages.group import (
 from fedgsp.messages.limits import MOST_CLIENT, MOST_CLIENTS_OF_NODE, MOST_SAMPLES, PROTOCOL, TASK_DIGEST_BYTES
 from fedgsp.messages.membership import (
     AttachTo,
+    Constant,
     Hello,
     HostedClient,
     InstalledPart,
     Leave,
+    MakeConstants,
     NodeMessage,
     TopServerMessage,
     Welcome,
@@ -81,6 +83,7 @@ __all__ = [
     "AttachTo",
     "Attached",
     "Cancel",
+    "Constant",
     "Describe",
     "Described",
     "Discriminate",
@@ -101,6 +104,7 @@ __all__ = [
     "Initialise",
     "InstalledPart",
     "Leave",
+    "MakeConstants",
     "Member",
     "MemberDone",
     "MemberSkipped",

@@ -48,6 +48,18 @@ class Hello:
     features: TensorSpec | None = None
     #: The task has an optimiser of its own.
     own_optimizer: bool = False
+    #: The tensors of the model that do not travel. A node that has any introduces itself twice: without digests, and
+    #: with them once the top server has asked for them.
+    constants: tuple[Constant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A tensor of the model that does not travel, because training does not change it."""
+
+    tensor: TensorSpec | None
+    #: BLAKE3 digest of its values (256 bits), as made from the seed of MakeConstants. Empty in the first Hello.
+    digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,15 @@ class HostedClient:
 class TopServerMessage:
     """A message from the top server to a node. The first one is a Welcome or a refusal."""
 
-    kind: Welcome | Failure | AttachTo | Leave | Revoked | None
+    kind: Welcome | Failure | AttachTo | Leave | Revoked | MakeConstants | None
+
+
+@dataclass(frozen=True, slots=True)
+class MakeConstants:
+    """Asks a node for the digests of its constants. The node makes a model from the seed and keeps its constants."""
+
+    #: The seed of the run's initial model.
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ class Hello(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     OWN_OPTIMIZER_FIELD_NUMBER: _builtins.int
+    CONSTANTS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of the protocol that the node speaks; see `PROTOCOL`."""
     node: _builtins.str
@@ -120,6 +121,12 @@ class Hello(_message.Message):
         Unset: the task names no such layer.
         """
 
+    @_builtins.property
+    def constants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Constant]:
+        """The tensors of the model that do not travel. A node that has any introduces itself twice: without digests, and with
+        them once the top server has asked for them.
+        """
+
     def __init__(
         self,
         *,
@@ -136,14 +143,41 @@ class Hello(_message.Message):
         parts: _abc.Iterable[Global___InstalledPart] | None = ...,
         features: _model_pb2.TensorSpec | None = ...,
         own_optimizer: _builtins.bool = ...,
+        constants: _abc.Iterable[Global___Constant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "features", b"features", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "constants", b"constants", "features", b"features", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Constant(_message.Message):
+    """A tensor of the model that does not travel, because training does not change it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENSOR_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """BLAKE3 digest of its values (256 bits), as made from the seed of MakeConstants. Empty in the first Hello."""
+    @_builtins.property
+    def tensor(self) -> _model_pb2.TensorSpec: ...
+    def __init__(
+        self,
+        *,
+        tensor: _model_pb2.TensorSpec | None = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "tensor", b"tensor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Constant: _TypeAlias = Constant  # noqa: Y015
 
 @_typing.final
 class InstalledPart(_message.Message):
@@ -212,6 +246,7 @@ class TopServerMessage(_message.Message):
     ATTACH_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     REVOKED_FIELD_NUMBER: _builtins.int
+    MAKE_CONSTANTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -222,6 +257,8 @@ class TopServerMessage(_message.Message):
     def leave(self) -> Global___Leave: ...
     @_builtins.property
     def revoked(self) -> _enrolment_pb2.Revoked: ...
+    @_builtins.property
+    def make_constants(self) -> Global___MakeConstants: ...
     def __init__(
         self,
         *,
@@ -230,16 +267,39 @@ class TopServerMessage(_message.Message):
         attach: Global___AttachTo | None = ...,
         leave: Global___Leave | None = ...,
         revoked: _enrolment_pb2.Revoked | None = ...,
+        make_constants: Global___MakeConstants | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "refusal", b"refusal", "revoked", b"revoked", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "make_constants", b"make_constants", "refusal", b"refusal", "revoked", b"revoked", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "refusal", b"refusal", "revoked", b"revoked", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "kind", b"kind", "leave", b"leave", "make_constants", b"make_constants", "refusal", b"refusal", "revoked", b"revoked", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "refusal", "attach", "leave", "revoked"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "refusal", "attach", "leave", "revoked", "make_constants"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___TopServerMessage: _TypeAlias = TopServerMessage  # noqa: Y015
+
+@_typing.final
+class MakeConstants(_message.Message):
+    """Asks a node for the digests of its constants. The node makes a model from the seed and keeps its constants."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEED_FIELD_NUMBER: _builtins.int
+    seed: _builtins.int
+    """The seed of the run's initial model."""
+    def __init__(
+        self,
+        *,
+        seed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MakeConstants: _TypeAlias = MakeConstants  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):

@@ -12,6 +12,7 @@ def adapt(work: LocalWork) -> None:
     A model with batch norm is not changed if the client has only one sample, because batch norm needs two.
     """
     count = work.options.steps
+    work.module.train()
     if len(work.x) == 1 and normalises(work.module):
         return
     with descent(work, scheduled=False) as steps:

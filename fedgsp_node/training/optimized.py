@@ -5,8 +5,17 @@ from typing import Any
 
 import torch
 
+from fedgsp.memory import room
 from fedgsp_node.training.base import LocalWork
+from fedgsp_node.training.factored import large
 from fedgsp_node.training.stepping import Steps
+
+
+def _room(parameter: torch.Tensor) -> torch.Tensor:
+    """Memory for the gradient of a parameter."""
+    return (
+        torch.from_numpy(room(parameter.numel() * parameter.element_size())).view(parameter.dtype).view_as(parameter)
+    )
 
 
 class OptimizedSteps(Steps):
@@ -26,6 +35,11 @@ class OptimizedSteps(Steps):
         self._taken = self._waiting = self._samples = 0
         self._anchors: Sequence[torch.Tensor] = ()
         self._size = self._strength = self._momentum = 0.0
+        # Between the temporary tensors of a backward pass, gradients of this size would leave holes in the heap.
+        self._room = {id(one): _room(one) for one in self.parameters if large(one)}
+        self._hooks = [
+            one.register_post_accumulate_grad_hook(self._move) for one in self.parameters if id(one) in self._room
+        ]
 
     def step(
         self,
@@ -60,10 +74,20 @@ class OptimizedSteps(Steps):
         if self._waiting:
             self._take()
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Frees the gradients."""
+        for hook in self._hooks:
+            hook.remove()
+        self._forget()
+
+    def _forget(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+    def _move(self, parameter: torch.Tensor) -> None:
+        place = self._room[id(parameter)]
+        if parameter.grad is not None and parameter.grad.data_ptr() != place.data_ptr():
+            parameter.grad = place.copy_(parameter.grad)
 
     @torch.no_grad()
     def _take(self) -> None:
@@ -83,7 +107,7 @@ class OptimizedSteps(Steps):
             group["lr"] = rate * factor
         self._optimizer.step()
         self._bring_home()
-        self.clear()
+        self._forget()
         self._add_to_norm(factor)
         self._taken += 1
         self._waiting = self._samples = 0

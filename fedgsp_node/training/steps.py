@@ -34,7 +34,7 @@ def descent(work: LocalWork, scheduled: bool = True) -> Iterator[Steps]:
         yield taking
         taking.finish()
     finally:
-        taking.clear()
+        taking.close()
 
 
 def _whole(_step: int) -> float:
@@ -70,8 +70,8 @@ def _used(work: LocalWork) -> int:
 
 
 def normalises(module: nn.Module) -> bool:
-    """Whether the module has batch norm."""
-    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
+    """Whether the module has batch norm that is in training mode."""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training for layer in module.modules())
 
 
 def copy(tensors: Iterable[torch.Tensor], into: Iterable[torch.Tensor]) -> None:

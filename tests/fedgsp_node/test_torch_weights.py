@@ -12,7 +12,7 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
-from fedgsp_node.torch_weights import as_tensor, bind, bound, tensor_specs, weights_of
+from fedgsp_node.torch_weights import as_tensor, bind, bound, constants, tensor_specs, unbind, weights_of
 from tests.support.blobs_task import Blobs
 
 
@@ -31,9 +31,37 @@ class _Everything(nn.Module):
 def test_specs_name_parameters_once_then_the_buffers_of_the_state() -> None:
     assert tensor_specs(_Everything()) == (
         TensorSpec("first.weight", "float32", (3, 3), head=True),
-        TensorSpec("first.bias", "float32", (3,), trainable=False),
         TensorSpec("count", "int64", (), trainable=False),
     )
+
+
+def test_frozen_parameters_and_named_tensors_do_not_travel() -> None:
+    assert list(constants(_Everything())) == ["first.bias"]
+    assert list(constants(_Everything(), ("count",))) == ["first.bias", "count"]
+    assert [spec.name for spec in tensor_specs(_Everything(), constant=("count",))] == ["first.weight"]
+    module = _Everything()
+    unbind(module)
+    assert module.first.bias.stride() == (1,)
+    assert module.first.weight.stride() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("none.", "no tensor's name begins with the task's constant 'none.'"),
+        ("first.w", "the task names the tensor 'first.weight' as constant, and training changes it"),
+        ("second.", "the task names the tensor 'first.weight' as constant, and training changes it"),
+    ],
+)
+def test_a_constant_that_is_none_is_told(named: str, told: str) -> None:
+    with pytest.raises(TaskError, match=told):
+        tensor_specs(_Everything(), constant=(named,))
+
+
+def test_a_frozen_model_cannot_be_trained() -> None:
+    with pytest.raises(TaskError, match="the model has no trainable parameter") as caught:
+        tensor_specs(nn.Linear(3, 2).requires_grad_(False))
+    assert "requires_grad" in caught.value.remedy
 
 
 def test_weights_are_a_copy_and_binding_them_restores_the_module() -> None:

@@ -21,6 +21,7 @@ from fedgsp.messages import (
     FailureCode,
     Hello,
     HostedClient,
+    MakeConstants,
     NodeMessage,
     TensorSpec,
     TopServerMessage,
@@ -46,6 +47,7 @@ from tests.support.hellos import hello, membership
 from tests.support.serving import serving
 from top_server.grouping import GROUPINGS
 from top_server.grouping_service import GroupingServicer
+from top_server.nodes import servicer as servicer_module
 from top_server.nodes.servicer import MembershipServicer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -61,6 +63,7 @@ NODE_SAYS = said(membership_pb2.NodeMessage, [HELLO], ("n0", "digits", "float32"
 async def test_whatever_nodes_say_the_top_server_lives_on(streams: list[tuple[list[bytes], str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(channels, "HELLO_TIMEOUT_S", 0.02)
+        patch.setattr(servicer_module, "MAKE_TIMEOUT_S", 0.02)
         members, _ = membership()
         servicer = MembershipServicer(members)
         async with (
@@ -74,7 +77,7 @@ async def test_whatever_nodes_say_the_top_server_lives_on(streams: list[tuple[li
                 kinds = [
                     wire.decode(TopServerMessage, membership_pb2.TopServerMessage.FromString(a)).kind for a in answers
                 ]
-                assert all(isinstance(kind, Welcome | Failure) for kind in kinds)
+                assert all(isinstance(kind, Welcome | Failure | MakeConstants) for kind in kinds)
                 # An admitted node stays, all others hear why not.
                 assert ending == "cancel" or kinds or status is not None
                 await until(lambda: members.nodes == 0)

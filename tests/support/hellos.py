@@ -5,7 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fedgsp.messages import PROTOCOL, AttachTo, Failure, Hello, HostedClient, Leave, RelayMode, Revoked, Welcome
+from fedgsp.messages import (
+    PROTOCOL,
+    AttachTo,
+    Failure,
+    Hello,
+    HostedClient,
+    Leave,
+    MakeConstants,
+    RelayMode,
+    Revoked,
+    Welcome,
+)
 from tests.support.callers import ISSUER
 from tests.support.recorder import Recorder
 from tests.support.weights import TENSORS
@@ -22,7 +33,7 @@ def membership(relay: RelayMode = RelayMode.AUTO, **rest: Any) -> tuple[Membersh
     return Membership("run-1", "digits", relay, recorder, ISSUER, **rest), recorder
 
 
-Said = Welcome | Failure | AttachTo | Leave | Revoked | None
+Said = Welcome | Failure | AttachTo | Leave | Revoked | MakeConstants | None
 
 
 def bare(message: Said) -> Said:

@@ -18,6 +18,7 @@ from fedgsp.messages import (
     Hello,
     InstalledPart,
     RelayMode,
+    TensorSpec,
 )
 from fedgsp.names import (
     MOST_ADDRESS,
@@ -30,7 +31,7 @@ from fedgsp.names import (
     is_text,
 )
 from fedgsp.options import same
-from fedgsp.weights import WeightsError, check_same_tensors, total_bytes
+from fedgsp.weights import DIGEST_BYTES, WeightsError, check_same_tensors, total_bytes
 
 #: The most nodes of a run. A node keeps a connection open, which takes about 70 KiB and a file descriptor here.
 MOST_NODES = 20_000
@@ -56,6 +57,8 @@ class Known:
     host_of: Callable[[int], str | None]
     #: The hello of the first node, to which all others must be alike; None if there was no node.
     standard: Hello | None
+    #: The digests of the tensors that do not travel, by name; None if no node has told them.
+    constants: Mapping[str, bytes] | None = None
     #: Whether the run is over.
     over: bool = False
     #: Clients that would belong to the node: those of its earlier joins, and those that it brings now.
@@ -82,7 +85,7 @@ class Refusal:
 
 def refusal(hello: Hello, known: Known) -> Refusal | None:
     """The first reason why a node may not join; None if it may."""
-    checks = (_names, _node, _clients, _options, _model)
+    checks = (_names, _node, _clients, _options, _model, _constants)
     return next((found for check in checks for found in check(hello, known)), None)
 
 
@@ -100,7 +103,10 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
             all(is_option(part.kind) and is_text(part.name) and is_text(part.package) for part in hello.parts),
             f"the name of an installed part has to be {TEXT_RULE}",
         ),
-        (all(is_text(spec.name) for spec in hello.tensors), f"the name of a tensor has to be {TEXT_RULE}"),
+        (
+            all(is_text(spec.name) for spec in (*hello.tensors, *_not_travelling(hello))),
+            f"the name of a tensor has to be {TEXT_RULE}",
+        ),
         (len(hello.peer_address) <= MOST_ADDRESS, f"its address has more than {MOST_ADDRESS} characters"),
     )
     yield from (Refusal(Failure(FailureCode.WRONG_PROTOCOL, why)) for holds, why in found if not holds)
@@ -227,6 +233,31 @@ def _model(hello: Hello, known: Known) -> Iterator[Refusal]:
             detail = f"its model has other tensors than the run's: {remedy}, and the same version of the task"
             more = f"{error.failure.detail} by node {first.node!r}"
             yield Refusal(Failure(FailureCode.WRONG_SHAPES, detail), more)
+
+
+def _constants(hello: Hello, known: Known) -> Iterator[Refusal]:
+    """Tensors that do not travel: every node makes them, and all must have the same."""
+    digests = {spec.name: one.digest for one, spec in zip(hello.constants, _not_travelling(hello), strict=True)}
+    if any(len(digest) != DIGEST_BYTES for digest in digests.values()):
+        yield Refusal(Failure(FailureCode.WRONG_PROTOCOL, "a digest of a constant is missing or has another length"))
+    if known.constants is None:
+        return
+    whose = f"node {known.standard.node!r}" if known.standard else "the run before it was resumed"
+    for name in sorted(digests.keys() ^ known.constants.keys()):
+        ours, theirs = ("does not travel", "travels") if name in digests else ("travels", "does not travel")
+        detail = f"its tensor {name!r} {ours}, and that of the run {theirs}: use the same version of the task"
+        yield Refusal(Failure(FailureCode.WRONG_SHAPES, detail), f"as that of {whose}")
+    for name in digests:
+        if digests[name] != known.constants.get(name):
+            detail = (
+                f"its tensor {name!r}, which does not travel, has other values than that of the run: give all nodes"
+                " the same pretrained weights, task options and version of torch"
+            )
+            yield Refusal(Failure(FailureCode.WRONG_TASK, detail), f"than that of {whose}")
+
+
+def _not_travelling(hello: Hello) -> list[TensorSpec]:
+    return [one.tensor or TensorSpec("", "", ()) for one in hello.constants]
 
 
 def _can_be_dialled(address: str) -> bool:

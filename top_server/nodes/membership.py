@@ -76,8 +76,12 @@ class Membership:
         training: str = "",
         training_options: Mapping[str, str] | None = None,
         audit: Audit = NO_AUDIT,
+        constants_seed: int = 0,
     ) -> None:
-        """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none."""
+        """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none.
+
+        `constants_seed` is that of the initial model, from which nodes make the tensors that do not travel.
+        """
         self._welcome = Welcome(run_id, training, dict(training_options or {}))
         self._recorder = recorder
         self._audit = audit
@@ -103,6 +107,9 @@ class Membership:
         self._left: dict[str, dict[str, AttachTo]] = {}
         #: The hello of the first node. If all nodes leave before a node was given work, the next one is the first.
         self._standard: Hello | None = None
+        self.constants_seed = constants_seed
+        #: Of a resumed run: the digests of its constants by name.
+        self.saved_constants: Mapping[str, bytes] | None = None
         self._working = False
         self._changed = asyncio.Event()
         self._over: Leave | None = None
@@ -125,6 +132,13 @@ class Membership:
             return ()
         training, options = self._welcome.training, self._welcome.training_options
         return (*self._standard.tensors, *(added(training, options, self.features) if training else ()))
+
+    @property
+    def constants(self) -> Mapping[str, bytes] | None:
+        """The digests of the tensors that do not travel, by name; None before the first node joined."""
+        if self.saved_constants is not None or self._standard is None:
+            return self.saved_constants
+        return {one.tensor.name: one.digest for one in self._standard.constants if one.tensor}
 
     @property
     def own_optimizer(self) -> bool:
@@ -260,6 +274,7 @@ class Membership:
             owned=self._owned[hello.node] + sum(hosted.client not in self.owners for hosted in hello.clients),
             host_of=functools.partial(self._host_of, hello.node, older),
             standard=self._standard,
+            constants=self.constants,
             over=self._over is not None,
         )
         by_registry = self.registered(hello, caller) if self.registered and not known.over else None

@@ -8,9 +8,12 @@ from fedgsp import wire
 from fedgsp.access import caller
 from fedgsp.channels import first_message, refuse
 from fedgsp.limits.gate import decoded
-from fedgsp.messages import Failure, Hello, NodeMessage, TopServerMessage
+from fedgsp.messages import Failure, Hello, MakeConstants, NodeMessage, TopServerMessage
 from fedgsp.v1 import membership_pb2, membership_pb2_grpc
 from top_server.nodes.membership import Membership
+
+#: How long a node may take to make the constants of its model, which may be gigabytes in a file.
+MAKE_TIMEOUT_S = 600.0
 
 
 class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
@@ -27,6 +30,13 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
         hello = (await decoded(NodeMessage, first, context)).kind if first is not None else None
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
+        if hello.constants:
+            yield wire.encode(TopServerMessage(MakeConstants(self._membership.constants_seed)))
+            second = await first_message(requests, MAKE_TIMEOUT_S)
+            made = (await decoded(NodeMessage, second, context)).kind if second is not None else None
+            if not isinstance(made, Hello) or made.node != hello.node:
+                await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the second message must have the constants")
+            hello = made
         admitted = await self._membership.admit(hello, caller())
         if isinstance(admitted, Failure):
             yield wire.encode(TopServerMessage(admitted))

@@ -33,7 +33,10 @@ _MERGING = "merging.safetensors"
 #: How many states stay: the last one, and the one before in case the last is damaged.
 _KEPT = 2
 #: Parts of a state that are read before the run is restored, and their types.
-_KINDS: Mapping[str, type] = {"clients": list, "offences": dict, "owners": dict, "config": str, "files": dict}
+_KINDS: Mapping[str, type] = {
+    **{"clients": list, "offences": dict, "owners": dict, "constants": dict},
+    **{"config": str, "files": dict},
+}
 _REMEDY = "restore it, or start the run again"
 
 
@@ -62,6 +65,11 @@ class Saved:
         """Client -> the node that owns it."""
         return {int(client): str(node) for client, node in self.document["owners"].items()}
 
+    @property
+    def constants(self) -> dict[str, bytes]:
+        """The digests of the tensors that do not travel, by name."""
+        return {str(name): bytes.fromhex(digest) for name, digest in self.document["constants"].items()}
+
 
 async def save(
     context: RunContext,
@@ -88,6 +96,7 @@ async def save(
         "config": dump(dataclasses.replace(context.config, run_dir=None)),
         "offences": context.membership.offences,
         "owners": context.membership.owners,
+        "constants": {name: digest.hex() for name, digest in (context.membership.constants or {}).items()},
         "progress": progress.save(),
         "merging": remembered,
         "profile": profile.save(),
@@ -167,6 +176,8 @@ def latest(directory: RunDirectory) -> Saved | None:
                     raise TypeError(f"{name} is no {kind.__name__}")
             if any(type(client) is not int for client in document["clients"]):
                 raise TypeError("clients are no ids")
+            for digest in document["constants"].values():
+                bytes.fromhex(digest)
         except (OSError, ValueError, KeyError, TypeError) as error:
             damaged.append(f"{folder / _FILE} cannot be read: {error}")
             continue

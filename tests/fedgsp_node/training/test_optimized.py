@@ -21,6 +21,7 @@ from fedgsp.schedules import plan
 from fedgsp.weights import Weights
 from fedgsp_node.optimizers import stepping
 from fedgsp_node.torch_weights import weights_of
+from fedgsp_node.training import factored
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError
 from tests.support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
@@ -119,6 +120,34 @@ def test_every_optimiser_has_the_bits_of_a_loop_in_torch(name: str, make: Callab
     assert result.steps == 10
     assert work.control.mark == 10
     assert all(parameter.grad is None for parameter in work.module.parameters())
+
+
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS.built_in if name != "auto"])
+def test_large_parameters_have_the_bits_of_torchs_fused_steps(
+    name: str, make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(factored, "LARGE", 1)
+    work, trained = work_of(OptimizerSettings(name, clip_norm=1e9), make)
+    module = copy.deepcopy(work.module)
+    torch.manual_seed(2)
+    ALGORITHMS["sgd"].train(work)
+    torch.manual_seed(2)
+    plain_loop(module, work, by_part(name), clip=1e9)
+    assert_close(trained, module, exact=True)
+    assert all(
+        parameter.grad is None and not parameter._post_accumulate_grad_hooks for parameter in work.module.parameters()
+    )
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_large_gradients_are_gathered_over_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factored, "LARGE", 1)
+    work, trained = work_of(OptimizerSettings(name, accumulate=3))
+    module = copy.deepcopy(work.module)
+    ALGORITHMS["sgd"].train(work)
+    plain_loop(module, work, by_part(name), accumulate=3)
+    assert_close(trained, module, exact=False)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.messages import PROTOCOL, Failure, FailureCode, Hello, RelayMode, TensorSpec
+from fedgsp.messages import PROTOCOL, Constant, Failure, FailureCode, Hello, RelayMode, TensorSpec
 from tests.support.hellos import hello
 from tests.support.weights import TENSORS
 from top_server.nodes import admission
@@ -22,7 +22,8 @@ def known(*nodes: Hello, **changes: Any) -> Known:
     standard = nodes[0] if nodes else None
     names = {node.node for node in nodes}
     run = Known("digits", {"partition": "shards"}, RelayMode.AUTO, names, len(hosts), hosts.get, standard)
-    return dataclasses.replace(run, **changes)
+    constants = {one.tensor.name: one.digest for one in standard.constants if one.tensor} if standard else None
+    return dataclasses.replace(run, **{"constants": constants, **changes})
 
 
 def told(node: Hello, run: Known) -> Failure | None:
@@ -48,6 +49,21 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         hello(*SECOND, own_optimizer=True),
         FailureCode.WRONG_TASK,
         "its task has an optimizer(), and that of the run has none: use the same version of the task",
+    ),
+    "a constant without a digest": (
+        hello(*SECOND, constants=(Constant(TensorSpec("c", "float32", (2,))),)),
+        FailureCode.WRONG_PROTOCOL,
+        "a digest of a constant is missing",
+    ),
+    "a tensor that stays, where that of the run travels": (
+        hello(*SECOND, constants=(Constant(TensorSpec("c", "float32", (2,)), bytes(32)),)),
+        FailureCode.WRONG_SHAPES,
+        "its tensor 'c' does not travel, and that of the run travels",
+    ),
+    "a constant with a strange name": (
+        hello(*SECOND, constants=(Constant(TensorSpec("c\n", "float32", (2,)), bytes(32)),)),
+        FailureCode.WRONG_PROTOCOL,
+        "the name of a tensor has to be",
     ),
     "half a digest of its task": (
         hello(*SECOND, task_digest=bytes(16)),
@@ -162,3 +178,28 @@ def test_no_more_are_admitted_than_a_run_can_have(
 def test_after_the_end_of_a_run_that_is_the_reason_whatever_else_is_wrong() -> None:
     failure = told(hello("n1", (), protocol=0), known(FIRST, over=True))
     assert failure == Failure(FailureCode.RUN_OVER, "the run is over: join the next one")
+
+
+BODY, NORM = (TensorSpec(name, "float32", (2,), trainable=False) for name in ("body", "norm"))
+
+
+def test_constants_are_compared_by_name_and_both_nodes_are_recorded() -> None:
+    first = hello(constants=(Constant(BODY, bytes(32)), Constant(NORM, bytes(32))))
+    assert refusal(dataclasses.replace(hello(*SECOND), constants=first.constants), known(first)) is None
+    other = hello(*SECOND, constants=(Constant(BODY, bytes(32)), Constant(NORM, b"1" * 32)))
+    refused = refusal(other, known(first))
+    assert refused is not None
+    assert "its tensor 'norm', which does not travel, has other values" in refused.failure.detail
+    assert "n0" not in refused.failure.detail  # a stranger learns nothing of the others
+    assert refused.known == "than that of node 'n0'"
+    lacks = refusal(hello(*SECOND, constants=(Constant(BODY, bytes(32)),)), known(first))
+    assert lacks is not None
+    assert "its tensor 'norm' travels, and that of the run does not travel" in lacks.failure.detail
+
+
+def test_the_constants_of_a_resumed_run_are_those_that_it_had() -> None:
+    run = known(constants={"body": bytes(32)})
+    assert refusal(hello(constants=(Constant(BODY, bytes(32)),)), run) is None
+    refused = refusal(hello(constants=(Constant(BODY, b"1" * 32),)), run)
+    assert refused is not None
+    assert refused.known == "than that of the run before it was resumed"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,11 +12,14 @@ import pytest
 from fedgsp import channels, wire
 from fedgsp.messages import (
     AttachTo,
+    Constant,
     Failure,
     FailureCode,
     Hello,
     Leave,
+    MakeConstants,
     NodeMessage,
+    TensorSpec,
     TopServerMessage,
     Welcome,
 )
@@ -77,6 +81,33 @@ async def test_a_node_may_stop_talking_and_go_on_listening() -> None:
         assert isinstance(await stay.hear(), AttachTo)
         assert members.nodes == 1
         stay.call.cancel()
+
+
+async def test_a_node_with_constants_makes_them_before_it_is_admitted() -> None:
+    members, _ = membership(constants_seed=7)
+    body = Constant(TensorSpec("body", "float32", (2,), trainable=False))
+    async with doors(members) as channel:
+        stay = Stay(channel)
+        await stay.say(hello(constants=(body,)))
+        assert await stay.hear() == MakeConstants(7)
+        assert members.nodes == 0
+        made = dataclasses.replace(body, digest=b"1" * 32)
+        await stay.say(hello(constants=(made,)))
+        assert await stay.hear() == Welcome("run-1")
+        assert members.constants == {"body": b"1" * 32}
+
+
+@pytest.mark.parametrize("second", [None, hello("n1")])
+async def test_a_node_that_does_not_make_its_constants_is_rejected(second: Hello | None) -> None:
+    members, _ = membership()
+    async with doors(members) as channel:
+        stay = Stay(channel)
+        await stay.say(hello(constants=(Constant(TensorSpec("body", "float32", (2,))),)))
+        assert await stay.hear() == MakeConstants(0)
+        await stay.say(second)
+        with pytest.raises(grpc.aio.AioRpcError, match="the second message must have the constants"):
+            await stay.hear()
+        assert members.nodes == 0
 
 
 async def test_a_refused_node_is_told_why_and_its_stream_ends() -> None:

@@ -1,0 +1,58 @@
+"""The tensors of a node's model that do not travel, because training does not change them."""
+
+import dataclasses
+
+import torch
+
+from fedgsp.messages import Constant, TensorSpec
+from fedgsp_node.torch_weights import constants, digest, dtype_name
+
+
+class Constants:
+    """The constants of a module, which all clients of the node share."""
+
+    def __init__(self, module: torch.nn.Module, named: tuple[str, ...]) -> None:
+        """`named` are the prefixes by which the task names constants. Raises TaskError, see `constants`."""
+        self._named = named
+        self._tensors = constants(module, named)
+        self._note()
+
+    @property
+    def specs(self) -> tuple[Constant, ...]:
+        """All of them, without digests."""
+        return tuple(
+            Constant(TensorSpec(name, dtype_name(tensor), tuple(tensor.shape), trainable=False))
+            for name, tensor in self._tensors.items()
+        )
+
+    def _note(self) -> None:
+        self._digests = {name: digest(tensor) for name, tensor in self._tensors.items()}
+        self._versions = {name: tensor._version for name, tensor in self._tensors.items()}
+        self._compared = False
+
+    def take_from(self, module: torch.nn.Module) -> tuple[Constant, ...]:
+        """Takes the values of another module of the task; returns the constants with their digests."""
+        with torch.no_grad():
+            for name, tensor in constants(module, self._named).items():
+                self._tensors[name].data.copy_(tensor)
+        self._note()
+        return tuple(
+            dataclasses.replace(one, digest=digest)
+            for one, digest in zip(self.specs, self._digests.values(), strict=True)
+        )
+
+    def changed(self, after_training: bool) -> str | None:
+        """The name of a constant that has changed; None if none has.
+
+        The first time after a training, values are compared. Otherwise torch's counters of changes are, which do not
+        see changes by way of `.data`.
+        """
+        for name, tensor in self._tensors.items():
+            if tensor._version != self._versions[name]:
+                return name
+        if after_training and not self._compared:
+            self._compared = True
+            for name, tensor in self._tensors.items():
+                if digest(tensor) != self._digests[name]:
+                    return name
+        return None
