@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgsp.errors import TaskError, UserError
+from fedgsp.errors import TaskError
 from fedgsp.messages import Constant, Evaluated, Failure, FailureCode, HostedClient, TensorSpec, TrainingSettings
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp.trainings import TRAININGS, Training
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
+from fedgsp_node.chosen import chosen, chosen_stepping
 from fedgsp_node.constants import Constants
+from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
-from fedgsp_node.optimizers import Stepping, stepping
-from fedgsp_node.order_error import OrderError, failing
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
 from fedgsp_node.require import require
 from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
-from fedgsp_node.training.base import Algorithm, LocalWork
+from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
 from fedgsp_node.users_code import T, guarded, histogram, where
@@ -57,18 +57,26 @@ class Learned:
 class Clients:
     """Runs the task on the data of its clients, one call at a time, in the node's training thread."""
 
-    def __init__(self, task: Task, ids: Iterable[int] | None, personal: PersonalState | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        ids: Iterable[int] | None,
+        personal: PersonalState | None = None,
+        device: torch.device = CPU,
+    ) -> None:
+        """`device` is where models train and are evaluated; data stay on the CPU until a batch is needed."""
         self.task = task
+        self.device = device
         self.personal = personal or PersonalState()
-        chosen = tuple(range(task.num_clients)) if ids is None else tuple(ids)
-        require(chosen, "there is no client to host", "give the task at least one client, or name some")
-        for client in chosen:
+        hosted = tuple(range(task.num_clients)) if ids is None else tuple(ids)
+        require(hosted, "there is no client to host", "give the task at least one client, or name some")
+        for client in hosted:
             require(
                 0 <= client < task.num_clients,
                 f"client {client} does not exist: the task has {task.num_clients} clients",
                 f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
             )
-        self._data = HostedData(task, dict.fromkeys(chosen))
+        self._data = HostedData(task, dict.fromkeys(hosted))
         module = guarded(lambda: _model(task, _MODULE_SEED), "model()")
         if not isinstance(module, torch.nn.Module):
             raise TaskError(f"the task's model() returned {type(module).__name__}", "return a torch.nn.Module")
@@ -79,11 +87,19 @@ class Clients:
         #: The tensors of the task's model that travel, to which the training of a run may add others.
         self.task_tensors = tensor_specs(module, tuple(task.head), self._constant)
         self._hold(module, Extension())
-        some = as_tensor(self._data.of(chosen[0]).train.x[:1])
+        some = as_tensor(self._data.of(hosted[0]).train.x[:1])
         self.training_flop = guarded(lambda: training_flop(module, some), "model()")
         #: The output of the task's extractor; None if the task names no layer that returns features.
         self.features = self._features(module, some)
-        unbind(module, self._constant)
+        self._place()
+
+    def _place(self) -> None:
+        """Moves the model to the device, and frees the tensors that travel there."""
+        self._module.to(self.device)
+        for name, buffer in self._unsaved.items():
+            self._unsaved[name] = buffer.to(self.device)
+        self._constants = Constants(self._module, self._constant)
+        unbind(self._module, self._constant)
 
     @property
     def constants(self) -> tuple[Constant, ...]:
@@ -104,7 +120,7 @@ class Clients:
         if not added.tensors and not self._extension.tensors:
             return  # most trainings: the model stays as it is
         self._hold(guarded(lambda: _model(self.task, _MODULE_SEED), "model()"), added)
-        unbind(self._module, self._constant)
+        self._place()
         if self.constants and self._seed is not None:
             self.make_constants(self._seed)
 
@@ -119,7 +135,6 @@ class Clients:
 
     def _hold(self, module: torch.nn.Module, extension: Extension) -> None:
         self._module, self._extension = module, extension
-        self._constants = Constants(module, self._constant)
         self._added = guarded(lambda: extension.extend(module), "model()")
         #: Buffers outside the state; no client may leave changed values in them for the next client.
         self._unsaved = unsaved(module)
@@ -130,7 +145,7 @@ class Clients:
         """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round."""
         data = self._data.of(next(iter(self._data.sizes)))
         with bound(self._module, self.initial_weights(0)):
-            rehearse(self._module, self.task, data.train, data.test)
+            rehearse(self._module, self.task, data.train, data.test, self.device)
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:
@@ -191,19 +206,19 @@ class Clients:
         `in_place` allows training to overwrite `start`, if the algorithm does not need the start later. Then nobody
         else may use `start`. Raises OrderError if the task raises, or if the training diverges.
         """
-        chosen = _chosen(settings)
+        how = chosen(settings)
         before = self.whole(client, start, settings.seed, round_number)
-        result = before.to_change() if in_place and chosen.algorithm.in_place else before.copy()
+        result = before.to_change() if in_place and how.algorithm.in_place else before.copy()
         afresh = start.tensors != self.tensors and self._lacks(client, HEAD, round_number)
         personal = None
-        if chosen.training.keeps_personal:
+        if how.training.keeps_personal:
             kept = self._personal_model(client, round_number)
             personal, afresh = (kept or before).copy(), afresh or kept is None
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
-        work = self._work(client, settings, chosen.options, order, control, before, personal)
+        work = self._work(client, settings, how.options, order, control, before, personal)
         begin = time.perf_counter()
-        loss, steps = self._within(result, lambda: chosen.run(chosen.algorithm.train, work), trains=True)
+        loss, steps = self._within(result, lambda: how.run(how.algorithm.train, work), trains=True)
         seconds = time.perf_counter() - begin
         try:
             for trained in (result, personal) if personal is not None else (result,):
@@ -215,7 +230,7 @@ class Clients:
                     f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate",
                 )
             ) from error
-        return Learned(before, result, loss, seconds, steps, personal, afresh, chosen.training.keeps_head)
+        return Learned(before, result, loss, seconds, steps, personal, afresh, how.training.keeps_head)
 
     def evaluate(
         self,
@@ -236,7 +251,7 @@ class Clients:
         afresh = weights.tensors != self.tensors and self._lacks(client, HEAD)
         if settings is not None and personalised_in is not None:
             model = self._personalised(client, model, settings, personalised_in, control)
-            training = _chosen(settings).training
+            training = chosen(settings).training
             afresh = (
                 afresh
                 or (training.keeps_head and self._lacks(client, HEAD))
@@ -245,7 +260,7 @@ class Clients:
         x, y = as_tensor(part.x), as_tensor(part.y)
         # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
         correct, loss_sum, figures = self._within(
-            model.copy(), lambda: evaluate(self._module, self.task, x, y, control)
+            model.copy(), lambda: evaluate(self._module, self.task, x, y, control, self.device)
         )
         if not 0 <= correct <= len(part):
             raise OrderError(Failure(FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"))
@@ -254,19 +269,19 @@ class Clients:
     def _personalised(
         self, client: int, model: Weights, settings: TrainingSettings, round_number: int, control: Control
     ) -> Weights:
-        chosen = _chosen(settings)
-        if chosen.training.keeps_personal:
+        how = chosen(settings)
+        if how.training.keeps_personal:
             return self._personal_model(client) or model  # a client that has not trained yet has none
-        if chosen.training.keeps_head:
+        if how.training.keeps_head:
             return Weights.of({**model.arrays, **(self.personal.get_before(client, HEAD, None) or {})}, self.tensors)
-        adapt = chosen.algorithm.adapt
+        adapt = how.algorithm.adapt
         if adapt is None:
             return model
         adapted = model.copy()
         torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
         order = stream(settings.seed, "adaptation-order", round_number, client)
-        work = self._work(client, settings, chosen.options, order, control, model)
-        self._within(adapted, lambda: chosen.run(adapt, work))
+        work = self._work(client, settings, how.options, order, control, model)
+        self._within(adapted, lambda: how.run(adapt, work))
         return adapted
 
     def _work(
@@ -292,7 +307,8 @@ class Clients:
             received,
             personal,
             self._added,
-            _stepping(settings, self.task),
+            chosen_stepping(settings, self.task),
+            self.device,
         )
 
     def _lacks(self, client: int, purpose: str, before: int | None = None) -> bool:
@@ -337,7 +353,8 @@ class Clients:
         except StoppedError as stopped:
             raise OrderError(stopped.failure) from None
         except (Exception, SystemExit) as error:
-            raise OrderError(Failure(FailureCode.TASK_RAISED, where(error))) from error
+            why = memory_full(error, self.device) or where(error)
+            raise OrderError(Failure(FailureCode.TASK_RAISED, why)) from error
 
 
 def _model(task: Task, seed: int, extend: Callable[[torch.nn.Module], Any] = lambda _: None) -> torch.nn.Module:
@@ -347,34 +364,3 @@ def _model(task: Task, seed: int, extend: Callable[[torch.nn.Module], Any] = lam
         module = task.model()
         extend(module)
         return module
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The training of an order: its declaration, code and options."""
-
-    training: Training
-    algorithm: Algorithm
-    options: Any
-
-    def run(self, step: Callable[[LocalWork], T], work: LocalWork) -> T:
-        with self.training.guard(StoppedError):
-            return step(work)
-
-
-def _stepping(settings: TrainingSettings, task: Task) -> Stepping:
-    with failing(FailureCode.BAD_ORDER, UserError):
-        return stepping(settings.optimizer, task)
-
-
-def _chosen(settings: TrainingSettings) -> _Chosen:
-    if not settings.batch_size or not settings.local_epochs:
-        raise OrderError(
-            Failure(
-                FailureCode.BAD_ORDER,
-                f"{settings.local_epochs} local epochs in batches of {settings.batch_size}: both count from 1",
-            )
-        )
-    with failing(FailureCode.BAD_ORDER, UserError):
-        training = TRAININGS[settings.algorithm]
-        return _Chosen(training, training.load(), training.read(settings.options))

@@ -15,7 +15,10 @@ class Constants:
         """`named` are the prefixes by which the task names constants. Raises TaskError, see `constants`."""
         self._named = named
         self._tensors = constants(module, named)
-        self._note()
+        self._versions = {name: tensor._version for name, tensor in self._tensors.items()}
+        #: Of the values, once they have been made for a run.
+        self._digests: dict[str, bytes] = {}
+        self._compared = False
 
     @property
     def specs(self) -> tuple[Constant, ...]:
@@ -25,17 +28,13 @@ class Constants:
             for name, tensor in self._tensors.items()
         )
 
-    def _note(self) -> None:
-        self._digests = {name: digest(tensor) for name, tensor in self._tensors.items()}
+    def take_from(self, module: torch.nn.Module) -> tuple[Constant, ...]:
+        """Takes the values of another module of the task, on the CPU; returns the constants with their digests."""
+        for name, tensor in constants(module, self._named).items():
+            self._tensors[name].data.copy_(tensor.detach())
+            self._digests[name] = digest(tensor)
         self._versions = {name: tensor._version for name, tensor in self._tensors.items()}
         self._compared = False
-
-    def take_from(self, module: torch.nn.Module) -> tuple[Constant, ...]:
-        """Takes the values of another module of the task; returns the constants with their digests."""
-        with torch.no_grad():
-            for name, tensor in constants(module, self._named).items():
-                self._tensors[name].data.copy_(tensor)
-        self._note()
         return tuple(
             dataclasses.replace(one, digest=digest)
             for one, digest in zip(self.specs, self._digests.values(), strict=True)
@@ -52,7 +51,7 @@ class Constants:
                 return name
         if after_training and not self._compared:
             self._compared = True
-            for name, tensor in self._tensors.items():
-                if digest(tensor) != self._digests[name]:
+            for name, found in self._digests.items():
+                if digest(self._tensors[name]) != found:
                     return name
         return None

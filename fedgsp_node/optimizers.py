@@ -12,6 +12,7 @@ from fedgsp import schedules
 from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import OptimizerSettings
 from fedgsp.optimizers import AUTO, OPTIMIZERS, SGD, Optimizer, SgdOptions
+from fedgsp.options import suggestion
 from fedgsp.settings.fields import values_of
 from fedgsp.task import Task
 from fedgsp_node.training.factored import large
@@ -56,6 +57,9 @@ asgd = _like(torch.optim.ASGD)
 rprop = _like(torch.optim.Rprop, {"etas": ("eta_minus", "eta_plus"), "step_sizes": ("least_step", "most_step")})
 
 
+_PRECISIONS = {"": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
 @dataclass(frozen=True, slots=True)
 class Stepping:
     """How the steps of a training are taken. With the defaults: plain SGD with a constant step size."""
@@ -69,11 +73,14 @@ class Stepping:
     clip_norm: float = 0.0
     #: Batches whose mean gradient makes one step.
     accumulate: int = 1
+    #: Dtype in which the model and the loss are computed; None: that of the weights.
+    precision: torch.dtype | None = None
 
     @property
     def plain(self) -> bool:
         """Whether each step only adds the gradient of one batch, times the step size."""
-        return self.make is None and self.sgd == SgdOptions() and not self.clip_norm and self.accumulate == 1
+        usual = not self.clip_norm and self.accumulate == 1 and self.precision is None
+        return usual and self.make is None and self.sgd == SgdOptions()
 
     def optimizer(self, parameters: list[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
         """A fresh optimiser of these parameters. TaskError if the task's own optimizer() returns something else."""
@@ -110,6 +117,8 @@ def stepping(settings: OptimizerSettings | None, task: Task) -> Stepping:
     settings = settings or OptimizerSettings(AUTO)
     if not 0 <= settings.clip_norm < float("inf"):
         raise ConfigError(f"gradients cannot be shortened to {settings.clip_norm}", "give a length of at least 0")
+    if settings.precision not in _PRECISIONS:
+        raise ConfigError(f"there is no precision {settings.precision!r}", suggestion(settings.precision, _PRECISIONS))
     part = OPTIMIZERS[settings.name]
     options = part.read(settings.options)
     make: Make | None = None
@@ -123,6 +132,7 @@ def stepping(settings: OptimizerSettings | None, task: Task) -> Stepping:
         schedules.plan(settings.schedule, settings.schedule_options) if settings.schedule else None,
         settings.clip_norm,
         max(1, settings.accumulate),
+        _PRECISIONS[settings.precision],
     )
 
 

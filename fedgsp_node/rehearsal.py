@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.task import Split, Task
+from fedgsp_node.devices import CPU, on_cpu
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.require import require
 from fedgsp_node.torch_weights import as_tensor
@@ -64,7 +65,7 @@ def _check_tensor(named: str, tensor: torch.Tensor) -> None:
     require(
         tensor.device.type == "cpu",
         f"{named} is on device {tensor.device}",
-        "return the model on the CPU (model.cpu()): nodes train there",
+        "return the model on the CPU (model.cpu()), and leave its place to --device",
     )
     layout = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").lstrip("_")
     require(
@@ -137,7 +138,7 @@ def _shown(found: Any) -> str:
     return f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
 
 
-def rehearse(module: nn.Module, task: Task, train: Split, test: Split) -> None:
+def rehearse(module: nn.Module, task: Task, train: Split, test: Split, device: torch.device = CPU) -> None:
     """Calls the model and the task's methods with a few samples of both parts; raises TaskError if a call fails.
 
     The model is in evaluation mode, and no gradient is computed.
@@ -145,7 +146,7 @@ def rehearse(module: nn.Module, task: Task, train: Split, test: Split) -> None:
     module.eval()
     for name, part in (("training", train), ("test", test)):
         if len(part):
-            _rehearse(module, task, name, part)
+            _rehearse(module, task, name, part, device)
     if has_own(task):
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         guarded(lambda: own(task)(parameters, 0.01), "optimizer()")
@@ -155,9 +156,9 @@ def rehearse(module: nn.Module, task: Task, train: Split, test: Split) -> None:
         logger.warning("the task has no class histograms, which the scheme fedgsp needs: %s", where(error))
 
 
-def _rehearse(module: nn.Module, task: Task, name: str, part: Split) -> None:
+def _rehearse(module: nn.Module, task: Task, name: str, part: Split, device: torch.device) -> None:
     # Copies: a model may change its input in place, which must not change the data.
-    x, y = as_tensor(part.x[:_SAMPLES]).clone(), as_tensor(part.y[:_SAMPLES]).clone()
+    x, y = (as_tensor(values[:_SAMPLES]).clone().to(device) for values in (part.x, part.y))
     learned_from = guarded(lambda: module(x.clone()), f"model() on samples of a {name} part")
     loss: Any = guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -178,4 +179,4 @@ def _rehearse(module: nn.Module, task: Task, name: str, part: Split) -> None:
             f"the task's correct() counts {count} of {len(y)} samples",
             "return the number of correct samples of the batch",
         )
-        guarded(lambda: numbers(task.metrics(outputs, y)), "metrics()")
+        guarded(lambda: numbers(task.metrics(on_cpu(outputs), y.cpu())), "metrics()")

@@ -45,6 +45,7 @@ from fedgsp.tickets import Door, Ticket, Verb, issue
 from fedgsp.tls import Tls
 from fedgsp.v1 import membership_pb2
 from fedgsp.words import counted
+from fedgsp_node import devices
 from fedgsp_node.attachment import Attachment, OrderLog
 from fedgsp_node.clients import Clients
 from fedgsp_node.credentials import credentials, name_of
@@ -87,6 +88,8 @@ async def run(settings: NodeSettings) -> None:
     name = tls.identity.name if tls and tls.identity and tls.identity.role is Role.NODE else ""
     policy = policy_of(settings.policy, settings.allow)
     torch.set_num_threads(settings.threads)
+    device = devices.device_of(settings.device)
+    devices.prepare(device)
     windows.choose(settings.hand_over)
     host, _ = split_address(settings.top_server)
     store, slot, door, revoked = ModelStore(), Slot(policy.most_seconds), Door(), Revocations()
@@ -94,7 +97,7 @@ async def run(settings: NodeSettings) -> None:
         # All code of the task runs in the slot, so that the event loop can still react to signals.
         personal = PersonalState(settings.state_dir)
         clients = await slot.run(
-            lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal)
+            lambda _: Clients(load_task(settings.task, settings.task_option), settings.client_ids, personal, device)
         )
         check_start(policy, settings.top_server, source_digest(clients.task))
         await slot.run(lambda _: clients.rehearse())
@@ -201,6 +204,8 @@ class _Node:
             clients.features,
             has_own(clients.task),
             clients.constants,
+            *devices.described(clients.device),
+            torch.__version__,
         )
         self._log = OrderLog()
         self._joins = SeldomLog(logger, logging.INFO, "time")

@@ -1,7 +1,7 @@
 """Makes the tensors of a torch module views of a `Weights` buffer, so that training writes into the bytes to send."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -92,8 +92,8 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def digest(tensor: torch.Tensor) -> bytes:
-    """BLAKE3 (256 bits) of the values of a tensor on the CPU, in order."""
-    values = tensor.detach().contiguous().reshape(-1)
+    """BLAKE3 (256 bits) of the values of a tensor, in order."""
+    values = tensor.detach().cpu().contiguous().reshape(-1)
     return blake3(values.view(torch.uint8).numpy().data if values.numel() else b"").digest()
 
 
@@ -118,14 +118,20 @@ def classifier(module: torch.nn.Module, head: tuple[str, ...] = ()) -> torch.nn.
     return layers[-1] if layers else None
 
 
+def placed(module: torch.nn.Module, weights: Weights) -> dict[str, torch.Tensor]:
+    """The weights on the device of the module, by name; on the CPU they are views of the buffer of `weights`."""
+    return {
+        name: torch.from_numpy(weights.arrays[name]).to(tensor.device)
+        for name, tensor in _state(module).items()
+        if name in weights.arrays
+    }
+
+
 def bind(module: torch.nn.Module, weights: Weights) -> None:
-    """Makes the tensors of a module that `weights` has views of its buffer: both then share their values."""
-    for name, tensor in _bound_by(module, weights).items():
-        tensor.data = torch.from_numpy(weights.arrays[name])
-
-
-def _bound_by(module: torch.nn.Module, weights: Weights) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in _state(module).items() if name in weights.arrays}
+    """Gives the tensors of a module the values that `weights` has; on the CPU both then share their memory."""
+    tensors = _state(module)
+    for name, values in placed(module, weights).items():
+        tensors[name].data = values
 
 
 def unbind(module: torch.nn.Module, constant: tuple[str, ...] = ()) -> None:
@@ -148,21 +154,31 @@ def reset(module: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
 
 
 @contextlib.contextmanager
-def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
-    """Inside the context, the tensors that `weights` has are views of it; afterwards they are what they were before.
-
-    If the model replaces a tensor inside the context (`self.mean = ...`), its values are copied into `weights`.
-    Raises ValueError if the new tensor has another shape.
-    """
-    before = {name: tensor.data for name, tensor in _bound_by(module, weights).items()}
-    bind(module, weights)
+def swapped(module: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Inside the context, tensors of the module are those of `values`; afterwards they are what they were before."""
+    before = {name: tensor.data for name, tensor in _state(module).items() if name in values}
+    for name, tensor in _state(module).items():
+        if name in values:
+            tensor.data = values[name]
     try:
         yield
     finally:
-        tensors = _bound_by(module, weights)
-        after = {name: tensor.detach() for name, tensor in tensors.items()}
-        for name, tensor in tensors.items():
-            tensor.data = before[name]
+        for name, tensor in _state(module).items():
+            if name in before:
+                tensor.data = before[name]
+
+
+@contextlib.contextmanager
+def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
+    """Inside the context, the module has the tensors of `weights`; at its end, `weights` has their values.
+
+    Afterwards the tensors are what they were before. On the CPU, they share the memory of `weights` in the context. If
+    the model replaces a tensor inside the context (`self.mean = ...`), its values are copied into `weights`. Raises
+    ValueError if the new tensor has another shape.
+    """
+    with swapped(module, placed(module, weights)):
+        yield
+        after = {name: tensor.detach() for name, tensor in _state(module).items() if name in weights.arrays}
     for name, tensor in after.items():
         home = torch.from_numpy(weights.arrays[name])
         if tensor.shape != home.shape:
@@ -175,7 +191,7 @@ def weights_of(module: torch.nn.Module, head: tuple[str, ...] = (), constant: tu
     """A copy of the module's tensors that travel. Arguments and errors are those of `tensor_specs`."""
     specs = tensor_specs(module, head, constant)
     tensors = _state(module)
-    return Weights.of({spec.name: tensors[spec.name].detach().numpy() for spec in specs}, specs)
+    return Weights.of({spec.name: tensors[spec.name].detach().cpu().numpy() for spec in specs}, specs)
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

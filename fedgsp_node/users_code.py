@@ -1,5 +1,6 @@
 """Calls the user's code. Errors are shown with file and line, and returned values are checked."""
 
+import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from fedgsp_node.require import require
 
 T = TypeVar("T")
 
+#: Errors of torch about devices that are not there, or that differ.
+_OF_DEVICES = re.compile(r"CUDA|\bMPS\b|HIP GPUs|Expected all tensors to be on the same device")
 _TORCH = Path(torch.__file__).parent  # for errors in torch, the line of the task that called torch is shown
 
 
@@ -27,7 +30,10 @@ def guarded(call: Callable[[], T], what: str) -> T:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise TaskError(f"the task's {what} raised {where(error)}", "fix the task module") from error
+        remedy = "fix the task module"
+        if _OF_DEVICES.search(str(error)):
+            remedy = "leave out .cuda() and .to(device) in the task: --device places the model and the batches"
+        raise TaskError(f"the task's {what} raised {where(error)}", remedy) from error
 
 
 def where(error: BaseException) -> str:

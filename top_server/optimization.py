@@ -11,6 +11,8 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
 from top_server.schemes import Scheme
 
+FULL = "float32"
+
 
 def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
     """What a training order says about its steps."""
@@ -21,6 +23,7 @@ def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
         config.local_schedule_option,
         config.clip_norm or 0.0,
         config.accumulate,
+        "" if config.precision == FULL else config.precision,
     )
 
 
@@ -45,7 +48,12 @@ def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:
     if TRAININGS[scheme.training].plain:
         changed = [
             flag(name)
-            for name, plain in (("local_schedule", CONSTANT), ("clip_norm", None), ("accumulate", 1))
+            for name, plain in (
+                ("local_schedule", CONSTANT),
+                ("clip_norm", None),
+                ("accumulate", 1),
+                ("precision", FULL),
+            )
             if getattr(config, name) != plain
         ]
         if changed or (scheme.optimizer != AUTO and options != SgdOptions()):

@@ -51,6 +51,12 @@ class Hello:
     #: The tensors of the model that do not travel. A node that has any introduces itself twice: without digests, and
     #: with them once the top server has asked for them.
     constants: tuple[Constant, ...] = ()
+    #: Where the node trains, such as "cpu" or "cuda:0 (NVIDIA H100)".
+    device: str = ""
+    #: Bytes of memory of the device; 0 if unknown.
+    device_memory: int = 0
+    #: Version of torch.
+    torch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,8 @@ class OptimizerSettings:
     clip_norm: float = 0.0
     #: Batches whose mean gradient makes one step. 0 stands for 1.
     accumulate: int = 0
+    #: Dtype in which the model and the loss are computed: "bfloat16" or "float16". Empty: that of the weights.
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

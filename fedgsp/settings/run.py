@@ -18,6 +18,8 @@ GROUPING_SERVICE = "grpc://"
 
 METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
 OPTIMISER = "Optimiser"
+DEVICES = "cpu, cuda, cuda:N, mps, or auto, which takes a GPU if there is one"
+_DEVICE = re.compile(r"cpu|mps|(?:cuda|auto)(?::[0-9]{1,3})?")
 WORK = "Work"
 POLICY = "Policy"
 
@@ -132,6 +134,13 @@ class RunConfig(FederationSettings):
         1, "batches whose mean gradient makes one step, for batches larger than memory", least=1, panel=OPTIMISER
     )
 
+    precision: str = setting(
+        "float32",
+        "dtype in which nodes compute the model and the loss in training (autocast); weights stay as they are",
+        choices=("float32", "bfloat16", "float16"),
+        panel=OPTIMISER,
+    )
+
     outgoing: tuple[str, ...] = setting(
         (),
         "a step that nodes take before a trained model leaves them; repeatable, taken in the order given",
@@ -202,6 +211,8 @@ class RunConfig(FederationSettings):
         panel=PROCESSES,
     )
 
+    device: str = setting("cpu", f"where local nodes train: {DEVICES}", metavar="DEVICE", panel=PROCESSES)
+
     run_dir: Path | None = setting(
         None, "where the run is recorded; runs/TIME-SCHEME by default", metavar="DIRECTORY", panel=RECORD
     )
@@ -250,6 +261,7 @@ class RunConfig(FederationSettings):
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         FederationSettings.check_together(self)
+        _check_device(self.device)
         _ = self.manager_port_range
         if not self.local_nodes:
             if self.clients is not None:
@@ -264,6 +276,11 @@ class RunConfig(FederationSettings):
                 f"--local-nodes {self.local_nodes} is more than --clients {self.clients}",
                 "give every node at least one client",
             )
+
+
+def _check_device(device: str) -> None:
+    if not _DEVICE.fullmatch(device):
+        raise ConfigError(f"--device cannot be {device!r}", f"give {DEVICES}")
 
 
 def may_change() -> set[str]:
@@ -323,6 +340,7 @@ class NodeSettings(IdentitySettings):
         most=1024,
         panel=WORK,
     )
+    device: str = setting("cpu", f"where the node trains: {DEVICES}", metavar="DEVICE", panel=WORK)
     state_dir: Path | None = setting(
         None,
         "where the heads and models that stay with the clients are kept, so that they survive a restart of the node; "
@@ -353,6 +371,7 @@ class NodeSettings(IdentitySettings):
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         PeerSettings.check_together(self)
+        _check_device(self.device)
         _ = self.client_ids
         if self.name and not is_name(self.name):
             raise ConfigError(f"--name {self.name!r} cannot be the name of a node", f"write {NAME_RULE}")

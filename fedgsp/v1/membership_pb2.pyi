@@ -85,6 +85,9 @@ class Hello(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     OWN_OPTIMIZER_FIELD_NUMBER: _builtins.int
     CONSTANTS_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    DEVICE_MEMORY_FIELD_NUMBER: _builtins.int
+    TORCH_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of the protocol that the node speaks; see `PROTOCOL`."""
     node: _builtins.str
@@ -101,6 +104,12 @@ class Hello(_message.Message):
     """SHA-256 of the source file of the task's class. Empty: the class has no source file."""
     own_optimizer: _builtins.bool
     """The task has an optimiser of its own."""
+    device: _builtins.str
+    """Where the node trains, such as "cpu" or "cuda:0 (NVIDIA H100)"."""
+    device_memory: _builtins.int
+    """Bytes of memory of the device; 0 if unknown."""
+    torch: _builtins.str
+    """Version of torch."""
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostedClient]: ...
     @_builtins.property
@@ -144,10 +153,13 @@ class Hello(_message.Message):
         features: _model_pb2.TensorSpec | None = ...,
         own_optimizer: _builtins.bool = ...,
         constants: _abc.Iterable[Global___Constant] | None = ...,
+        device: _builtins.str = ...,
+        device_memory: _builtins.int = ...,
+        torch: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "constants", b"constants", "features", b"features", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "constants", b"constants", "device", b"device", "device_memory", b"device_memory", "features", b"features", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "torch", b"torch", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

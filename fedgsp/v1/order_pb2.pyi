@@ -439,6 +439,7 @@ class OptimizerSettings(_message.Message):
     SCHEDULE_OPTIONS_FIELD_NUMBER: _builtins.int
     CLIP_NORM_FIELD_NUMBER: _builtins.int
     ACCUMULATE_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the optimiser."""
     schedule: _builtins.str
@@ -447,6 +448,8 @@ class OptimizerSettings(_message.Message):
     """A gradient that is longer is shortened to this length. 0: no gradient is."""
     accumulate: _builtins.int
     """Batches whose mean gradient makes one step. 0 stands for 1."""
+    precision: _builtins.str
+    """Dtype in which the model and the loss are computed: "bfloat16" or "float16". Empty: that of the weights."""
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Its options; an option that is not given has its default."""
@@ -462,10 +465,11 @@ class OptimizerSettings(_message.Message):
         schedule_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         clip_norm: _builtins.float = ...,
         accumulate: _builtins.int = ...,
+        precision: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulate", b"accumulate", "clip_norm", b"clip_norm", "name", b"name", "options", b"options", "schedule", b"schedule", "schedule_options", b"schedule_options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulate", b"accumulate", "clip_norm", b"clip_norm", "name", b"name", "options", b"options", "precision", b"precision", "schedule", b"schedule", "schedule_options", b"schedule_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,13 +10,17 @@ import torch
 from fedgsp.messages import TensorSpec, TrainingSettings
 from fedgsp.task import Task
 from fedgsp.weights import Weights
+from fedgsp_node.devices import CPU
 from fedgsp_node.optimizers import Stepping
 from fedgsp_node.training.control import Control
 
 
 @dataclass(slots=True)
 class LocalWork:
-    """One client's local work. Training changes the module in place; its tensors are views of a `Weights` buffer."""
+    """One client's local work. Training changes the module in place.
+
+    On the CPU, its tensors are views of a `Weights` buffer; those of other devices are copied there afterwards.
+    """
 
     module: torch.nn.Module
     task: Task
@@ -37,6 +41,8 @@ class LocalWork:
     added: Any = None
     #: How the order says that steps are taken.
     stepping: Stepping = field(default_factory=Stepping)
+    #: Where the module is, and where batches go.
+    device: torch.device = CPU
 
 
 class Result(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from fedgsp.task import Task
+from fedgsp_node.devices import CPU, on_cpu
 from fedgsp_node.training.control import Control
 from fedgsp_node.users_code import numbers, where, whole
 
@@ -16,7 +17,12 @@ BATCH_SIZE, LEAST_BATCH_SIZE, BATCH_BYTES = 256, 32, 1 << 20
 
 
 def evaluate(
-    module: torch.nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor, control: Control
+    module: torch.nn.Module,
+    task: Task,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    control: Control,
+    device: torch.device = CPU,
 ) -> tuple[int, float, dict[str, float]]:
     """The number of correct samples, the sum of the losses over samples, and the task's further metrics by name.
 
@@ -28,12 +34,12 @@ def evaluate(
     with torch.inference_mode():
         for begin in range(0, len(x), together):
             # Copies, because a model or a loss may change its arguments in place, and the data must stay unchanged.
-            inputs, targets = x[begin : begin + together].clone(), y[begin : begin + together].clone()
+            inputs, targets = (part[begin : begin + together].clone().to(device) for part in (x, y))
             outputs = module(inputs)
             correct += whole(task.correct(outputs, targets))
             loss_sum += float(task.loss(outputs, targets)) * len(targets)
             if type(task).metrics is not Task.metrics:  # they need the outputs of all samples together
-                kept.append(outputs)
+                kept.append(on_cpu(outputs))
             control.tick()
         try:
             figures = numbers(task.metrics(_joined(kept), y.clone())) if kept else {}

@@ -43,7 +43,7 @@ def discrepancy(some: torch.Tensor, others: torch.Tensor, variances: Sequence[fl
     It has means over all pairs; the pairs of a row with itself count too. A kernel of variance s is
     exp(-||u - v||^2 / (2 s)); the kernels are summed.
     """
-    scales = torch.tensor([1 / (2 * variance) for variance in variances], dtype=some.dtype)
+    scales = torch.tensor([1 / (2 * variance) for variance in variances], dtype=some.dtype, device=some.device)
 
     def mean(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         # From differences: a Gram matrix would lose the small distances, which the smallest variance magnifies.
@@ -82,7 +82,8 @@ def _rows(values: Any) -> torch.Tensor:
     """Values of shape (n, ...) as (n, d)."""
     if not isinstance(values, torch.Tensor):
         raise TaskError(f"training fedmmd cannot compare a {type(values).__name__}", "give option of=features")
-    return values.reshape(len(values), -1)
+    rows = values.reshape(len(values), -1)
+    return rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows  # kernels magnify roundings
 
 
 FEDMMD = Algorithm(train)

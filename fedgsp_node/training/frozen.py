@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import torch
 
-from fedgsp_node.torch_weights import bound
+from fedgsp_node.devices import random_kept
+from fedgsp_node.torch_weights import placed, swapped
 from fedgsp_node.training.base import LocalWork
 
 
@@ -18,7 +19,9 @@ class Frozen:
 
     def __init__(self, work: LocalWork) -> None:
         self._module = work.module
-        self._weights = work.received.copy()  # a model may write into its tensors in evaluation mode too
+        self._device = work.device
+        # A model may write into its tensors in evaluation mode too.
+        self._values = placed(work.module, work.received.copy())
         #: Layers that augment inputs: both streams must see the same inputs, so these layers draw as in training.
         self._augmenting = [layer for layer in work.module.modules() if getattr(layer, "augments", False)]
 
@@ -33,7 +36,7 @@ class Frozen:
         for layer in self._augmenting:
             layer.train()
         try:
-            with bound(self._module, self._weights), torch.random.fork_rng(devices=[]), torch.no_grad():
+            with swapped(self._module, self._values), random_kept(self._device), torch.no_grad():
                 yield
         finally:
             self._module.train()

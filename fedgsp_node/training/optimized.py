@@ -1,14 +1,19 @@
 """Steps by an optimiser of torch, with clipping and accumulation of gradients."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from fedgsp.memory import room
+from fedgsp_node.devices import CPU
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.factored import large
 from fedgsp_node.training.stepping import Steps
+
+#: Factor on the loss in float16, at first; it is halved, and a step is left out, when a gradient is infinite.
+FIRST_SCALE = 1024.0
 
 
 def _room(parameter: torch.Tensor) -> torch.Tensor:
@@ -32,11 +37,14 @@ class OptimizedSteps(Steps):
         # A task may give its groups of parameters other step sizes.
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._scheduled, self._accumulate = scheduled, accumulate
+        # Small gradients would be 0 in float16. Trainings are short, so the scale begins low enough to last.
+        half = self._how.precision == torch.float16
+        self._scaler = torch.amp.GradScaler(work.device.type, init_scale=FIRST_SCALE, enabled=half)
         self._taken = self._waiting = self._samples = 0
         self._anchors: Sequence[torch.Tensor] = ()
         self._size = self._strength = self._momentum = 0.0
         # Between the temporary tensors of a backward pass, gradients of this size would leave holes in the heap.
-        self._room = {id(one): _room(one) for one in self.parameters if large(one)}
+        self._room = {id(one): _room(one) for one in self.parameters if large(one) and one.device == CPU}
         self._hooks = [
             one.register_post_accumulate_grad_hook(self._move) for one in self.parameters if id(one) in self._room
         ]
@@ -57,12 +65,13 @@ class OptimizedSteps(Steps):
         """
         if onto is not None:
             raise ValueError("an optimiser cannot apply a gradient to other tensors than its parameters")
-        outputs = self._work.module(x)
-        loss = self._work.task.loss(outputs, y)
-        whole = loss if penalty is None else loss + penalty(outputs)
+        with self._autocast():
+            outputs = self._work.module(x)
+            loss = self._work.task.loss(outputs, y)
+            whole = loss if penalty is None else loss + penalty(outputs)
         if self._accumulate > 1:
             whole = whole * len(y)
-        torch.autograd.backward(whole, inputs=self.parameters)
+        torch.autograd.backward(self._scaler.scale(whole), inputs=self.parameters)
         self._waiting, self._samples = self._waiting + 1, self._samples + len(y)
         self._size, self._anchors, self._strength = self._share(rate), anchors, strength
         if self._waiting == self._accumulate:
@@ -89,8 +98,13 @@ class OptimizedSteps(Steps):
         if parameter.grad is not None and parameter.grad.data_ptr() != place.data_ptr():
             parameter.grad = place.copy_(parameter.grad)
 
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        precision, device = self._how.precision, self._work.device.type
+        return torch.autocast(device, precision) if precision is not None else contextlib.nullcontext()
+
     @torch.no_grad()
     def _take(self) -> None:
+        self._scaler.unscale_(self._optimizer)
         if self._accumulate > 1:
             for parameter in self.parameters:
                 if parameter.grad is not None:
@@ -105,10 +119,13 @@ class OptimizedSteps(Steps):
         factor = self._scheduled(self._taken) * self._size
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
-        self._optimizer.step()
+        scale = self._scaler.get_scale()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
         self._bring_home()
         self._forget()
-        self._add_to_norm(factor)
+        if self._scaler.get_scale() >= scale:  # else a gradient was infinite, and no step was taken
+            self._add_to_norm(factor)
         self._taken += 1
         self._waiting = self._samples = 0
 

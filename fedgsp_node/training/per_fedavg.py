@@ -31,7 +31,8 @@ def train(work: LocalWork) -> Result:
         return Result(steps.loss, count)
     work.module.eval()  # batch statistics of so few samples would be useless
     with torch.inference_mode():
-        return Result(float(work.task.loss(work.module(work.x), work.y)), 1)
+        x, y = work.x.to(work.device), work.y.to(work.device)
+        return Result(float(work.task.loss(work.module(x), y)), 1)
 
 
 PER_FEDAVG = Algorithm(train, in_place=True, adapt=finetune.adapt)

@@ -21,11 +21,12 @@ def train(work: LocalWork) -> Result:
                     steps.step(x, y, work.options.personal_rate, shared, strength)
                 move(shared, theta, work.settings.learning_rate * strength)
                 count += 1
+        steps.store(theta, work.personal)
     # Only passes of the personal model update the buffers (batch norm). Both models get these values.
     state = work.module.state_dict()
     for spec in work.personal.tensors:
         if not spec.trainable:
-            work.personal.arrays[spec.name][...] = state[spec.name].numpy()
+            work.personal.arrays[spec.name][...] = state[spec.name].cpu().numpy()
     return Result(steps.loss, count)
 
 

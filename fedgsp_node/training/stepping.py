@@ -32,8 +32,15 @@ class Steps(abc.ABC):
         return self._loss_sum / self._seen
 
     def trained(self, weights: Weights) -> list[torch.Tensor]:
-        """Views of the tensors in `weights` that correspond to `parameters`."""
-        return [torch.from_numpy(weights.arrays[name]) for name in self._names]
+        """The tensors in `weights` that correspond to `parameters`, on the device; views of them on the CPU."""
+        return [torch.from_numpy(weights.arrays[name]).to(self._work.device) for name in self._names]
+
+    def store(self, tensors: Sequence[torch.Tensor], weights: Weights) -> None:
+        """Copies tensors that correspond to `parameters` into `weights`, unless they are views of it."""
+        for name, tensor in zip(self._names, tensors, strict=True):
+            home = torch.from_numpy(weights.arrays[name])
+            if home.data_ptr() != tensor.data_ptr():
+                home.copy_(tensor)
 
     @abc.abstractmethod
     def step(

@@ -57,7 +57,7 @@ def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.
     used = _used(work)
     for _ in range(epochs):
         for rows in torch.split(torch.from_numpy(work.rng.permutation(len(work.x)))[:used], work.settings.batch_size):
-            yield work.x[rows], work.y[rows]
+            yield work.x[rows].to(work.device), work.y[rows].to(work.device)
 
 
 def _used(work: LocalWork) -> int:

@@ -157,6 +157,7 @@ STATE: dict[str, Any] = {
     "clients": [0],
     "offences": {},
     "owners": {},
+    "constants": {},
     "config": "",
     "files": {},
     "models": {},

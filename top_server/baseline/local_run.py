@@ -45,6 +45,7 @@ SAME = (
     "local_schedule_option",
     "clip_norm",
     "accumulate",
+    "precision",
     "optimizer",
     "optimizer_option",
     "wire_dtype",

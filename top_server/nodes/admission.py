@@ -107,6 +107,10 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
             all(is_text(spec.name) for spec in (*hello.tensors, *_not_travelling(hello))),
             f"the name of a tensor has to be {TEXT_RULE}",
         ),
+        (
+            all(not text or is_text(text) for text in (hello.device, hello.torch)),
+            f"the name of its device, and its version of torch, have to be {TEXT_RULE}",
+        ),
         (len(hello.peer_address) <= MOST_ADDRESS, f"its address has more than {MOST_ADDRESS} characters"),
     )
     yield from (Refusal(Failure(FailureCode.WRONG_PROTOCOL, why)) for holds, why in found if not holds)

@@ -52,6 +52,8 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
             task_option=config.task_option,
             clients=f"{block[0]}-{block[-1]}" if block else None,
             threads=config.threads,
+            # The nodes take the GPUs of the machine in turn.
+            device=f"auto:{index}" if config.device == "auto" else config.device,
             # The top server chooses the whole command line, so a policy would protect nobody from it.
             policy=NO_POLICY,
             # What stays with the clients, so that the run can be resumed.

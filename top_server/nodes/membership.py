@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -32,11 +31,10 @@ from top_server.grouping.request import ranges
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
+from top_server.nodes.versions import beginning, differs_from
 from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
 from top_server.record.journal import Recorder
-
-logger = logging.getLogger(__name__)
 
 #: A client is left out of the run after so many rejected models.
 MOST_OFFENCES = 3
@@ -236,8 +234,11 @@ class Membership:
                 node=hello.node,
                 clients=len(hello.clients),
                 address=hello.peer_address or None,
-                task_digest=_beginning(hello.task_digest) or None,
-                differs_from=self._differs_from(hello),
+                task_digest=beginning(hello.task_digest) or None,
+                differs_from=differs_from(hello, self._standard),
+                device=hello.device,
+                memory=hello.device_memory,
+                torch=hello.torch,
             )
         )
         self._notify()
@@ -373,26 +374,3 @@ class Membership:
 
     def _bears(self, client: int) -> bool:
         return self.offences.get(client, 0) < MOST_OFFENCES
-
-    def _differs_from(self, hello: Hello) -> str | None:
-        """The name of the first node, if this node is known to run another version of the task; logs a warning.
-
-        The node is not refused: files may differ only in line endings, and a task may be replaced node by node.
-        """
-        first = self._standard
-        if first is None or not hello.task_digest or not first.task_digest or hello.task_digest == first.task_digest:
-            return None
-        logger.warning(
-            "node %r has another version of the task (SHA-256 %s) than node %r, the first to join, had (%s): %s",
-            hello.node,
-            _beginning(hello.task_digest),
-            first.node,
-            _beginning(first.task_digest),
-            "give both the same file" if ":" in hello.task else "install the same version of fedgsp on both",
-        )
-        return first.node
-
-
-def _beginning(digest: bytes) -> str:
-    """The first 16 hex digits, which are enough for a person to compare."""
-    return digest.hex()[:16]

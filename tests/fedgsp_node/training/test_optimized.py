@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -59,6 +60,7 @@ def plain_loop(
     accumulate: int = 1,
     factor: Callable[[int, int], float] = lambda *_: 1.0,
     pull: float = 0.0,
+    precision: torch.dtype | None = None,
 ) -> None:
     """As anybody writes it in torch; `pull` adds pull/2 ||w - start||^2 to the loss."""
     module.train()
@@ -75,7 +77,8 @@ def plain_loop(
         optimizer.zero_grad()
         count = sum(map(len, together))
         for rows_ in together:
-            loss = nn.functional.cross_entropy(module(work.x[rows_]), work.y[rows_])
+            with torch.autocast("cpu", precision) if precision else contextlib.nullcontext():
+                loss = nn.functional.cross_entropy(module(work.x[rows_]), work.y[rows_])
             (loss * len(rows_) / count if accumulate > 1 else loss).backward()
         if pull:
             for parameter, anchor in zip(trained, start, strict=True):
@@ -317,3 +320,46 @@ def test_the_step_sizes_of_the_tasks_groups_keep_their_ratio() -> None:
     moved = 0.1 * (1 + 0.75 + 0.5 + 0.25)
     np.testing.assert_allclose(floats(trained.arrays["weight"]), -moved, rtol=1e-6)
     np.testing.assert_allclose(floats(trained.arrays["other"]), -3 * moved, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("make", [mlp, norm_and_dropout])
+def test_bfloat16_is_torchs_autocast(name: str, make: Callable[[], nn.Module]) -> None:
+    work, trained = work_of(OptimizerSettings(name, precision="bfloat16"), make)
+    module = copy.deepcopy(work.module)
+    torch.manual_seed(2)
+    ALGORITHMS["sgd"].train(work)
+    torch.manual_seed(2)
+    plain_loop(module, work, by_part(name), precision=torch.bfloat16)
+    assert_close(trained, module, exact=True)
+    full, in_float32 = work_of(OptimizerSettings(name), make)
+    torch.manual_seed(2)
+    ALGORITHMS["sgd"].train(full)
+    assert in_float32.digest != trained.copy().digest
+
+
+def test_float16_is_scaled_and_leaves_out_steps_with_infinite_gradients() -> None:
+    work, trained = work_of(OptimizerSettings("sgd", precision="float16", clip_norm=1.0))
+    result = ALGORITHMS["sgd"].train(work)
+    full, expected = work_of(OptimizerSettings("sgd", clip_norm=1.0))
+    ALGORITHMS["sgd"].train(full)
+    for name, array in trained.arrays.items():
+        np.testing.assert_allclose(floats(array), floats(expected.arrays[name]), atol=2e-3)
+    assert result.steps == 10
+
+    class Steep(CrossEntropy):
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return 1000 * super().loss(outputs, targets)  # times the first scale beyond the largest float16
+
+    work, trained = work_of(OptimizerSettings("sgd", precision="float16", clip_norm=1.0), task=Steep())
+    result = ALGORITHMS["sgd"].train(work)
+    assert 0 < result.steps < 10
+    assert all(np.isfinite(floats(array)).all() for array in trained.arrays.values())
+
+
+@pytest.mark.parametrize("algorithm", ANY)
+def test_every_training_goes_with_bfloat16(algorithm: str) -> None:
+    work, trained = work_of(OptimizerSettings("adam", precision="bfloat16"), mlp, settings(2, 5, 0.01, algorithm))
+    loss, _ = ALGORITHMS[algorithm].train(work)
+    assert np.isfinite(loss)
+    assert all(np.isfinite(floats(array)).all() for array in trained.arrays.values())

@@ -29,16 +29,13 @@ OTHERS: dict[str, Any] = {
     "task_option": {"clients": "9"},
     "seed": 1,
     "rounds": 21,
-    "local_epochs": 2,
-    "batch_size": 6,
-    "learning_rate": 0.02,
+    **{"local_epochs": 2, "batch_size": 6, "learning_rate": 0.02},
     "learning_rate_decay": 0.9,
     **{"schedule": "step", "schedule_option": {"warmup": "2"}, "clip_norm": 1.5, "accumulate": 2},
     **{"local_schedule": "cosine", "local_schedule_option": {"warmup": "3"}},
-    **{"optimizer": "adam", "optimizer_option": {"eps": "0.1"}},
+    **{"optimizer": "adam", "optimizer_option": {"eps": "0.1"}, "precision": "bfloat16"},
     "wire_dtype": "bfloat16",
-    "outgoing": ("clip",),
-    "outgoing_option": {"clip.norm": "2"},
+    **{"outgoing": ("clip",), "outgoing_option": {"clip.norm": "2"}},
 }
 #: Settings of processes, which the nodes and managers of both runs are told alike.
 PROCESS: dict[str, Any] = {

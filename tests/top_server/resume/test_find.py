@@ -214,6 +214,7 @@ def saved(
         "clients": [0],
         "offences": offences or {},
         "owners": {},
+        "constants": {},
         "config": dump(settings or RunConfig()),
         "files": {},
     }

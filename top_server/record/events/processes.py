@@ -26,6 +26,9 @@ class NodeJoined(Event):
     address: str | None = told("where other nodes dial this node; null if they cannot")
     task_digest: str | None = told("first 16 digits of the SHA-256 of the task's source file; null if it has none")
     differs_from: str | None = told("the first node of the run, if its task has another digest; else null")
+    device: str = told("where the node trains, as it says: `cpu`, or a GPU with its name")
+    memory: int = told("bytes of memory of this device; 0 if the node does not know")
+    torch: str = told("version of torch on the node")
 
 
 class NodeRefused(Event):
