@@ -18,7 +18,7 @@ from torch import nn
 
 from fedgsp.messages import DiscriminatorSettings
 from fedgsp.weights import Weights
-from fedgsp_node.discriminators import Samples, fresh, judge, sizes, step
+from fedgsp_node.discriminators import Encoded, fresh, judge, sizes, step
 from fedgsp_node.training.control import Control
 
 VALIDATION = 2093
@@ -44,7 +44,7 @@ class Plain(nn.Module):
 class OneByOne:
     """The networks of client 0. Each is a separate module with a separate optimiser."""
 
-    def __init__(self, weights: Weights, samples: Samples, settings: DiscriminatorSettings) -> None:
+    def __init__(self, weights: Weights, samples: Encoded, settings: DiscriminatorSettings) -> None:
         outputs = weights.arrays["output.bias"].shape[1]
         self.modules = []
         for network in range(len(weights.arrays["output.bias"])):
@@ -96,7 +96,7 @@ def main() -> None:
     count = TRAINING + VALIDATION
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.standard_normal((count, arguments.features)).astype(np.float32))
-    samples = Samples(x, torch.from_numpy(rng.integers(0, arguments.labels, count)), arguments.labels)
+    samples = Encoded(x, torch.from_numpy(rng.integers(0, arguments.labels, count)), arguments.labels)
     print(f"{'networks':>8} {'seconds for':>22} {'together':>10} {'one by one':>10} {'ratio':>6}")
     for shared in (False, True):
         others = tuple(range(0 if shared else 1, arguments.others + 1))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,26 +20,47 @@ if TYPE_CHECKING:
 class Split:
     """Samples of one client. `x` are the model's inputs, shape (n, ...); `y` are the targets, usually of shape (n,).
 
-    Raises ValueError if `x` and `y` differ in length.
+    Each is a numpy array (also a memory map), a tensor, or a tuple, list or dict of such, all of length n. Raises
+    ValueError for other lengths.
     """
 
-    x: NDArray[np.generic]
-    y: NDArray[np.generic]
+    x: Any
+    y: Any
 
     def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise ValueError(f"{len(self.x)} inputs but {len(self.y)} labels")
+        inputs, targets = set(_lengths(self.x)), set(_lengths(self.y))
+        if len(inputs) != 1 or inputs != targets:
+            raise ValueError(f"{_counts(inputs)} inputs but {_counts(targets)} labels")
 
     def __len__(self) -> int:
-        return len(self.x)
+        return next(_lengths(self.x))
+
+
+def _lengths(values: Any) -> Iterator[int]:
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple | list):
+        for part in values:
+            yield from _lengths(part)
+    else:
+        yield len(values)
+
+
+def _counts(lengths: set[int]) -> str:
+    return " and ".join(map(str, sorted(lengths))) or "no"
+
+
+#: A part of a client's data: a Split; or a data set with `len()` and samples by number, such as a
+#: `torch.utils.data.Dataset` or one of Hugging Face, which `Task.collate` makes batches of.
+Part: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class ClientData:
     """The data of one client: samples for training and samples for testing."""
 
-    train: Split
-    test: Split
+    train: Part
+    test: Part
 
 
 class Task(abc.ABC):
@@ -109,15 +130,49 @@ class Task(abc.ABC):
         """Further figures by name, for the outputs of a client's whole test part; by default none."""
         return {}
 
-    def class_counts(self, train: Split) -> NDArray[np.int64]:
+    def collate(self, items: Sequence[Any]) -> tuple[Any, Any]:
+        """A batch (x, y) of items of a data set, for tasks whose parts are data sets.
+
+        By default as torch does it: items are pairs (x, y), or dicts of which "labels" or "label" is y. Override it to
+        pad sequences of different lengths, or to tokenise texts.
+        """
+        from torch.utils.data import default_collate
+
+        found = default_collate(list(items))
+        if isinstance(found, Mapping):
+            names = [name for name in ("labels", "label") if name in found]
+            if names:
+                return {name: found[name] for name in found if name != names[0]}, found[names[0]]
+        elif isinstance(found, tuple | list) and len(found) == 2:
+            return found[0], found[1]
+        raise TaskError(
+            f"the default collate() finds no inputs and targets in an item of type {type(items[0]).__name__}",
+            "let items be pairs (x, y) or dicts with 'labels', or override collate()",
+        )
+
+    def transform(self, x: Any, y: Any, generator: torch.Generator) -> tuple[Any, Any]:
+        """What becomes of a batch before a model trains on it, such as augmentation; by default nothing.
+
+        Draw random numbers from `generator` alone: it is seeded by round and client, so that the same bits come out
+        wherever the client is hosted. The tensors are on the CPU and may be changed in place.
+        """
+        return x, y
+
+    def class_counts(self, train: Part) -> NDArray[np.int64]:
         """Number of samples per class in a training part, shape (num_classes,). TaskError if `y` has other values."""
-        y = train.y
+        y = train.y if isinstance(train, Split) else self._targets(train)
+        if not isinstance(y, np.ndarray):
+            raise TaskError(f"y is a {type(y).__name__}, not an array of classes", "override class_counts()")
         if y.ndim != 1 or not np.isin(y, np.arange(self.num_classes)).all():
             raise TaskError(
                 f"y of shape {y.shape} and dtype {y.dtype} are not classes 0 .. {self.num_classes - 1}",
                 "override class_counts()",
             )
         return np.bincount(y.astype(np.int64), minlength=self.num_classes)
+
+    def _targets(self, dataset: Any) -> NDArray[np.generic]:
+        """The targets of all items of a data set, collated one by one."""
+        return np.concatenate([np.asarray(self.collate([dataset[i]])[1]) for i in range(len(dataset))])
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Features of shape (n, d) for client discriminators, from inputs of shape (n, ...); by default flat inputs.

@@ -13,7 +13,7 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.messages import Constant, Evaluated, Failure, FailureCode, HostedClient, TensorSpec, TrainingSettings
 from fedgsp.seeds import derive, stream
-from fedgsp.task import ClientData, Split, Task
+from fedgsp.task import ClientData, Part, Task
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
 from fedgsp_node.chosen import chosen, chosen_stepping
 from fedgsp_node.constants import Constants
@@ -24,7 +24,8 @@ from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
 from fedgsp_node.require import require
-from fedgsp_node.torch_weights import as_tensor, bound, reset, tensor_specs, unbind, unsaved, weights_of
+from fedgsp_node.samples import samples_of
+from fedgsp_node.torch_weights import bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import evaluate
@@ -87,7 +88,8 @@ class Clients:
         #: The tensors of the task's model that travel, to which the training of a run may add others.
         self.task_tensors = tensor_specs(module, tuple(task.head), self._constant)
         self._hold(module, Extension())
-        some = as_tensor(self._data.of(hosted[0]).train.x[:1])
+        first = samples_of(self._data.of(hosted[0]).train, task)
+        some, _ = guarded(lambda: first.take(slice(0, 1)), "collate()")
         self.training_flop = guarded(lambda: training_flop(module, some), "model()")
         #: The output of the task's extractor; None if the task names no layer that returns features.
         self.features = self._features(module, some)
@@ -124,7 +126,7 @@ class Clients:
         if self.constants and self._seed is not None:
             self.make_constants(self._seed)
 
-    def _features(self, module: torch.nn.Module, x: torch.Tensor) -> TensorSpec | None:
+    def _features(self, module: torch.nn.Module, x: Any) -> TensorSpec | None:
         if not self.task.extractor:
             return None
         try:
@@ -156,7 +158,7 @@ class Clients:
         """Number of training samples of a client."""
         return self._hosted(client).train_samples
 
-    def training_part(self, client: int) -> Split:
+    def training_part(self, client: int) -> Part:
         """The training part of a client's data."""
         return self._of(client).train
 
@@ -217,6 +219,7 @@ class Clients:
         torch.manual_seed(derive(settings.seed, "training", round_number, client))
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, before, personal)
+        work.generator.manual_seed(derive(settings.seed, "transform", round_number, client))
         begin = time.perf_counter()
         loss, steps = self._within(result, lambda: how.run(how.algorithm.train, work), trains=True)
         seconds = time.perf_counter() - begin
@@ -257,10 +260,10 @@ class Clients:
                 or (training.keeps_head and self._lacks(client, HEAD))
                 or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
             )
-        x, y = as_tensor(part.x), as_tensor(part.y)
+        samples = samples_of(part, self.task)
         # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
         correct, loss_sum, figures = self._within(
-            model.copy(), lambda: evaluate(self._module, self.task, x, y, control, self.device)
+            model.copy(), lambda: evaluate(self._module, self.task, samples, control, self.device)
         )
         if not 0 <= correct <= len(part):
             raise OrderError(Failure(FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"))
@@ -281,6 +284,7 @@ class Clients:
         torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
         order = stream(settings.seed, "adaptation-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, model)
+        work.generator.manual_seed(derive(settings.seed, "adaptation-transform", round_number, client))
         self._within(adapted, lambda: how.run(adapt, work))
         return adapted
 
@@ -298,8 +302,7 @@ class Clients:
         return LocalWork(
             self._module,
             self.task,
-            as_tensor(part.x),
-            as_tensor(part.y),
+            samples_of(part, self.task),
             settings,
             options,
             order,

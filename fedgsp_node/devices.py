@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -68,18 +67,6 @@ def random_kept(device: torch.device) -> Iterator[None]:
     else:
         with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
             yield
-
-
-def on_cpu(outputs: Any) -> Any:
-    """What a model returned, with all tensors on the CPU: a tensor, or a tuple, list or dict of such."""
-    if isinstance(outputs, torch.Tensor):
-        return outputs.cpu()
-    if isinstance(outputs, dict):
-        return {name: on_cpu(part) for name, part in outputs.items()}
-    if isinstance(outputs, tuple | list):
-        parts = [on_cpu(part) for part in outputs]
-        return type(outputs)(*parts) if hasattr(outputs, "_fields") else type(outputs)(parts)
-    return outputs
 
 
 def memory_full(error: BaseException, device: torch.device) -> str:

@@ -8,7 +8,7 @@ from fedgsp.messages import Discriminate, Discriminated, Failure, FailureCode, M
 from fedgsp.weights import Weights, total_bytes
 from fedgsp_node import discriminators
 from fedgsp_node.clients import Clients
-from fedgsp_node.discriminators import Samples
+from fedgsp_node.discriminators import Encoded
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.slot import Slot
@@ -24,7 +24,7 @@ class Discriminating:
         self._clients = clients
         self._fetcher = fetcher
         self._slot = slot
-        self._samples: dict[tuple[int, float], Samples] = {}
+        self._samples: dict[tuple[int, float], Encoded] = {}
         self._scale = 1.0
 
     def forget(self) -> None:
@@ -73,13 +73,13 @@ class Discriminating:
         answer = Discriminated(None, correct, len(samples) - settings.samples, source, moved, came)
         return answer, networks if work.produces else None
 
-    def _encoded(self, client: int, scale: float, control: Control) -> Samples:
+    def _encoded(self, client: int, scale: float, control: Control) -> Encoded:
         if (client, scale) not in self._samples:
             if scale != self._scale:  # a run has one scale: this is another run
                 self.forget()
                 self._scale = scale
             part = self._clients.training_part(client)
             self._samples[client, scale] = self._clients.call(
-                lambda: discriminators.samples_of(self._clients.task, part, control, scale)
+                lambda: discriminators.encoded(self._clients.task, part, control, scale)
             )
         return self._samples[client, scale]

@@ -18,8 +18,10 @@ from fedgsp.discriminators import HIDDEN, MOST_FEATURES
 from fedgsp.errors import TaskError
 from fedgsp.messages import DiscriminatorSettings, TensorSpec
 from fedgsp.seeds import derive, stream
-from fedgsp.task import Split, Task
+from fedgsp.task import Part, Task
 from fedgsp.weights import Weights, check_finite, check_same_tensors
+from fedgsp_node.nested import count
+from fedgsp_node.samples import samples_of, targets_of
 from fedgsp_node.torch_weights import as_tensor
 from fedgsp_node.training.control import Control
 
@@ -31,7 +33,7 @@ Rows: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class Encoded:
     """The input of discriminators, made from a client's training part.
 
     `x` are the features, float32 of shape (n, d); `y` are the labels, int64 of shape (n,).
@@ -45,25 +47,27 @@ class Samples:
         return len(self.y)
 
 
-def samples_of(task: Task, part: Split, control: Control, scale: float = 1.0) -> Samples:
+def encoded(task: Task, part: Part, control: Control, scale: float = 1.0) -> Encoded:
     """Encodes a training part by the task's features(), and multiplies the features by `scale`.
 
     With scale 1, many features of unit deviation outweigh the label if there are few samples. With a scale near 0 only
     labels count, so clients that have the same labels for other inputs look alike. Raises TaskError if the
     labels are not classes or the features are wrong, StoppedError if the work was cancelled.
     """
-    if part.y.ndim != 1 or part.y.dtype.kind not in "iub" or task.num_classes < 2:
-        found = f"{task.num_classes} classes, and labels of dtype {part.y.dtype} and shape {part.y.shape}"
+    y = targets_of(part, task)
+    if y.ndim != 1 or y.dtype.kind not in "iub" or task.num_classes < 2:
+        found = f"{task.num_classes} classes, and labels of dtype {y.dtype} and shape {y.shape}"
         raise TaskError(
             f"discriminators need one class label per sample, but the task has {found}", "use another grouping"
         )
-    x, blocks = as_tensor(part.x), []
+    samples, blocks = samples_of(part, task), []
     with torch.no_grad():
-        for block in torch.split(x, BLOCK):
+        for begin in range(0, len(samples), BLOCK):
+            block, _ = samples.take(slice(begin, begin + BLOCK))
             features = task.features(block)
-            if features.ndim != 2 or len(features) != len(block):
+            if features.ndim != 2 or len(features) != count(block):
                 raise TaskError(
-                    f"the task's features() returned shape {tuple(features.shape)} for {len(block)} samples",
+                    f"the task's features() returned shape {tuple(features.shape)} for {count(block)} samples",
                     "return one row of numbers per sample",
                 )
             if features.shape[1] > MOST_FEATURES:
@@ -73,12 +77,12 @@ def samples_of(task: Task, part: Split, control: Control, scale: float = 1.0) ->
                 )
             blocks.append(features.float())
             control.tick()
-        encoded = torch.cat(blocks)
-    if not torch.isfinite(encoded).all():
+        features = torch.cat(blocks)
+    if not torch.isfinite(features).all():
         raise TaskError("the task's features() returned NaN or infinite values", "fix features()")
     if scale != 1:
-        encoded = encoded * scale
-    return Samples(encoded, torch.from_numpy(part.y.astype(np.int64)), task.num_classes)
+        features = features * scale
+    return Encoded(features, torch.from_numpy(y.astype(np.int64)), task.num_classes)
 
 
 def sizes(client: int, others: tuple[int, ...], shared: bool) -> tuple[int, int]:
@@ -158,7 +162,7 @@ def logits(weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def step(
     weights: Weights,
-    samples: Samples,
+    samples: Encoded,
     client: int,
     others: tuple[int, ...],
     settings: DiscriminatorSettings,
@@ -196,7 +200,7 @@ def step(
 
 def judge(
     weights: Weights,
-    samples: Samples,
+    samples: Encoded,
     client: int,
     others: tuple[int, ...],
     settings: DiscriminatorSettings,
@@ -230,7 +234,7 @@ def _targets(client: int, others: tuple[int, ...]) -> torch.Tensor:
 
 
 def _rows(
-    weights: Weights, samples: Samples, client: int, others: tuple[int, ...], settings: DiscriminatorSettings
+    weights: Weights, samples: Encoded, client: int, others: tuple[int, ...], settings: DiscriminatorSettings
 ) -> tuple[Rows, Rows]:
     """Training and validation rows, the same in every exchange; ValueError or WeightsError for wrong arguments."""
     expected = tensors(*sizes(client, others, settings.shared), samples.x.shape[1], samples.classes)

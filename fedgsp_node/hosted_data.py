@@ -1,18 +1,24 @@
 """The data of the clients that a node hosts. All data are checked when the node starts, then kept or loaded again."""
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+import torch
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import HostedClient
 from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.require import require
 from fedgsp_node.users_code import guarded
 
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.
 KEPT_BYTES = 16 << 20
+#: These have samples by number, but stand for `x` without `y`, or for both.
+_NO_DATA_SETS = (tuple, list, Mapping, np.ndarray, torch.Tensor)
 
 
 class HostedData:
@@ -45,7 +51,10 @@ class HostedData:
 
 
 def _nbytes(data: ClientData) -> int:
-    return sum(array.nbytes for part in (data.train, data.test) for array in (part.x, part.y))
+    """Bytes of the arrays in memory; data sets and memory maps read their samples from where they are."""
+    parts = [part for part in (data.train, data.test) if isinstance(part, Split)]
+    found = [leaf for part in parts for leaf in leaves((part.x, part.y))]
+    return sum(leaf.nbytes for leaf in found if not isinstance(leaf, np.memmap))
 
 
 def _load(task: Task, client: int) -> ClientData:
@@ -53,41 +62,73 @@ def _load(task: Task, client: int) -> ClientData:
     if not isinstance(data, ClientData):
         raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
     for name, part in (("train", data.train), ("test", data.test)):
-        if not isinstance(part, Split):
-            raise TaskError(f"client {client}'s {name} is a {type(part).__name__}", "return ClientData with two Split")
+        is_data_set = hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, _NO_DATA_SETS)
+        if not isinstance(part, Split) and not is_data_set:
+            raise TaskError(
+                f"client {client}'s {name} is a {type(part).__name__}",
+                "return ClientData with two Split, or two data sets with len() and samples by number",
+            )
     require(
         len(data.train),
         f"client {client} has no training samples",
         "leave it out of --clients, or change the partition",
     )
-    return ClientData(_usable(data.train, task, client), _usable(data.test, task, client))
+    return ClientData(*(_usable(part, task, client) for part in (data.train, data.test)))
 
 
-def _usable(part: Split, task: Task, client: int) -> Split:
-    """The part with dtypes for torch: float64 inputs become float32, whole-number labels int64. Raises TaskError."""
-    for name, values in (("x", part.x), ("y", part.y)):
-        require(
-            not np.ma.is_masked(values),
-            f"the task's data({client}) returned {name} with masked values",
-            f"replace the masked values: {name}.filled(...)",
-        )
-    x, y = guarded(lambda: (_array(part.x), _array(part.y)), f"data({client})")
-    for name, array in (("x", x), ("y", y)):
-        require(
-            array.dtype.type is not np.longdouble,
-            f"the task's data({client}) returned {name} of dtype longdouble",
-            f"return {name}.astype(np.float32)",
-        )
-        require(
-            array.dtype.kind in "fiub",
-            f"client {client}'s {name} has dtype {array.dtype}",
-            "return arrays of numbers",
-        )
-        require(
-            array.dtype.kind != "f" or np.isfinite(array).all(),
-            f"client {client}'s {name} holds NaN or infinite values",
-            "remove or impute these values",
-        )
+def _usable(part: Any, task: Task, client: int) -> Any:
+    """The part with dtypes for torch: float64 inputs become float32, whole-number labels int64. Raises TaskError.
+
+    A data set is returned as it is: its samples are seen first when they are collated.
+    """
+    if not isinstance(part, Split):
+        return part
+    x, y = (
+        mapped(functools.partial(_column, name, client), values) for name, values in (("x", part.x), ("y", part.y))
+    )
+    if isinstance(y, np.ndarray):
+        y = _targets(y, task, client)
+    return Split(mapped(_narrow, x), y)
+
+
+def _column(name: str, client: int, values: Any) -> Any:
+    """An array or tensor of the data, checked; a memory map is not read for that."""
+    require(
+        not np.ma.is_masked(values),
+        f"the task's data({client}) returned {name} with masked values",
+        f"replace the masked values: {name}.filled(...)",
+    )
+    if isinstance(values, torch.Tensor):
+        require(not values.requires_grad, f"client {client}'s {name} takes gradients", f"return {name}.detach()")
+        values = values.cpu()
+        if values.dtype == torch.bfloat16:  # numpy has no such dtype
+            return values
+        values = values.numpy()
+    array = values if isinstance(values, np.memmap) else guarded(lambda: _array(values), f"data({client})")
+    require(
+        array.dtype.type is not np.longdouble,
+        f"the task's data({client}) returned {name} of dtype longdouble",
+        f"return {name}.astype(np.float32)",
+    )
+    require(
+        array.dtype.kind in "fiub",
+        f"client {client}'s {name} has dtype {array.dtype}",
+        "return arrays of numbers",
+    )
+    require(
+        array.dtype.kind != "f" or isinstance(array, np.memmap) or np.isfinite(array).all(),
+        f"client {client}'s {name} holds NaN or infinite values",
+        "remove or impute these values",
+    )
+    return array
+
+
+def _narrow(values: Any) -> Any:
+    wide = isinstance(values, np.ndarray) and values.dtype == np.float64 and not isinstance(values, np.memmap)
+    return values.astype(np.float32) if wide else values
+
+
+def _targets(y: np.ndarray, task: Task, client: int) -> np.ndarray:
     if y.dtype.kind in "iu":
         y = y.astype(np.int64, copy=False)
         if y.ndim == 1 and len(y):
@@ -107,7 +148,7 @@ def _usable(part: Split, task: Task, client: int) -> Split:
             f"client {client}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
             "return y.astype(np.int64), or override loss() if y are not classes",
         )
-    return Split(x.astype(np.float32, copy=False) if x.dtype == np.float64 else x, y)
+    return y
 
 
 def _array(values: object) -> np.ndarray:

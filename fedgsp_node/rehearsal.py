@@ -12,11 +12,12 @@ from torch.nn.parameter import is_lazy
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
-from fedgsp.task import Split, Task
-from fedgsp_node.devices import CPU, on_cpu
+from fedgsp.task import Part, Task
+from fedgsp_node.devices import CPU
+from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.require import require
-from fedgsp_node.torch_weights import as_tensor
+from fedgsp_node.samples import samples_of
 from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
 
 logger = logging.getLogger(__name__)
@@ -94,25 +95,25 @@ def _watched(layers: list[nn.Module], watch: Callable[[nn.Module, Any, Any], Non
             hook.remove()
 
 
-def training_flop(module: nn.Module, x: torch.Tensor) -> int:
-    """Floating-point operations of training on one sample of `x`, shape (n, ...), in dense and convolution layers.
+def training_flop(module: nn.Module, x: Any) -> int:
+    """Floating-point operations of training on one sample of inputs `x`, in dense and convolution layers.
 
     They give the modelled computing time (FedGSP's N_calc, section 1.7).
     """
     multiply_adds: list[int] = []
 
-    def count(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+    def tally(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
         assert isinstance(layer, _COUNTED)
         multiply_adds.append(output.numel() * layer.weight[0].numel())  # an output is a product with a row or kernel
 
     module.eval()
-    with _watched([layer for layer in module.modules() if isinstance(layer, _COUNTED)], count):
-        module(x[:1].clone())
+    with _watched([layer for layer in module.modules() if isinstance(layer, _COUNTED)], tally):
+        module(mapped(lambda one: one[:1].clone(), x))
     return FLOP_PER_MULTIPLY_ADD * sum(multiply_adds)
 
 
-def features_of(module: nn.Module, layer: str, x: torch.Tensor) -> TensorSpec:
-    """Layer, dtype and number of channels of the features of samples `x`, shape (n, ...).
+def features_of(module: nn.Module, layer: str, x: Any) -> TensorSpec:
+    """Layer, dtype and number of channels of the features of inputs `x`.
 
     Raises TaskError unless the model has that layer, calls it, and gets from it floats of shape (n, channels, ...).
     """
@@ -122,11 +123,11 @@ def features_of(module: nn.Module, layer: str, x: torch.Tensor) -> TensorSpec:
     found: list[Any] = []
     module.eval()
     with _watched([module.get_submodule(layer)], lambda _layer, _inputs, output: found.append(output)):
-        guarded(lambda: module(x.clone()), "model()")
+        guarded(lambda: module(mapped(torch.clone, x)), "model()")
     require(found, f"the model does not call the layer {layer!r}, which the task names as `extractor`", remedy)
     output = found[0]
     if not (
-        isinstance(output, torch.Tensor) and output.is_floating_point() and output.ndim > 1 and len(output) == len(x)
+        isinstance(output, torch.Tensor) and output.is_floating_point() and output.ndim > 1 and len(output) == count(x)
     ):
         raise TaskError(
             f"the layer {layer!r} returns no features, but {_shown(output)}", "name a layer with floats per channel"
@@ -138,7 +139,7 @@ def _shown(found: Any) -> str:
     return f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
 
 
-def rehearse(module: nn.Module, task: Task, train: Split, test: Split, device: torch.device = CPU) -> None:
+def rehearse(module: nn.Module, task: Task, train: Part, test: Part, device: torch.device = CPU) -> None:
     """Calls the model and the task's methods with a few samples of both parts; raises TaskError if a call fails.
 
     The model is in evaluation mode, and no gradient is computed.
@@ -156,10 +157,19 @@ def rehearse(module: nn.Module, task: Task, train: Split, test: Split, device: t
         logger.warning("the task has no class histograms, which the scheme fedgsp needs: %s", where(error))
 
 
-def _rehearse(module: nn.Module, task: Task, name: str, part: Split, device: torch.device) -> None:
-    # Copies: a model may change its input in place, which must not change the data.
-    x, y = (as_tensor(values[:_SAMPLES]).clone().to(device) for values in (part.x, part.y))
-    learned_from = guarded(lambda: module(x.clone()), f"model() on samples of a {name} part")
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _rehearse(module: nn.Module, task: Task, name: str, part: Part, device: torch.device) -> None:
+    samples = samples_of(part, task)
+    some = guarded(
+        lambda: samples.take(slice(0, min(_SAMPLES, len(samples)))), f"collate() on samples of a {name} part"
+    )
+    if name == "training":
+        some = guarded(lambda: task.transform(*some, torch.Generator()), "transform()")
+    x, y = mapped(lambda one: one.to(device), some)
+    learned_from = guarded(lambda: module(mapped(torch.clone, x)), f"model() on samples of a {name} part")
     loss: Any = guarded(lambda: task.loss(learned_from, y), f"loss() on samples of a {name} part")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shown = f"a tensor of {_shown(loss)}" if isinstance(loss, torch.Tensor) else _shown(loss)
@@ -173,10 +183,10 @@ def _rehearse(module: nn.Module, task: Task, name: str, part: Split, device: tor
     )
     with torch.inference_mode():
         outputs = module(x)
-        count = guarded(lambda: whole(task.correct(outputs, y)), "correct()")
+        right = guarded(lambda: whole(task.correct(outputs, y)), "correct()")
         require(
-            0 <= count <= len(y),
-            f"the task's correct() counts {count} of {len(y)} samples",
+            0 <= right <= count(y),
+            f"the task's correct() counts {right} of {count(y)} samples",
             "return the number of correct samples of the batch",
         )
-        guarded(lambda: numbers(task.metrics(on_cpu(outputs), y.cpu())), "metrics()")
+        guarded(lambda: numbers(task.metrics(*mapped(_on_cpu, (outputs, y)))), "metrics()")

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks.performance.rows import Row, main
+from fedgsp_node.samples import Samples
 from fedgsp_node.tasks.channels_last import ChannelsLast
 from fedgsp_node.tasks.cifar10 import MODELS
 from fedgsp_node.tasks.digit_domains import layers
@@ -41,7 +42,7 @@ def seconds(first: nn.Module, rest: Callable[[], list[nn.Module]], x: torch.Tens
     trained = time.process_time()
     module.eval()
     with torch.inference_mode():
-        for inputs in x.split(batch_size(x)):
+        for inputs in x.split(batch_size(Samples(x, y))):
             module(inputs)
     return trained - begin, time.process_time() - trained
 

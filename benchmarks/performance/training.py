@@ -23,6 +23,7 @@ from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp.settings.fields import values_of
 from fedgsp.trainings import TRAININGS
 from fedgsp_node.optimizers import stepping
+from fedgsp_node.samples import Samples
 from fedgsp_node.torch_weights import bind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control
@@ -153,7 +154,7 @@ def seconds(algorithm: str, task: Task, x: torch.Tensor, y: torch.Tensor, batch_
     bind(module, trained)
     rng = np.random.default_rng(0)
     how = stepping(optimizer, task)
-    work = LocalWork(module, task, x, y, settings, options, rng, Control(), received, personal, stepping=how)
+    work = LocalWork(module, task, Samples(x, y), settings, options, rng, Control(), received, personal, stepping=how)
     train = training.load().train
     begin = time.process_time()
     train(work)

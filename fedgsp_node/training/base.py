@@ -12,6 +12,7 @@ from fedgsp.task import Task
 from fedgsp.weights import Weights
 from fedgsp_node.devices import CPU
 from fedgsp_node.optimizers import Stepping
+from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
 
 
@@ -24,9 +25,8 @@ class LocalWork:
 
     module: torch.nn.Module
     task: Task
-    #: Training samples: inputs of shape (n, ...) and labels, by default of shape (n,).
-    x: torch.Tensor
-    y: torch.Tensor
+    #: Training samples.
+    samples: Samples
     settings: TrainingSettings
     #: The options of the training, as its declaration describes them.
     options: Any
@@ -43,6 +43,8 @@ class LocalWork:
     stepping: Stepping = field(default_factory=Stepping)
     #: Where the module is, and where batches go.
     device: torch.device = CPU
+    #: For random numbers of the task's transform().
+    generator: torch.Generator = field(default_factory=torch.Generator)
 
 
 class Result(NamedTuple):

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 
 from fedgsp.task import Task
-from fedgsp_node.devices import CPU, on_cpu
+from fedgsp_node.devices import CPU
+from fedgsp_node.nested import count, mapped
+from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
 from fedgsp_node.users_code import numbers, where, whole
 
@@ -19,34 +21,37 @@ BATCH_SIZE, LEAST_BATCH_SIZE, BATCH_BYTES = 256, 32, 1 << 20
 def evaluate(
     module: torch.nn.Module,
     task: Task,
-    x: torch.Tensor,
-    y: torch.Tensor,
+    samples: Samples,
     control: Control,
     device: torch.device = CPU,
 ) -> tuple[int, float, dict[str, float]]:
     """The number of correct samples, the sum of the losses over samples, and the task's further metrics by name.
 
-    `x` has shape (n, ...), `y` by default (n,). Raises StoppedError, and what the task and the model raise.
+    Raises StoppedError, and what the task and the model raise.
     """
     module.eval()
-    correct, loss_sum, together = 0, 0.0, batch_size(x)
+    correct, loss_sum, together = 0, 0.0, batch_size(samples)
     kept: list[Any] = []
     with torch.inference_mode():
-        for begin in range(0, len(x), together):
-            # Copies, because a model or a loss may change its arguments in place, and the data must stay unchanged.
-            inputs, targets = (part[begin : begin + together].clone().to(device) for part in (x, y))
+        for begin in range(0, len(samples), together):
+            # Copies: a model or a loss may change its arguments in place, and the data must stay unchanged.
+            inputs, targets = mapped(lambda one: one.to(device), samples.take(slice(begin, begin + together)))
             outputs = module(inputs)
             correct += whole(task.correct(outputs, targets))
-            loss_sum += float(task.loss(outputs, targets)) * len(targets)
+            loss_sum += float(task.loss(outputs, targets)) * count(targets)
             if type(task).metrics is not Task.metrics:  # they need the outputs of all samples together
-                kept.append(on_cpu(outputs))
+                kept.append(mapped(_on_cpu, outputs))
             control.tick()
         try:
-            figures = numbers(task.metrics(_joined(kept), y.clone())) if kept else {}
+            figures = numbers(task.metrics(_joined(kept), samples.whole()[1])) if kept else {}
         except Exception as error:  # accuracy and loss remain valid
             logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
             figures = {}
     return correct, loss_sum, figures
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _joined(kept: list[Any]) -> Any:
@@ -63,6 +68,7 @@ def _joined(kept: list[Any]) -> Any:
     raise TypeError(f"the model returned {type(first).__name__}, which cannot be joined over batches for metrics()")
 
 
-def batch_size(x: torch.Tensor) -> int:
-    """The number of samples in an evaluation batch, for samples `x` of shape (n, ...)."""
-    return max(LEAST_BATCH_SIZE, min(BATCH_SIZE, BATCH_BYTES // max(1, x[:1].numel() * x.element_size())))
+def batch_size(samples: Samples) -> int:
+    """The number of samples in an evaluation batch."""
+    bytes_of_one = samples.bytes_of_one if len(samples) else 1
+    return max(LEAST_BATCH_SIZE, min(BATCH_SIZE, BATCH_BYTES // max(1, bytes_of_one)))

@@ -10,6 +10,7 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.trainings import GAMMA, FedFusionOptions
+from fedgsp_node.nested import mapped
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.frozen import Frozen
 from fedgsp_node.training.steps import batches, descent
@@ -107,7 +108,7 @@ def train(work: LocalWork) -> Result:
     with descent(work) as steps:
         for x, y in batches(work, work.settings.local_epochs):
             with frozen.stream():
-                theirs = fusion.features(x.clone())  # a model may change its input in place
+                theirs = fusion.features(mapped(torch.clone, x))  # a model may change its input in place
             with fusion.beside(theirs):
                 steps.step(x, y, rate)
     return Result(steps.loss, steps.norm)

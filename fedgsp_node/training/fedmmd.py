@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedgsp.errors import TaskError
+from fedgsp_node.nested import mapped
 from fedgsp_node.torch_weights import classifier
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.frozen import Frozen
@@ -28,7 +29,7 @@ def train(work: LocalWork) -> Result:
     with _view(work) as view, descent(work) as steps:
         for x, y in batches(work, work.settings.local_epochs):
             with frozen.stream():
-                theirs = view(work.module(x.clone()))  # a model may change its input in place
+                theirs = view(work.module(mapped(torch.clone, x)))  # a model may change its input in place
 
             def penalty(outputs: Any, theirs: torch.Tensor = theirs) -> torch.Tensor:
                 return strength * discrepancy(theirs, view(outputs)).clamp(min=FLOOR)

@@ -13,7 +13,7 @@ def adapt(work: LocalWork) -> None:
     """
     count = work.options.steps
     work.module.train()
-    if len(work.x) == 1 and normalises(work.module):
+    if len(work.samples) == 1 and normalises(work.module):
         return
     with descent(work, scheduled=False) as steps:
         for x, y in itertools.islice(batches(work, epochs=count), count):

@@ -8,6 +8,7 @@ import torch
 
 from fedgsp.memory import room
 from fedgsp_node.devices import CPU
+from fedgsp_node.nested import count
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.factored import large
 from fedgsp_node.training.stepping import Steps
@@ -51,8 +52,8 @@ class OptimizedSteps(Steps):
 
     def step(
         self,
-        x: torch.Tensor,
-        y: torch.Tensor,
+        x: Any,
+        y: Any,
         rate: float,
         anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,
@@ -70,13 +71,13 @@ class OptimizedSteps(Steps):
             loss = self._work.task.loss(outputs, y)
             whole = loss if penalty is None else loss + penalty(outputs)
         if self._accumulate > 1:
-            whole = whole * len(y)
+            whole = whole * count(y)
         torch.autograd.backward(self._scaler.scale(whole), inputs=self.parameters)
-        self._waiting, self._samples = self._waiting + 1, self._samples + len(y)
+        self._waiting, self._samples = self._waiting + 1, self._samples + count(y)
         self._size, self._anchors, self._strength = self._share(rate), anchors, strength
         if self._waiting == self._accumulate:
             self._take()
-        self._count(loss.item(), len(y))
+        self._count(loss.item(), count(y))
 
     def finish(self) -> None:
         """Takes the step of the batches that are left over."""

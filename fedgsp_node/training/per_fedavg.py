@@ -1,8 +1,12 @@
 """Per-FedAvg (A. Fallah and others, NeurIPS 2020, first order; section 6): trains a good start for fine-tuning."""
 
+from typing import Any
+
 import torch
 
 from fedgsp.trainings import SMALLEST_BATCH
+from fedgsp_node.nested import count as count_of
+from fedgsp_node.nested import mapped
 from fedgsp_node.training import finetune
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent
@@ -19,20 +23,25 @@ def train(work: LocalWork) -> Result:
         own = [parameter.data for parameter in steps.parameters]
         ahead = [torch.empty_like(parameter) for parameter in steps.parameters]
         for x, y in batches(work, work.settings.local_epochs):
-            if len(x) < SMALLEST_BATCH:
+            if count_of(y) < SMALLEST_BATCH:
                 continue
-            half = len(x) // 2
+            half = count_of(y) // 2
             copy(steps.parameters, ahead)
             with steps.at(ahead):
-                steps.step(x[:half], y[:half], rate)
-                steps.step(x[half:], y[half:], rate, onto=own)
+                steps.step(*_some((x, y), slice(half)), rate)
+                steps.step(*_some((x, y), slice(half, None)), rate, onto=own)
             count += 1
     if count:
         return Result(steps.loss, count)
     work.module.eval()  # batch statistics of so few samples would be useless
     with torch.inference_mode():
-        x, y = work.x.to(work.device), work.y.to(work.device)
+        x, y = mapped(lambda one: one.to(work.device), work.samples.whole())
         return Result(float(work.task.loss(work.module(x), y)), 1)
+
+
+def _some(batch: tuple[Any, Any], rows: slice) -> tuple[Any, Any]:
+    x, y = mapped(lambda one: one[rows], batch)
+    return x, y
 
 
 PER_FEDAVG = Algorithm(train, in_place=True, adapt=finetune.adapt)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedgsp_node.nested import count
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.factored import Factors, large
 from fedgsp_node.training.stepping import Steps
@@ -31,8 +32,8 @@ class PlainSteps(Steps):
 
     def step(
         self,
-        x: torch.Tensor,
-        y: torch.Tensor,
+        x: Any,
+        y: Any,
         rate: float,
         anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,
@@ -58,7 +59,7 @@ class PlainSteps(Steps):
         self._factors.kept.clear()
         self._bring_home()
         self.norm = self.norm * (1 - rate * strength) + share
-        self._count(loss.item(), len(y))
+        self._count(loss.item(), count(y))
 
     @contextlib.contextmanager
     def early(self) -> Iterator[None]:

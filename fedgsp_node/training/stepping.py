@@ -45,8 +45,8 @@ class Steps(abc.ABC):
     @abc.abstractmethod
     def step(
         self,
-        x: torch.Tensor,
-        y: torch.Tensor,
+        x: Any,
+        y: Any,
         rate: float,
         anchors: Sequence[torch.Tensor] = (),
         strength: float = 0.0,

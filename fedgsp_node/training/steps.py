@@ -3,10 +3,12 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
+from fedgsp_node.nested import mapped
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.factored import factored_gradients
 from fedgsp_node.training.optimized import OptimizedSteps
@@ -48,7 +50,7 @@ def _factor(work: LocalWork) -> Callable[[int], float]:
     return functools.partial(work.stepping.schedule.factor, length=-(-batch_count // work.stepping.accumulate))
 
 
-def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(work: LocalWork, epochs: int) -> Iterator[tuple[Any, Any]]:
     """Batches (x, y) of `epochs` epochs, each in a new random order, drawn from `work.rng` (seeded in `clients.py`).
 
     A short last batch is dropped if the task drops it, or if batch norm cannot use it, but not if it is the only batch
@@ -56,13 +58,16 @@ def batches(work: LocalWork, epochs: int) -> Iterator[tuple[torch.Tensor, torch.
     """
     used = _used(work)
     for _ in range(epochs):
-        for rows in torch.split(torch.from_numpy(work.rng.permutation(len(work.x)))[:used], work.settings.batch_size):
-            yield work.x[rows].to(work.device), work.y[rows].to(work.device)
+        for rows in torch.split(
+            torch.from_numpy(work.rng.permutation(len(work.samples)))[:used], work.settings.batch_size
+        ):
+            batch = work.samples.take(rows)
+            yield mapped(lambda one: one.to(work.device), work.task.transform(*batch, work.generator))
 
 
 def _used(work: LocalWork) -> int:
     """Number of samples in the batches of an epoch."""
-    count, size = len(work.x), work.settings.batch_size
+    count, size = len(work.samples), work.settings.batch_size
     short = count % size
     if count > size and (work.task.drop_last or (short == 1 and normalises(work.module))):
         return count - short

@@ -18,7 +18,7 @@ from fedgsp.errors import ConfigError, TaskError
 from fedgsp.messages import OptimizerSettings, TrainingSettings
 from fedgsp_node import devices
 from fedgsp_node.clients import Clients
-from fedgsp_node.devices import CPU, described, device_of, on_cpu
+from fedgsp_node.devices import CPU, described, device_of
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.torch_weights import bound, weights_of
 from fedgsp_node.training.control import Control
@@ -214,13 +214,6 @@ def test_a_model_that_moves_itself_is_told_to_leave_that_to_the_node() -> None:
     with pytest.raises(TaskError, match=r"the task's model\(\) raised .*CUDA") as caught:
         hosted(CPU, Moved())
     assert caught.value.remedy.startswith("leave out .cuda() and .to(device) in the task: --device places the model")
-
-
-def test_outputs_of_any_shape_come_to_the_cpu() -> None:
-    one = torch.zeros(2)
-    found = on_cpu({"a": [one, (one, 3)]})
-    assert found["a"][1][1] == 3
-    assert found["a"][0] is one
 
 
 def test_a_node_with_another_precision_than_it_knows_refuses() -> None:

@@ -32,7 +32,7 @@ from fedgsp.model_store import ModelStore
 from fedgsp.weights import Weights
 from fedgsp_node import discriminators
 from fedgsp_node.clients import Clients
-from fedgsp_node.discriminators import Samples, samples_of
+from fedgsp_node.discriminators import Encoded, encoded
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.slot import Slot
 from fedgsp_node.training.control import Control
@@ -73,8 +73,8 @@ async def _no_upload(model_id: str, weights: Weights, ticket: bytes, receiver: s
     raise AssertionError(f"nobody asked for {model_id}")
 
 
-def seen(client: int = CLIENT, scale: float = 1.0) -> Samples:
-    return samples_of(Blobs(), Clients(Blobs(), None).training_part(client), Control(), scale)
+def seen(client: int = CLIENT, scale: float = 1.0) -> Encoded:
+    return encoded(Blobs(), Clients(Blobs(), None).training_part(client), Control(), scale)
 
 
 def fresh(settings: DiscriminatorSettings, others: tuple[int, ...]) -> Weights:

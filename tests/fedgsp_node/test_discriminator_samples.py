@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from fedgsp.errors import TaskError
 from fedgsp.task import Split
-from fedgsp_node.discriminators import samples_of, split
+from fedgsp_node.discriminators import encoded, split
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
 
 
-class Encoded(Blobs):
+class Seen(Blobs):
     """Twice the first three numbers of a sample, unless told otherwise."""
 
     def __init__(self, returns: Any = None) -> None:
@@ -35,8 +35,8 @@ class Encoded(Blobs):
 
 def test_features_are_made_in_blocks_without_gradients() -> None:
     x = np.random.default_rng(0).standard_normal((600, 6)).astype(np.float32)
-    task, control = Encoded(), Control()
-    samples = samples_of(task, Split(x, np.arange(600, dtype=np.int32) % 3), control)
+    task, control = Seen(), Control()
+    samples = encoded(task, Split(x, np.arange(600, dtype=np.int32) % 3), control)
     assert task.seen == [(256, False), (256, False), (88, False)]
     assert control.mark == 3
     assert samples.x.dtype == torch.float32
@@ -52,19 +52,19 @@ def test_features_are_made_in_blocks_without_gradients() -> None:
 )
 def test_bad_features_are_refused(returns: Any, complaint: str) -> None:
     with pytest.raises(TaskError, match=complaint):
-        samples_of(Encoded(returns), Split(np.zeros((5, 6), np.float32), np.zeros(5, np.int64)), Control())
+        encoded(Seen(returns), Split(np.zeros((5, 6), np.float32), np.zeros(5, np.int64)), Control())
 
 
 def test_inputs_are_flattened_without_an_encoder() -> None:
     x = np.arange(60, dtype=np.float32).reshape(5, 3, 4)
-    samples = samples_of(Blobs(), Split(x, np.zeros(5, np.int64)), Control())
+    samples = encoded(Blobs(), Split(x, np.zeros(5, np.int64)), Control())
     assert np.array_equal(samples.x.numpy(), x.reshape(5, 12))
 
 
 @pytest.mark.parametrize("labels", [np.zeros(5, np.float32), np.zeros((5, 2), np.int64)])
 def test_targets_that_are_no_class_labels_are_refused(labels: Any) -> None:
     with pytest.raises(TaskError, match="one class label per sample"):
-        samples_of(Encoded(), Split(np.zeros((5, 6), np.float32), labels), Control())
+        encoded(Seen(), Split(np.zeros((5, 6), np.float32), labels), Control())
 
 
 @settings(deadline=None, max_examples=60)

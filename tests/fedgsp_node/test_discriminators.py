@@ -17,7 +17,7 @@ from torch import nn
 from fedgsp.messages import DiscriminatorSettings, FailureCode
 from fedgsp.seeds import derive, stream
 from fedgsp.weights import Weights, WeightsError
-from fedgsp_node.discriminators import Samples, fresh, judge, logits, sizes, split, step, tensors
+from fedgsp_node.discriminators import Encoded, fresh, judge, logits, sizes, split, step, tensors
 from fedgsp_node.training.control import Control, StoppedError
 
 SETTINGS = DiscriminatorSettings(samples=20, steps=4, batch_size=8, learning_rate=0.3, seed=7)
@@ -45,26 +45,26 @@ class Plain(nn.Module):
         return output
 
 
-def some_samples(count: int = 50, features: int = 6, classes: int = 3, seed: int = 0) -> Samples:
+def some_samples(count: int = 50, features: int = 6, classes: int = 3, seed: int = 0) -> Encoded:
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((count, features)), rng.integers(0, classes, count)
-    return Samples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y), classes)
+    return Encoded(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y), classes)
 
 
-def different(networks: int, outputs: int, samples: Samples) -> Weights:
+def different(networks: int, outputs: int, samples: Encoded) -> Weights:
     """Networks that are not alike, as they are after some exchanges."""
     weights = fresh(1, networks, outputs, samples.x.shape[1], samples.classes)
     weights.buffer.view(np.float32)[:] += np.random.default_rng(2).normal(0, 0.1, weights.buffer.nbytes // 4)
     return weights
 
 
-def rows_of(samples: Samples, client: int, settings: DiscriminatorSettings = SETTINGS) -> tuple[Any, Any]:
+def rows_of(samples: Encoded, client: int, settings: DiscriminatorSettings = SETTINGS) -> tuple[Any, Any]:
     return split(
         samples.y.numpy(), settings.samples, settings.fold, stream(settings.seed, "discriminator-split", client)
     )
 
 
-def stepped(weights: Weights, part: Samples, client: int, others: tuple[int, ...], **changes: Any) -> Weights:
+def stepped(weights: Weights, part: Encoded, client: int, others: tuple[int, ...], **changes: Any) -> Weights:
     exchange = changes.pop("exchange", 0)
     after = weights.copy()
     step(after, part, client, others, dataclasses.replace(SETTINGS, **changes), exchange, Control())
@@ -294,7 +294,7 @@ def test_networks_of_other_shapes_are_refused(shape: tuple[int, int, int, int]) 
 # Distances
 
 
-def distances(parts: Sequence[Samples], settings: DiscriminatorSettings, exchanges: int) -> np.ndarray:
+def distances(parts: Sequence[Encoded], settings: DiscriminatorSettings, exchanges: int) -> np.ndarray:
     """The matrix that a server reads from networks that it averages over their clients."""
     everyone = range(len(parts))
     found = np.zeros((len(parts), len(parts)))

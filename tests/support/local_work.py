@@ -14,6 +14,7 @@ from fedgsp.messages import TrainingSettings
 from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
 from fedgsp_node.rehearsal import features_of
+from fedgsp_node.samples import Samples
 from fedgsp_node.torch_weights import bind, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control
@@ -111,5 +112,5 @@ def local_work(
     received = weights_of(module)
     trained = received.copy()
     bind(module, trained)
-    work = LocalWork(module, task, *data, how, options, rng, control or Control(), received, personal, added)
+    work = LocalWork(module, task, Samples(*data), how, options, rng, control or Control(), received, personal, added)
     return work, trained

@@ -63,7 +63,7 @@ class Discriminators:
     #: Whether all features together weigh what all labels do.
     scale: float = 1.0
     seed: int = 0
-    #: Samples that every client trains on; half of the fewest unless given.
+    #: Encoded that every client trains on; half of the fewest unless given.
     samples: int = 0
     #: "last" or "largest" judgement, or "cross-fitted": the mean after the best, of two halves, and less by chance.
     estimate: str = "largest"

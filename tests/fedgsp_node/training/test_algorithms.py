@@ -80,7 +80,7 @@ def test_each_does_what_its_plain_form_does(
     torch.manual_seed(2)
     result = ALGORITHMS[algorithm].train(work)
     torch.manual_seed(2)
-    plain = plain_training.train(model, personal, (work.x, work.y), work.settings, values_of(work.options), seed=3)
+    plain = plain_training.train(model, personal, work.samples.whole(), work.settings, values_of(work.options), seed=3)
     assert_is(trained, plain.model)
     assert result == pytest.approx((plain.loss, plain.steps), rel=1e-9)
     assert (work.personal is None) == (plain.personal is None)
@@ -102,7 +102,7 @@ def test_adapting_takes_so_many_steps_however_few_batches_there_are(
     torch.manual_seed(2)
     adapt(work)
     torch.manual_seed(2)
-    plain_training.adapt(model, (work.x, work.y), work.settings, steps=3, seed=3)
+    plain_training.adapt(model, work.samples.whole(), work.settings, steps=3, seed=3)
     assert_is(bound_to, model)
     assert work.control.mark == 3
 
@@ -182,7 +182,7 @@ def test_per_fedavg_leaves_a_model_alone_where_every_batch_is_too_small_for_halv
         work, trained = work_of("per-fedavg", norm_and_dropout, count)
         result = ALGORITHMS["per-fedavg"].train(work)
         assert np.array_equal(trained.buffer, work.received.buffer)
-        _, loss_sum, _ = evaluate(work.module, work.task, work.x, work.y, Control())
+        _, loss_sum, _ = evaluate(work.module, work.task, work.samples, Control())
         assert result == pytest.approx((loss_sum / count, 1))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import BATCH_SIZE, batch_size, evaluate
 from tests.support.blobs_task import Blobs
@@ -31,7 +32,7 @@ def trained() -> nn.Module:
 def test_counts_are_those_of_a_plain_loop_in_evaluation_mode(count: int) -> None:
     module, (x, y) = trained(), data(count)
     control = Control()
-    correct, loss_sum, _ = evaluate(module, Blobs(), x, y, control)
+    correct, loss_sum, _ = evaluate(module, Blobs(), Samples(x, y), control)
     with torch.no_grad():
         outputs = [module.eval()(x[i : i + 1])[0] for i in range(count)]
     assert correct == sum(int(output.argmax()) == int(target) for output, target in zip(outputs, y, strict=True))
@@ -43,13 +44,13 @@ def test_counts_are_those_of_a_plain_loop_in_evaluation_mode(count: int) -> None
 def test_it_changes_nothing_in_the_model_and_repeats_itself() -> None:
     module, (x, y) = trained(), data(50)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    assert evaluate(module, Blobs(), x, y, Control()) == evaluate(module, Blobs(), x, y, Control())
+    assert evaluate(module, Blobs(), Samples(x, y), Control()) == evaluate(module, Blobs(), Samples(x, y), Control())
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
 def test_an_empty_test_part_counts_nothing() -> None:
     x, y = data(0)
-    assert evaluate(trained(), Blobs(), x, y, Control()) == (0, 0.0, {})
+    assert evaluate(trained(), Blobs(), Samples(x, y), Control()) == (0, 0.0, {})
 
 
 def test_it_stops_when_told_to() -> None:
@@ -57,7 +58,7 @@ def test_it_stops_when_told_to() -> None:
     control.stop.set()
     x, y = data(3 * BATCH_SIZE)
     with pytest.raises(StoppedError):
-        evaluate(trained(), Blobs(), x, y, control)
+        evaluate(trained(), Blobs(), Samples(x, y), control)
     assert control.mark == 1
 
 
@@ -67,7 +68,7 @@ def test_the_tasks_own_measure_decides_what_is_right() -> None:
             return 1
 
     x, y = data(BATCH_SIZE + 1)
-    assert evaluate(trained(), Strict(), x, y, Control())[0] == 2
+    assert evaluate(trained(), Strict(), Samples(x, y), Control())[0] == 2
 
 
 class _Pair(NamedTuple):
@@ -119,8 +120,8 @@ def test_metrics_see_all_outputs_in_the_shape_the_model_gives_them(
 ) -> None:
     x, y = data(2 * BATCH_SIZE + 3)
     module = _Wrapped(shape)
-    correct, loss_sum, figures = evaluate(module, _Asking(logits), x, y, Control())
-    assert (correct, loss_sum) == evaluate(module.inner, Blobs(), x, y, Control())[:2]
+    correct, loss_sum, figures = evaluate(module, _Asking(logits), Samples(x, y), Control())
+    assert (correct, loss_sum) == evaluate(module.inner, Blobs(), Samples(x, y), Control())[:2]
     with torch.no_grad():
         expected = float(module.inner(x).sum())
     assert figures == {"rows": len(x), "sum": pytest.approx(expected, rel=1e-4)}
@@ -133,8 +134,8 @@ class _Opaque:
 
 def test_outputs_that_cannot_be_joined_cost_the_figures_only(caplog: pytest.LogCaptureFixture) -> None:
     x, y = data(5)
-    correct, _, figures = evaluate(_Wrapped(_Opaque), _Asking(lambda out: out.logits), x, y, Control())
-    assert (correct, figures) == (evaluate(trained(), Blobs(), x, y, Control())[0], {})
+    correct, _, figures = evaluate(_Wrapped(_Opaque), _Asking(lambda out: out.logits), Samples(x, y), Control())
+    assert (correct, figures) == (evaluate(trained(), Blobs(), Samples(x, y), Control())[0], {})
     assert "the model returned _Opaque" in caplog.text
 
 
@@ -143,4 +144,4 @@ def test_outputs_that_cannot_be_joined_cost_the_figures_only(caplog: pytest.LogC
     [((0, 5), 256), ((9, 1, 28, 28), 256), ((9, 3, 32, 32), 85), ((9, 3, 224, 224), 32), ((9,), 256)],
 )
 def test_fewer_large_samples_are_evaluated_together(shape: tuple[int, ...], together: int) -> None:
-    assert batch_size(torch.zeros(shape)) == together
+    assert batch_size(Samples(torch.zeros(shape), torch.zeros(shape))) == together

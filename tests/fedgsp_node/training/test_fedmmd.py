@@ -100,7 +100,7 @@ def one_step(trained: list[list[float]]) -> tuple[float, torch.Tensor, torch.Ten
     weights.arrays["weight"][...] = trained
     before, frozen = torch.tensor(trained, dtype=torch.float64), Frozen(work)
     with frozen.stream():
-        theirs = module(work.x)
+        theirs = module(work.samples.whole()[0])
     parts: list[float] = []
 
     def penalty(outputs: torch.Tensor) -> torch.Tensor:
@@ -177,7 +177,7 @@ def test_features_are_compared_as_in_the_plain_form(make: Callable[[], nn.Module
     torch.manual_seed(2)
     result = ALGORITHMS["fedmmd"].train(work)
     torch.manual_seed(2)
-    plain = plain_training.train(model, unused, (work.x, work.y), how, values_of(work.options), seed=3)
+    plain = plain_training.train(model, unused, work.samples.whole(), how, values_of(work.options), seed=3)
     assert result == pytest.approx((plain.loss, plain.steps), rel=1e-9)
     state = plain.model.state_dict()
     for name, array in weights.arrays.items():

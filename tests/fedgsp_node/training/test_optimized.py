@@ -64,12 +64,13 @@ def plain_loop(
 ) -> None:
     """As anybody writes it in torch; `pull` adds pull/2 ||w - start||^2 to the loss."""
     module.train()
+    x, y = work.samples.whole()
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in trained]
     rng = np.random.default_rng(3)
     batches: list[torch.Tensor] = []
     for _ in range(work.settings.local_epochs):
-        rows = list(torch.from_numpy(rng.permutation(len(work.x))).split(work.settings.batch_size))
+        rows = list(torch.from_numpy(rng.permutation(len(work.samples))).split(work.settings.batch_size))
         batches += rows
     optimizer = make(trained)
     groups = [batches[begin : begin + accumulate] for begin in range(0, len(batches), accumulate)]
@@ -78,7 +79,7 @@ def plain_loop(
         count = sum(map(len, together))
         for rows_ in together:
             with torch.autocast("cpu", precision) if precision else contextlib.nullcontext():
-                loss = nn.functional.cross_entropy(module(work.x[rows_]), work.y[rows_])
+                loss = nn.functional.cross_entropy(module(x[rows_]), y[rows_])
             (loss * len(rows_) / count if accumulate > 1 else loss).backward()
         if pull:
             for parameter, anchor in zip(trained, start, strict=True):
@@ -234,10 +235,11 @@ def test_ditto_gives_each_of_its_models_an_optimiser() -> None:
     again.rng.permutation(23), again.rng.permutation(23)  # the epochs of the shared model
     orders = [again.rng.permutation(23) for _ in range(2)]
     optimizer = by_part("adam")(list(module.parameters()))
+    x, y = work.samples.whole()
     for order in orders:
         for rows in torch.from_numpy(order).split(5):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(module(work.x[rows]), work.y[rows]).backward()
+            nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
             optimizer.step()
     assert work.personal is not None
     assert_close(work.personal, module, exact=True)

@@ -59,7 +59,7 @@ def test_a_large_gradient_is_gone_before_the_next_one_comes(monkeypatch: pytest.
 
     module.first.weight.register_hook(look)
     with descent(work) as steps:
-        steps.step(work.x, work.y, 0.1)
+        steps.step(*work.samples.whole(), 0.1)
     assert seen == [(True, True)]
 
 
@@ -68,12 +68,12 @@ def test_no_gradient_stays_and_nobody_elses_is_applied(monkeypatch: pytest.Monke
     module = _Filters()
     work, trained = local_work(module, CrossEntropy(), samples(5), settings())
     with descent(work) as steps:
-        steps.step(work.x, work.y, 0.1)
+        steps.step(*work.samples.whole(), 0.1)
         assert all(parameter.grad is None for parameter in module.parameters())
         before = trained.copy()
-        module(work.x).sum().backward()
+        module(work.samples.whole()[0]).sum().backward()
     assert all(parameter.grad is None for parameter in module.parameters())
-    module(work.x).sum().backward()
+    module(work.samples.whole()[0]).sum().backward()
     assert trained.buffer.tobytes() == before.buffer.tobytes()
 
 
@@ -99,6 +99,6 @@ def test_a_parameter_that_is_used_otherwise_too_is_changed_after_the_backward_pa
         torch.manual_seed(1)
         work, trained = local_work(_Codebook(), CrossEntropy(), samples(5), settings())
         with descent(work) as steps:
-            steps.step(work.x, work.y, 0.1)
+            steps.step(*work.samples.whole(), 0.1)
         found.append(trained.digest)
     assert found[0] == found[1]

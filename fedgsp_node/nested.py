@@ -1,0 +1,32 @@
+"""Values as models take and return them: a tensor, or tuples, lists and dicts of such values."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """The same structure, with a function applied to everything that is no tuple, list or mapping."""
+    if isinstance(value, Mapping):
+        return {name: mapped(change, part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [mapped(change, part) for part in value]
+        # a named tuple takes its fields as separate arguments
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return change(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything in a structure that is no tuple, list or mapping."""
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from leaves(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def count(value: Any) -> int:
+    """The number of samples of a batch: the length of its first leaf."""
+    return len(next(leaves(value)))
