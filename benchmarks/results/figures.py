@@ -85,6 +85,12 @@ def client(summary: Summary, client: int, of: str = "last") -> float | None:
     return found
 
 
+def error_of(summary: Summary, clients: list[int]) -> float | None:
+    """Mean error of some clients after the last round; None unless all of them were evaluated."""
+    found = [client(summary, number) for number in clients]
+    return None if None in found else 1 - float(np.mean([value for value in found if value is not None]))
+
+
 def served(name: str) -> Code:
     """IPR or RSD after the last round; None if not all clients were evaluated."""
     return lambda summary: at(summary, name) if whole(summary) else None
@@ -121,6 +127,7 @@ FIGURES: dict[str, Figure] = {
     "rsd": Figure(served("rsd"), 100),
     "best-error": Figure(missed(best), 100),
     "last-error": Figure(missed(last), 100),
+    "error-of": Figure(error_of, 100, options=("clients",)),
     "std-over-clients": Figure(lambda s: best(s, np.std), 100),
     "least-error": Figure(missed(best, np.max), 100),
     "most-error": Figure(missed(best, np.min), 100),
