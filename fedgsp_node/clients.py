@@ -12,6 +12,7 @@ import torch
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import Constant, Evaluated, Failure, FailureCode, HostedClient, TensorSpec, TrainingSettings
+from fedgsp.require import require
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Part, Task
 from fedgsp.weights import Weights, WeightsError, check_finite, without_head
@@ -23,7 +24,6 @@ from fedgsp_node.hosted_data import HostedData
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
-from fedgsp_node.require import require
 from fedgsp_node.samples import samples_of
 from fedgsp_node.torch_weights import bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import LocalWork

@@ -10,9 +10,9 @@ import torch
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import HostedClient
+from fedgsp.require import require
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.nested import leaves, mapped
-from fedgsp_node.require import require
 from fedgsp_node.users_code import guarded
 
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.

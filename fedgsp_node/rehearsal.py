@@ -12,11 +12,11 @@ from torch.nn.parameter import is_lazy
 
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
+from fedgsp.require import require
 from fedgsp.task import Part, Task
 from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
-from fedgsp_node.require import require
 from fedgsp_node.samples import samples_of
 from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
 

@@ -8,8 +8,8 @@ import torch
 from blake3 import blake3
 
 from fedgsp.messages import TensorSpec
+from fedgsp.require import require
 from fedgsp.weights import DTYPES, Weights
-from fedgsp_node.require import require
 
 
 def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:

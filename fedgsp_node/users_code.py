@@ -11,7 +11,7 @@ import torch
 
 from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import MOST_SAMPLES
-from fedgsp_node.require import require
+from fedgsp.require import require
 
 T = TypeVar("T")
 

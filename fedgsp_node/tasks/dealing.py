@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
+from fedgsp.partitions import Indices, accepted_options, cut_by_label, hold_out, partition_indices
+from fedgsp.require import require
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.require import require
 from fedgsp_node.tasks.decoded import decoded_split, rows_of
-from fedgsp_node.tasks.partitions import accepted_options, hold_out, partition_indices
 from fedgsp_node.tasks.reading import read_part
-from fedgsp_node.tasks.shifts import SHIFTS, Indices, client_type, cut_by_label, shifted_rows
+from fedgsp_node.tasks.shifts import SHIFTS, client_type, shifted_rows
 
 #: Where a client's test part comes from: the data set's test file, or the client's samples of the training file.
 SplitName: TypeAlias = Literal["official", "own"]
@@ -133,7 +133,7 @@ def deal(
         )
     train = read("train")
     parts = partition_indices(
-        partition, train.y, usual.clients if clients is None else clients, stream(seed, "partition"), numbers
+        partition, train.y, usual.clients if clients is None else clients, stream(seed, "partition"), numbers, SHIFTS
     )
     train_share = usual.train_share if train_share is None else train_share
     if (split or usual.split) == "own":

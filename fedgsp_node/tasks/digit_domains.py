@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.errors import DataError
+from fedgsp.partitions import hold_out
+from fedgsp.require import require
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.require import require
 from fedgsp_node.tasks.channels_last import ChannelsLast
 from fedgsp_node.tasks.decoded import decoded
 from fedgsp_node.tasks.digit_images import SIDE, blended, rendered
-from fedgsp_node.tasks.partitions import hold_out
 from fedgsp_node.tasks.reading import digits, labelled, read_npz
 
 _OWN = ("digits", "blended", "rendered")

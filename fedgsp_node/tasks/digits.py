@@ -3,10 +3,10 @@
 import numpy as np
 from torch import nn
 
+from fedgsp.partitions import partition_indices
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split
 from fedgsp_node.tasks.dealing import Dealt, DealtTask, deal_shifted, own_rows
-from fedgsp_node.tasks.partitions import partition_indices
 from fedgsp_node.tasks.reading import digits
 from fedgsp_node.tasks.shifts import SHIFTS
 
@@ -41,7 +41,7 @@ class Digits(DealtTask):
         else:
             numbers["decay"] = decay
             parts = partition_indices(
-                partition, samples.y, 24 if clients is None else clients, stream(seed, "partition"), numbers
+                partition, samples.y, 24 if clients is None else clients, stream(seed, "partition"), numbers, SHIFTS
             )
             test_share = 0.2 if test_share is None else test_share
             self._dealt = Dealt(samples, samples, own_rows(samples.y, parts, test_share, seed))

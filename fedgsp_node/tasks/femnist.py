@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedgsp.errors import DataError
+from fedgsp.partitions import hold_out
+from fedgsp.require import require
 from fedgsp.seeds import stream
 from fedgsp.task import ClientData, Split, Task
-from fedgsp_node.require import require
 from fedgsp_node.tasks.decoded import decoded, rows_of
-from fedgsp_node.tasks.partitions import hold_out
 from fedgsp_node.tasks.reading import check_classes, read_npz, reading
 
 _VALIDATION_SHARE = 0.1

@@ -18,9 +18,9 @@ from typing import Any
 
 from fedgsp.errors import TaskError, UserError
 from fedgsp.options import shortened, suggestion, truth
+from fedgsp.require import require
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
-from fedgsp_node.require import require
 
 #: Type -> the function that converts a text, and what an error says should be given.
 _PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
 from fedgsp.files import check_regular
+from fedgsp.require import require
 from fedgsp.task import Split
-from fedgsp_node.require import require
 
 _IDX_UINT8 = 0x08
 #: A compressed file may become this many times as long, and by so many bytes longer: images and tables do not shrink

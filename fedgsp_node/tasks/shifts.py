@@ -5,19 +5,18 @@ the clients is large; the other clients train on a small part of their samples.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedgsp.partitions import Indices, cut_by_label
+from fedgsp.require import require
 from fedgsp.task import Split
-from fedgsp_node.require import require
-
-Indices: TypeAlias = NDArray[np.int64]
 
 TYPES = 4
 #: Rotation by type, counter-clockwise, as in the paper. The authors' release uses the opposite signs.
@@ -100,23 +99,6 @@ def by_shares(labels: NDArray[Any], shares: NDArray[np.float64], rng: np.random.
         return np.cumsum(shares[:, label]) * count + 0.49
 
     return [np.sort(part) for part in cut_by_label(labels, range(shares.shape[1]), cuts, rng)[:-1]]
-
-
-def cut_by_label(
-    labels: NDArray[Any],
-    of: Iterable[int],
-    cuts: Callable[[int, int], NDArray[np.float64] | Sequence[int]],
-    rng: np.random.Generator,
-) -> list[Indices]:
-    """Sample indices of each part, label by label, in random order; only the labels `of` are divided.
-
-    `cuts(label, count)` says where the `count` samples of a label are cut, rounded down to whole numbers.
-    """
-    pieces = []
-    for label in of:
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        pieces.append(np.split(rows, np.asarray(cuts(label, len(rows))).astype(np.int64)))
-    return [np.concatenate(part) for part in zip(*pieces, strict=True)]
 
 
 def permutation(kind: int, classes: int) -> NDArray[np.int64]:

@@ -135,7 +135,7 @@ def test_a_part_that_is_no_split_is_named(part: str, wrong: Any) -> None:
 
 def test_a_tensor_that_takes_gradients_is_no_array() -> None:
     graded = data_of("train", lambda part: Split(torch.ones(len(part), 6, requires_grad=True), part.y))
-    with pytest.raises(TaskError, match="client 0.s x takes gradients; return x.detach"):
+    with pytest.raises(TaskError, match=r"client 0.s x takes gradients; return x.detach"):
         Clients(task_with(data=graded), None)
 
 

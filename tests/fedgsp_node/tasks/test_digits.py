@@ -9,9 +9,9 @@ from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
 
 from fedgsp.errors import TaskError
+from fedgsp.partitions import PARTITIONS
 from fedgsp.task import Task
 from fedgsp_node.tasks.digits import Digits
-from fedgsp_node.tasks.partitions import PARTITIONS
 from fedgsp_node.tasks.shifts import DEGREES, SHIFTS, permutation, rotated
 from tests.support.parts import parts
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedgsp.errors import DataError, TaskError
+from fedgsp.partitions import PARTITIONS
 from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.grey_images import GreyImages
-from fedgsp_node.tasks.partitions import PARTITIONS
 from tests.support.parts import parts
 
 

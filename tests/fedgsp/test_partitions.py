@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgsp import draw_partition, partition
 from fedgsp.errors import TaskError
-from fedgsp.seeds import stream
-from fedgsp_node.tasks.partitions import (
+from fedgsp.partitions import (
     PARTITIONS,
     dirichlet,
     half_normal,
@@ -18,6 +21,7 @@ from fedgsp_node.tasks.partitions import (
     shards,
     three_clients,
 )
+from fedgsp.seeds import stream
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
 EVERY = pytest.mark.parametrize("name", sorted({*PARTITIONS} - {"three_clients"}))
@@ -171,7 +175,7 @@ def test_a_partition_is_found_by_name_and_keeps_its_defaults() -> None:
 
 def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
     with pytest.raises(TaskError, match=r"no partition 'shard'.*half_normal_shards, iid, label_shift, shards"):
-        partition_indices("shard", LABELS, 5, stream(0, "partition"), {})
+        partition_indices("shard", LABELS, 5, stream(0, "partition"), {}, ["label_shift"])
 
 
 def test_a_number_the_partition_does_not_take_is_refused() -> None:
@@ -207,3 +211,37 @@ def test_holding_out_works_for_any_labels(labels: list[int], share: float, seed:
 def test_a_share_that_leaves_one_part_empty_is_refused(share: float) -> None:
     with pytest.raises(TaskError, match="between 0 and 1"):
         hold_out(LABELS, share, stream(0, "test-part"))
+
+
+def test_users_divide_their_own_labels_alike_on_every_node() -> None:
+    labels = np.arange(200) % 7
+    parts = partition(labels, "dirichlet", clients=20, alpha=0.5, min_size=3, seed=4)
+    again = partition(labels.tolist(), "dirichlet", clients=20, alpha=0.5, min_size=3, seed=4)
+    assert len(parts) == 20
+    assert sorted(np.concatenate(parts)) == list(range(200))
+    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+    other = partition(labels, "dirichlet", clients=20, alpha=0.5, min_size=3, seed=5)
+    assert any(not np.array_equal(one, two) for one, two in zip(parts, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"labels": np.zeros((3, 2)), "name": "iid", "clients": 2}, "labels have shape"),
+        ({"labels": [0, 1], "name": "dirichlett", "clients": 2}, "there is no partition 'dirichlett'"),
+        ({"labels": [0, 1], "name": "iid", "clients": 3}, "2 samples cannot be divided among 3 clients"),
+        ({"labels": [0, 1], "name": "iid", "clients": 2, "alpha": 1.0}, "partition 'iid' has no option alpha"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_told(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(TaskError, match=told):
+        partition(**arguments)
+
+
+@pytest.mark.parametrize("classes", [1, 4, 62])
+def test_a_partition_is_drawn(tmp_path: Path, classes: int) -> None:
+    labels = np.arange(300) % classes
+    draw_partition(labels, partition(labels, "shards", clients=9), tmp_path / "partition.png")
+    assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(TaskError, match="names a sample that does not exist"):
+        draw_partition(labels, [np.array([300])], tmp_path / "partition.png")

@@ -7,14 +7,29 @@ Every function raises TaskError if the options do not fit the number of samples 
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgsp_node.require import require
-from fedgsp_node.tasks.shifts import SHIFTS, Indices, cut_by_label
+from fedgsp.require import require
+from fedgsp.seeds import stream
+
+#: Numbers of samples, shape (n,).
+Indices: TypeAlias = NDArray[np.int64]
+
+
+def partition(labels: Any, name: str, clients: int, seed: int = 0, **options: float) -> list[Indices]:
+    """Divides samples among clients: the numbers of the samples of each client, for tasks that deal their own data.
+
+    `labels` has shape (n,). `name` is a partition of this table, such as "dirichlet" or "shards", and `options` are
+    its options, such as `alpha=0.5`. The same arguments give the same partition on every node. Raises TaskError for an
+    unknown partition or option, and for numbers that do not fit.
+    """
+    found = np.asarray(labels)
+    require(found.ndim == 1, f"labels have shape {found.shape}", "give one label for each sample, shape (n,)")
+    return partition_indices(name, found, clients, stream(seed, "partition"), options)
 
 
 def iid(labels: NDArray[Any], clients: int, rng: np.random.Generator) -> list[Indices]:
@@ -113,6 +128,23 @@ def three_clients(labels: NDArray[Any], clients: int, rng: np.random.Generator) 
     return [*parts, rng.permutation(np.flatnonzero(np.isin(labels, others)))]
 
 
+def cut_by_label(
+    labels: NDArray[Any],
+    of: Iterable[int],
+    cuts: Callable[[int, int], NDArray[np.float64] | Sequence[int]],
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """Sample indices of each part, label by label, in random order; only the labels `of` are divided.
+
+    `cuts(label, count)` says where the `count` samples of a label are cut, rounded down to whole numbers.
+    """
+    pieces = []
+    for label in of:
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        pieces.append(np.split(rows, np.asarray(cuts(label, len(rows))).astype(np.int64)))
+    return [np.concatenate(part) for part in zip(*pieces, strict=True)]
+
+
 PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "dirichlet": dirichlet,
     "half_normal": half_normal,
@@ -124,16 +156,23 @@ PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
 
 
 def partition_indices(
-    name: str, labels: NDArray[Any], clients: int, rng: np.random.Generator, options: Mapping[str, float | None]
+    name: str,
+    labels: NDArray[Any],
+    clients: int,
+    rng: np.random.Generator,
+    options: Mapping[str, float | None],
+    others: Iterable[str] = (),
 ) -> list[Indices]:
     """Applies the partition called `name`. Options that are None have the default of the partition.
+
+    An error also names the `others`, which the caller knows besides.
 
     Raises TaskError for an unknown name, for an option that the partition does not have, and for impossible values.
     """
     require(
         name in PARTITIONS,
         f"there is no partition {name!r}",
-        f"choose one of {', '.join(sorted({*PARTITIONS, *SHIFTS}))}",
+        f"choose one of {', '.join(sorted({*PARTITIONS, *others}))}",
     )
     accepted = [
         key
