@@ -21,8 +21,9 @@ from fedgsp_node.constants import Constants
 from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
+from fedgsp_node.optimizer_state import OptimizerStates
 from fedgsp_node.order_error import OrderError
-from fedgsp_node.personal_state import HEAD, PERSONAL_MODEL, PersonalState
+from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, Arrays, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
 from fedgsp_node.samples import samples_of
 from fedgsp_node.torch_weights import bound, reset, tensor_specs, unbind, unsaved, weights_of
@@ -49,7 +50,9 @@ class Learned:
     steps: float
     #: The personal model that the client keeps, if the training algorithm has one.
     personal: Weights | None = None
-    #: Whether the client had no head or personal model to start from, although it keeps one.
+    #: The state of its optimisers that the client keeps, if the run wants that.
+    optimizer_state: Arrays | None = None
+    #: Whether the client had no head, personal model or state to start from, although it keeps one.
     afresh: bool = False
     #: Whether the client keeps its head although the head also travels.
     keeps_head: bool = False
@@ -194,6 +197,10 @@ class Clients:
         """Keeps a client's personal model on this node."""
         self.personal.put_in(client, PERSONAL_MODEL, model.arrays, round_number)
 
+    def keep_optimizer_state(self, client: int, state: Arrays, round_number: int) -> None:
+        """Keeps the state of a client's optimisers on this node."""
+        self.personal.put_in(client, OPTIMIZER, state, round_number)
+
     def train(
         self,
         client: int,
@@ -220,6 +227,9 @@ class Clients:
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, before, personal)
         work.generator.manual_seed(derive(settings.seed, "transform", round_number, client))
+        if settings.optimizer is not None and settings.optimizer.keep_state:
+            state = self.personal.get_before(client, OPTIMIZER, round_number)
+            work.states, afresh = OptimizerStates(state), afresh or state is None
         begin = time.perf_counter()
         loss, steps = self._within(result, lambda: how.run(how.algorithm.train, work), trains=True)
         seconds = time.perf_counter() - begin
@@ -233,7 +243,17 @@ class Clients:
                     f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate",
                 )
             ) from error
-        return Learned(before, result, loss, seconds, steps, personal, afresh, how.training.keeps_head)
+        return Learned(
+            before,
+            result,
+            loss,
+            seconds,
+            steps,
+            personal,
+            work.states.arrays if work.states is not None else None,
+            afresh,
+            how.training.keeps_head,
+        )
 
     def evaluate(
         self,
@@ -311,7 +331,7 @@ class Clients:
             personal,
             self._added,
             chosen_stepping(settings, self.task),
-            self.device,
+            device=self.device,
         )
 
     def _lacks(self, client: int, purpose: str, before: int | None = None) -> bool:

@@ -20,6 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 #: What tensors are kept for. These words are also part of file names.
 HEAD, MODEL, PREVIOUS, PERSONAL_MODEL, PUBLISHED = "head", "model", "previous-model", "personal-model", "published"
+OPTIMIZER = "optimizer"
 _BEFORE = "-before"
 
 

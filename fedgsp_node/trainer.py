@@ -118,7 +118,8 @@ class Trainer:
         keeps_head = start.without_head or learned.keeps_head
         if not work.trial:
             await asyncio.to_thread(self._keep, client, learned, keeps_head, key.round)
-        keeps = not work.trial and (keeps_head or learned.personal is not None)
+        keeps_state = learned.optimizer_state is not None
+        keeps = not work.trial and (keeps_head or learned.personal is not None or keeps_state)
         report = Trained(
             None,
             samples=self._clients.train_samples(client),
@@ -146,6 +147,8 @@ class Trainer:
                 self._clients.keep_head(client, learned.after, round_number)
             if learned.personal is not None:
                 self._clients.keep_personal(client, learned.personal, round_number)
+            if learned.optimizer_state is not None:
+                self._clients.keep_optimizer_state(client, learned.optimizer_state, round_number)
 
 
 def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettings]:
@@ -153,4 +156,7 @@ def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettin
         raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
     if work.start.model_id == work.produces:
         raise OrderError(Failure(FailureCode.BAD_ORDER, f"model {work.produces!r} cannot start from itself"))
-    return order.key, work.start, work.settings
+    settings = work.settings
+    if work.aside and settings.optimizer is not None:  # it says nothing of the client's training in the round
+        settings = dataclasses.replace(settings, optimizer=dataclasses.replace(settings.optimizer, keep_state=False))
+    return order.key, work.start, settings

@@ -11,7 +11,7 @@ from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
 from top_server.schemes import Scheme
 
-FULL = "float32"
+FULL, KEPT = "float32", "kept"
 
 
 def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
@@ -24,6 +24,7 @@ def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
         config.clip_norm or 0.0,
         config.accumulate,
         "" if config.precision == FULL else config.precision,
+        config.optimizer_state == KEPT,
     )
 
 
@@ -53,6 +54,7 @@ def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:
                 ("clip_norm", None),
                 ("accumulate", 1),
                 ("precision", FULL),
+                ("optimizer_state", "fresh"),
             )
             if getattr(config, name) != plain
         ]
@@ -60,6 +62,17 @@ def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:
             raise ConfigError(
                 f"training {scheme.training} is defined by plain SGD steps",
                 f"leave out {' and '.join(changed) or '--optimizer-option'}, or choose another --training",
+            )
+    if config.optimizer_state == KEPT:
+        if isinstance(options, SgdOptions) and not options.momentum:
+            raise ConfigError(
+                "--optimizer-state kept says nothing for SGD without momentum, which has no state",
+                "give --optimizer-option momentum=..., or another --optimizer",
+            )
+        if scheme.aggregation == "fednova":
+            raise ConfigError(
+                "aggregation fednova counts the gradients of one round, and kept momentum has those of earlier rounds",
+                "leave out --optimizer-state",
             )
     if scheme.aggregation == "fednova" and isinstance(options, SgdOptions) and options.weight_decay:
         raise ConfigError(

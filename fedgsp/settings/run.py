@@ -109,6 +109,12 @@ class RunConfig(FederationSettings):
     optimizer_option: dict[str, str] = setting(
         {}, "an option of the optimiser; repeatable", options_of="optimizer", panel=OPTIMISER
     )
+    optimizer_state: str = setting(
+        "fresh",
+        "whether an optimiser begins anew in every training, or goes on from the state that each client's node keeps",
+        choices=("fresh", "kept"),
+        panel=OPTIMISER,
+    )
     learning_rate: float = setting(0.01, "step size", above=0, panel=OPTIMISER)
     learning_rate_decay: float = setting(
         1.0, "factor on the learning rate from one round to the next", above=0, most=1, panel=OPTIMISER

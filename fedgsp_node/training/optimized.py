@@ -9,6 +9,7 @@ import torch
 from fedgsp.memory import room
 from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count
+from fedgsp_node.optimizer_state import OptimizerStates
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.factored import large
 from fedgsp_node.training.stepping import Steps
@@ -30,11 +31,23 @@ class OptimizedSteps(Steps):
     A step takes the mean gradient of several batches, in which each sample counts once.
     """
 
-    def __init__(self, work: LocalWork, scheduled: Callable[[int], float], accumulate: int) -> None:
-        """`scheduled` gives the factor on the step size, by the number of the step from 0."""
+    def __init__(
+        self,
+        work: LocalWork,
+        scheduled: Callable[[int], float],
+        accumulate: int,
+        states: OptimizerStates | None = None,
+    ) -> None:
+        """`scheduled` gives the factor on the step size, by the number of the step from 0.
+
+        With `states`, the optimiser goes on from there.
+        """
         super().__init__(work)
         self._how = work.stepping
         self._optimizer = self._how.optimizer(self.parameters, work.settings.learning_rate)
+        self._states = states
+        self._names_by_id = {id(one): name for name, one in zip(self._names, self.parameters, strict=True)}
+        self._place = states.begin(self._optimizer, self._names_by_id) if states is not None else 0
         # A task may give its groups of parameters other step sizes.
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._scheduled, self._accumulate = scheduled, accumulate
@@ -80,9 +93,11 @@ class OptimizedSteps(Steps):
         self._count(loss.item(), count(y))
 
     def finish(self) -> None:
-        """Takes the step of the batches that are left over."""
+        """Takes the step of the batches that are left over, and notes the state."""
         if self._waiting:
             self._take()
+        if self._states is not None:
+            self._states.end(self._place, self._optimizer, self._names_by_id)
 
     def close(self) -> None:
         """Frees the gradients."""

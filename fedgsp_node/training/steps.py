@@ -31,7 +31,9 @@ def descent(work: LocalWork, scheduled: bool = True) -> Iterator[Steps]:
             with steps.early():
                 yield steps
         return
-    taking = OptimizedSteps(work, factor, how.accumulate if scheduled else 1)
+    taking = (
+        OptimizedSteps(work, factor, how.accumulate, work.states) if scheduled else OptimizedSteps(work, factor, 1)
+    )
     try:
         yield taking
         taking.finish()

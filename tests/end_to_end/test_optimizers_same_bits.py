@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fedgsp_node.tasks.digits import Digits
 from tests.support import cluster
 from tests.support.cluster import play
 from tests.support.managers_here import managers_here
-from tests.support.reference import Reference, assert_same_bits
+from tests.support.reference import Reference, State, assert_same_bits
 from tests.support.reference_groups import GroupReference, assert_final_models
 
 EIGHT = range(8)
@@ -136,3 +137,52 @@ async def test_a_schedule_that_ends_within_a_training_skips_the_client_with_the_
         "round or step 11 is beyond the horizon 10 of schedule linear; give a larger horizon" in why for why in told
     )
     assert run.rows[0]["clients_trained"] == 8 - len(told) > 0
+
+
+# --- state that stays with the clients
+
+
+@dataclasses.dataclass
+class Keeping(Reference):
+    """Every client's optimiser goes on from where its last training left it."""
+
+    states: dict[int, Any] = dataclasses.field(default_factory=dict)
+
+    def train(self, state: State, client: int, number: int) -> State:
+        make = self.optimizer
+        made: list[torch.optim.Optimizer] = []
+
+        def resumed(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+            made.append(make(parameters, rate))
+            if client in self.states:
+                made[0].load_state_dict(copy.deepcopy(self.states[client]))
+            return made[0]
+
+        result = Reference.train(dataclasses.replace(self, optimizer=resumed), state, client, number)
+        self.states[client] = copy.deepcopy(made[0].state_dict())
+        return result
+
+
+@pytest.mark.parametrize("scheme", ["fedgsp", "fedavg"])
+@pytest.mark.parametrize("optimizer", ["adamw", "nadam", "momentum"])
+async def test_state_that_clients_keep_has_the_oracles_bits(tmp_path: Path, scheme: str, optimizer: str) -> None:
+    kinds: dict[str, tuple[dict[str, Any], Any]] = {
+        "adamw": (ADAMW, adamw),
+        "nadam": ({"optimizer": "nadam", "learning_rate": 0.003}, lambda p, rate: torch.optim.NAdam(p, lr=rate)),
+        "momentum": (
+            {"optimizer": "sgd", "optimizer_option": {"momentum": "0.9"}, "learning_rate": 0.003},
+            lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.9),
+        ),
+    }
+    chosen, make = kinds[optimizer]
+    given = {"rounds": 3, "beta": 2, "sampling_rate": 1.0, "learning_rate": 0.003, "optimizer": make}
+    oracle = Keeping(load_task("digits", TASK), EIGHT, **given)
+    expected = oracle.play_fedgsp() if scheme == "fedgsp" else oracle.play_fedavg()
+    run = await play(settings(tmp_path, scheme=scheme, sampling_rate=1.0, optimizer_state="kept", **chosen), nodes())
+    for number, state in enumerate(expected, 1):
+        assert_same_bits(run.model(number), state)
+    fresh = reference(learning_rate=0.003, optimizer=make)
+    assert any(
+        array.tobytes() != expected[-1][name].tobytes()
+        for name, array in (fresh.play_fedgsp() if scheme == "fedgsp" else fresh.play_fedavg())[-1].items()
+    )

@@ -97,6 +97,26 @@ def test_any_optimiser_goes_with_schemes_without_a_formula_for_sgd(scheme: str) 
             "its options are beta1, beta2, eps, weight_decay, amsgrad",
         ),
         (
+            {"optimizer": "sgd", "optimizer_state": "kept"},
+            "--optimizer-state kept says nothing for SGD without momentum",
+            "give --optimizer-option momentum=..., or another --optimizer",
+        ),
+        (
+            {
+                "scheme": "fednova",
+                "optimizer": "sgd",
+                "optimizer_option": {"momentum": "0.9"},
+                "optimizer_state": "kept",
+            },
+            "kept momentum has those of earlier rounds",
+            "leave out --optimizer-state",
+        ),
+        (
+            {"scheme": "pfedme", "optimizer_state": "kept"},
+            "training pfedme is defined by plain SGD steps",
+            "leave out --optimizer-state, or choose another --training",
+        ),
+        (
             {"schedule": "cosine"},
             "--schedule cosine needs a horizon",
             "give --schedule-option horizon=20",

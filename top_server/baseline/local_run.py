@@ -46,6 +46,7 @@ SAME = (
     "clip_norm",
     "accumulate",
     "precision",
+    "optimizer_state",
     "optimizer",
     "optimizer_option",
     "wire_dtype",

@@ -33,7 +33,7 @@ OTHERS: dict[str, Any] = {
     "learning_rate_decay": 0.9,
     **{"schedule": "step", "schedule_option": {"warmup": "2"}, "clip_norm": 1.5, "accumulate": 2},
     **{"local_schedule": "cosine", "local_schedule_option": {"warmup": "3"}},
-    **{"optimizer": "adam", "optimizer_option": {"eps": "0.1"}, "precision": "bfloat16"},
+    **{"optimizer": "adam", "optimizer_option": {"eps": "0.1"}, "precision": "bfloat16", "optimizer_state": "kept"},
     "wire_dtype": "bfloat16",
     **{"outgoing": ("clip",), "outgoing_option": {"clip.norm": "2"}},
 }
