@@ -157,7 +157,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         )
         await stack.enter_async_context(federated.followed(managers))
         nodes_may_end = await stack.enter_async_context(
-            local_nodes.running(local_nodes.commands(config, address), directory.logs, journal)
+            local_nodes.running(
+                local_nodes.commands(config, address), directory.logs, journal, local_nodes.imports(config)
+            )
         )
         finished, reason = False, "the top server stopped"
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import time
 from pathlib import Path
 
@@ -43,8 +44,12 @@ def find(folder: Path, run_dir: Path, mark: str) -> list[str]:
     # The state of clients and the record of the run should remain; temporary files should not.
     kept = (run_dir, *folder.glob("state-*"))
     unfinished = {path for place in kept for pattern in UNFINISHED for path in place.rglob(pattern)}
-    # The folder of the user's keys remains for the next run; no key does.
-    unfinished |= {path for path in (folder / "tmp").rglob("*") if path != folder / "tmp" / local_key.folder().name}
+    # The folder of the user's keys remains for the next run; no key does. Torch makes an empty one when it imports its
+    # compiler, which optimisers need.
+    remain = (local_key.folder().name, f"torchinductor_{getpass.getuser()}")
+    unfinished |= {
+        path for path in (folder / "tmp").rglob("*") if path.parent != folder / "tmp" or path.name not in remain
+    }
     return found + [f"unfinished file: {path.relative_to(folder)}" for path in sorted(unfinished)]
 
 
