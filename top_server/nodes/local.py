@@ -75,11 +75,11 @@ def commands(config: RunConfig, top_server: str) -> list[list[str]]:
 
 @contextlib.asynccontextmanager
 async def running(
-    commands: Sequence[Sequence[str]], logs: Path, journal: Journal, imports: Sequence[str] = IMPORTS
+    commands: Sequence[Sequence[str]], logs: Path, journal: Journal, imports: Sequence[str] | None = None
 ) -> AsyncIterator[Callable[[], None]]:
     """Starts the local nodes and stops them after the body; their output goes to `logs`/NAME.log.
 
-    They are forked from a process with these `imports`.
+    They are forked from a process with these `imports`, by default IMPORTS.
 
     If a node ends before it joined, the body is cancelled and the UserError that fits the node's exit code is raised.
     A node that ends later is lost like any other node. When all local nodes have ended and no other node ever joined,
@@ -125,7 +125,7 @@ async def running(
 
     unsubscribe = journal.subscribe(notice)
     children: list[Child] = []
-    async with contextlib.aclosing(Template(imports)) as nodes:
+    async with contextlib.aclosing(Template(IMPORTS if imports is None else imports)) as nodes:
         lives = [
             asyncio.create_task(live(name_of(index), command), name=f"watch {name_of(index)}")
             for index, command in enumerate(commands)

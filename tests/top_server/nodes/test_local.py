@@ -17,7 +17,7 @@ from fedgsp.settings.run import RunConfig
 from tests.support.events import some
 from tests.support.execute import python
 from top_server.nodes import local
-from top_server.nodes.local import blocks, commands, running
+from top_server.nodes.local import blocks, commands, imports, running
 from top_server.record.directory import RunDirectory
 from top_server.record.events.processes import NodeJoined
 from top_server.record.journal import Journal
@@ -58,6 +58,15 @@ def test_each_node_is_told_its_clients_and_the_task() -> None:
     assert value(first, "--threads") == "3"
     assert value(first, "--task") == "mnist"
     assert [first[i + 1] for i, word in enumerate(first) if word == "--task-option"] == ["a=b=c", "d="]
+
+
+def test_nodes_share_what_torch_imports_for_an_optimiser_and_take_gpus_in_turn() -> None:
+    assert imports(RunConfig()) == imports(RunConfig(optimizer="sgd")) == []
+    assert imports(RunConfig(optimizer="adam")) == ["torch._dynamo"]
+    assert imports(RunConfig(optimizer="sgd", optimizer_option={"momentum": "0.9"})) == ["torch._dynamo"]
+    for given, told in (("auto", ["auto:0", "auto:1"]), ("cuda:1", ["cuda:1", "cuda:1"])):
+        found = commands(RunConfig(local_nodes=2, clients=2, device=given), "127.0.0.1:7000")
+        assert [command[command.index("--device") + 1] for command in found] == told
 
 
 def test_each_node_is_given_the_files_of_the_top_server(tmp_path: Path) -> None:
