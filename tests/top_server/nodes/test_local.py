@@ -64,8 +64,8 @@ def test_nodes_share_what_torch_imports_for_an_optimiser_and_take_gpus_in_turn()
     assert imports(RunConfig()) == imports(RunConfig(optimizer="sgd")) == []
     assert imports(RunConfig(optimizer="adam")) == ["torch._dynamo"]
     assert imports(RunConfig(optimizer="sgd", optimizer_option={"momentum": "0.9"})) == ["torch._dynamo"]
-    for given, told in (("auto", ["auto:0", "auto:1"]), ("cuda:1", ["cuda:1", "cuda:1"])):
-        found = commands(RunConfig(local_nodes=2, clients=2, device=given), "127.0.0.1:7000")
+    for device, told in (("auto", ["auto:0", "auto:1"]), ("cuda:1", ["cuda:1", "cuda:1"])):
+        found = commands(RunConfig(local_nodes=2, clients=2, device=device), "127.0.0.1:7000")
         assert [command[command.index("--device") + 1] for command in found] == told
 
 
