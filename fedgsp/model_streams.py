@@ -17,6 +17,7 @@ from fedgsp.limits.conversions import LARGE_BYTES
 from fedgsp.limits.items import MOST_TENSORS
 from fedgsp.memory import room
 from fedgsp.messages import FailureCode, ModelHeader, ModelRef, TensorSpec
+from fedgsp.relayed_state import check_state
 from fedgsp.spill import Room, let_go, reserve
 from fedgsp.weights import Finiteness, Weights, WeightsError, check_same_tensors, require, total_bytes
 from fedgsp.windows import Window
@@ -154,6 +155,7 @@ async def received(
         f"{what}: the bytes do not have the announced digest",
     )
     finiteness.check()
+    check_state(weights)
     return ref, weights
 
 

@@ -4,15 +4,22 @@ The table is shared by the top server, which names an optimiser, and by nodes, w
 Options have the names and defaults of `torch.optim`.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from fedgsp.errors import ConfigError
 from fedgsp.parts import Part, Parts
+from fedgsp.relayed_state import STEP, StateEntries
 from fedgsp.settings.fields import setting
 
 #: The choice that leaves it to the task.
 AUTO = "auto"
 #: Plain SGD without options has a faster path of its own.
 SGD = "sgd"
+#: Where the optimiser of a training begins: without state, from the state that the client's last training has left on
+#: the node, or from the state that came with the model.
+FRESH, KEPT, RELAYED = "fresh", "kept", "relayed"
 _HERE = "fedgsp_node.optimizers"
 
 
@@ -23,6 +30,10 @@ class Optimizer(Part):
     Its `code` is a function `(parameters, learning_rate, options) -> torch.optim.Optimizer`, called for each training
     with the list of all trainable parameters. Its `step()` is called without a closure, after each backward pass.
     """
+
+    #: The entries of its state, by its options; None if there are others than `StateEntries` can say. Then the state
+    #: cannot travel with the model.
+    state: Callable[[Any], StateEntries | None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,28 +158,111 @@ class RpropOptions:
     most_step: float = setting(50.0, "largest step of a weight", above=0)
 
 
+def _entries(*alike: str, numbers: tuple[str, ...] = (STEP,)) -> Callable[[Any], StateEntries]:
+    return lambda _: StateEntries(alike, numbers)
+
+
+def _of_sgd(options: SgdOptions) -> StateEntries:
+    return StateEntries(("momentum_buffer",) if options.momentum else ())
+
+
+def _of_adam(options: AdamOptions) -> StateEntries:
+    return StateEntries(("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if options.amsgrad else ())), (STEP,))
+
+
+def _of_rmsprop(options: RMSpropOptions) -> StateEntries:
+    momentum, mean = ("momentum_buffer",) if options.momentum else (), ("grad_avg",) if options.centered else ()
+    return StateEntries(("square_avg", *momentum, *mean), (STEP,))
+
+
 OPTIMIZERS: Parts[Optimizer] = Parts(
     "optimizer",
     {
         AUTO: Optimizer(
             help="what the task's method optimizer() returns; plain SGD if it has none", code=f"{_HERE}:sgd"
         ),
-        SGD: Optimizer(help="SGD, without momentum by default", code=f"{_HERE}:sgd", options=SgdOptions),
-        "adam": Optimizer(help="Adam", code=f"{_HERE}:adam", options=AdamOptions),
-        "adamw": Optimizer(help="Adam with decoupled weight decay", code=f"{_HERE}:adamw", options=AdamWOptions),
-        "nadam": Optimizer(help="Adam with Nesterov's momentum", code=f"{_HERE}:nadam", options=NAdamOptions),
-        "radam": Optimizer(help="Adam with a rectified start", code=f"{_HERE}:radam", options=RAdamOptions),
-        "adamax": Optimizer(help="Adam with the maximum norm", code=f"{_HERE}:adamax", options=AdamaxOptions),
-        "adagrad": Optimizer(help="Adagrad", code=f"{_HERE}:adagrad", options=AdagradOptions),
-        "adadelta": Optimizer(help="Adadelta", code=f"{_HERE}:adadelta", options=AdadeltaOptions),
+        SGD: Optimizer(
+            help="SGD, without momentum by default", code=f"{_HERE}:sgd", options=SgdOptions, state=_of_sgd
+        ),
+        "adam": Optimizer(
+            help="Adam",
+            code=f"{_HERE}:adam",
+            options=AdamOptions,
+            state=_of_adam,
+        ),
+        "adamw": Optimizer(
+            help="Adam with decoupled weight decay", code=f"{_HERE}:adamw", options=AdamWOptions, state=_of_adam
+        ),
+        "nadam": Optimizer(
+            help="Adam with Nesterov's momentum",
+            code=f"{_HERE}:nadam",
+            options=NAdamOptions,
+            state=_entries(
+                "exp_avg",
+                "exp_avg_sq",
+                numbers=(STEP, "mu_product"),
+            ),
+        ),
+        "radam": Optimizer(
+            help="Adam with a rectified start",
+            code=f"{_HERE}:radam",
+            options=RAdamOptions,
+            state=_entries("exp_avg", "exp_avg_sq"),
+        ),
+        "adamax": Optimizer(
+            help="Adam with the maximum norm",
+            code=f"{_HERE}:adamax",
+            options=AdamaxOptions,
+            state=_entries("exp_avg", "exp_inf"),
+        ),
+        "adagrad": Optimizer(
+            help="Adagrad",
+            code=f"{_HERE}:adagrad",
+            options=AdagradOptions,
+            state=_entries("sum"),
+        ),
+        "adadelta": Optimizer(
+            help="Adadelta",
+            code=f"{_HERE}:adadelta",
+            options=AdadeltaOptions,
+            state=_entries("square_avg", "acc_delta"),
+        ),
         "adafactor": Optimizer(
             help="Adafactor, whose mean squares have the size of a row and a column of each matrix",
             code=f"{_HERE}:adafactor",
             options=AdafactorOptions,
         ),
-        "rmsprop": Optimizer(help="RMSprop", code=f"{_HERE}:rmsprop", options=RMSpropOptions),
-        "asgd": Optimizer(help="SGD whose step size falls", code=f"{_HERE}:asgd", options=ASGDOptions),
-        "rprop": Optimizer(help="Rprop, for full batches", code=f"{_HERE}:rprop", options=RpropOptions),
+        "rmsprop": Optimizer(
+            help="RMSprop",
+            code=f"{_HERE}:rmsprop",
+            options=RMSpropOptions,
+            state=_of_rmsprop,
+        ),
+        "asgd": Optimizer(
+            help="SGD whose step size falls",
+            code=f"{_HERE}:asgd",
+            options=ASGDOptions,
+            state=_entries(
+                "ax",
+                numbers=(STEP, "eta", "mu"),
+            ),
+        ),
+        "rprop": Optimizer(
+            help="Rprop, for full batches",
+            code=f"{_HERE}:rprop",
+            options=RpropOptions,
+            state=_entries("prev", "step_size"),
+        ),
     },
     Optimizer,
 )
+
+
+def relayed_entries(name: str, given: Mapping[str, str]) -> StateEntries:
+    """The entries of the state of an optimiser with these options. ConfigError if the state cannot travel."""
+    part = OPTIMIZERS[name]
+    with part.guard():
+        entries = part.state(part.read(given))
+    if entries is None:
+        raise ConfigError(f"the state of {part} cannot travel with the model", "give --optimizer-state kept or fresh")
+    return entries

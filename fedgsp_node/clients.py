@@ -3,15 +3,25 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedgsp.errors import TaskError
-from fedgsp.messages import Constant, Evaluated, Failure, FailureCode, HostedClient, TensorSpec, TrainingSettings
+from fedgsp.errors import TaskError, UserError
+from fedgsp.messages import (
+    Additions,
+    Constant,
+    Evaluated,
+    Failure,
+    FailureCode,
+    HostedClient,
+    OptimizerSettings,
+    TensorSpec,
+    TrainingSettings,
+)
+from fedgsp.optimizers import KEPT, RELAYED, relayed_entries
 from fedgsp.require import require
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Part, Task
@@ -21,10 +31,12 @@ from fedgsp_node.constants import Constants
 from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
-from fedgsp_node.optimizer_state import OptimizerStates
-from fedgsp_node.order_error import OrderError
+from fedgsp_node.learned import Learned
+from fedgsp_node.optimizer_state import KeptStates
+from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, Arrays, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
+from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
 from fedgsp_node.torch_weights import bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import LocalWork
@@ -37,25 +49,8 @@ logger = logging.getLogger(__name__)
 #: Seed of random values in a model that are not part of its state. They must be equal on all nodes.
 _MODULE_SEED = 0
 _MAKING = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """The result of one client's training: whole model before and after, mean loss, seconds, local steps (FedNova)."""
-
-    before: Weights
-    after: Weights
-    loss: float
-    seconds: float
-    steps: float
-    #: The personal model that the client keeps, if the training algorithm has one.
-    personal: Weights | None = None
-    #: The state of its optimisers that the client keeps, if the run wants that.
-    optimizer_state: Arrays | None = None
-    #: Whether the client had no head, personal model or state to start from, although it keeps one.
-    afresh: bool = False
-    #: Whether the client keeps its head although the head also travels.
-    keeps_head: bool = False
+#: All values of the state of an optimiser before its first step.
+_NO_STATE = np.zeros(())
 
 
 class Clients:
@@ -116,12 +111,12 @@ class Clients:
         self._seed = seed
         return self._constants.take_from(guarded(lambda: _model(self.task, seed), "model()"))
 
-    def extend(self, training: str, given: Mapping[str, str]) -> None:
-        """Adds to the model what a training with these options adds; an empty name takes it away again.
+    def extend(self, additions: Additions | None) -> None:
+        """Adds to the model what a run adds to it; what an earlier run has added is taken away.
 
-        Raises ConfigError for an unknown training or option, and TaskError if the model cannot be extended.
+        Raises ConfigError for an unknown name or option, and TaskError if the model cannot be extended.
         """
-        added = extension(training, given, self.features, self.task_tensors)
+        added = extension(additions, self.features, self.task_tensors)
         if not added.tensors and not self._extension.tensors:
             return  # most trainings: the model stays as it is
         self._hold(guarded(lambda: _model(self.task, _MODULE_SEED), "model()"), added)
@@ -173,7 +168,8 @@ class Clients:
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
         made = self.call(lambda: _model(self.task, seed, self._extension.extend))
-        return weights_of(made, tuple(self.task.head), self._constant).part(self.tensors)
+        arrays = weights_of(made, tuple(self.task.head), self._constant).arrays
+        return Weights.of({spec.name: arrays.get(spec.name, _NO_STATE) for spec in self.tensors}, self.tensors)
 
     def whole(self, client: int, weights: Weights, seed: int, before: int | None = None) -> Weights:
         """The client's whole model: weights without a head get the head that the client keeps, at first a fresh one.
@@ -227,9 +223,14 @@ class Clients:
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, before, personal)
         work.generator.manual_seed(derive(settings.seed, "transform", round_number, client))
-        if settings.optimizer is not None and settings.optimizer.keep_state:
+        kept_state, asked = None, settings.optimizer or OptimizerSettings("")
+        if asked.state == KEPT:
             state = self.personal.get_before(client, OPTIMIZER, round_number)
-            work.states, afresh = OptimizerStates(state), afresh or state is None
+            work.states = kept_state = KeptStates(state)
+            afresh = afresh or state is None
+        elif asked.state == RELAYED:
+            with failing(FailureCode.BAD_ORDER, UserError):
+                work.states = RelayedState(result, relayed_entries(asked.name, asked.options))
         begin = time.perf_counter()
         loss, steps = self._within(result, lambda: how.run(how.algorithm.train, work), trains=True)
         seconds = time.perf_counter() - begin
@@ -250,7 +251,7 @@ class Clients:
             seconds,
             steps,
             personal,
-            work.states.arrays if work.states is not None else None,
+            kept_state.arrays if kept_state is not None else None,
             afresh,
             how.training.keeps_head,
         )

@@ -1,5 +1,6 @@
-"""The state of a client's optimisers, which stays on its node from one training to the next."""
+"""The state of the optimisers of a training: where it comes from, and where it goes."""
 
+import abc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,28 @@ from fedgsp_node.personal_state import Arrays
 #: Between the parts of a name: place of the optimiser, kind of value, entry, parameter.
 _BETWEEN = "/"
 _TENSOR, _NUMBER = "tensor", "number"
+#: State of each parameter by its name: entry -> value.
+State = Mapping[str, Mapping[str, torch.Tensor | float]]
 
 
-class OptimizerStates:
+class States(abc.ABC):
     """The states of the optimisers of one training, in the order in which the training makes them.
 
-    Most trainings have one optimiser; Ditto has one for each of its two models.
+    Most trainings have one optimiser; Ditto has one for each of its two models. `names` are those of the parameters,
+    by `id()`.
     """
+
+    @abc.abstractmethod
+    def begin(self, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> int:
+        """Gives a fresh optimiser the state that there is for it; returns its place."""
+
+    @abc.abstractmethod
+    def end(self, place: int, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
+        """Notes the state of an optimiser after its last step; raises TaskError if it cannot be noted."""
+
+
+class KeptStates(States):
+    """States that stay on the node from one training of a client to the next."""
 
     def __init__(self, kept: Arrays | None = None) -> None:
         """`kept` is what an earlier training left in `arrays`."""
@@ -28,26 +44,21 @@ class OptimizerStates:
         self.arrays: dict[str, np.ndarray] = {}
 
     def begin(self, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> int:
-        """Gives a fresh optimiser the state that was kept for it; returns its place. `names` are by `id()`."""
+        """As in the base class."""
         place, self._made = self._made, self._made + 1
-        numbers = {names[id(parameter)]: number for number, parameter in enumerate(_parameters(optimizer))}
-        state: dict[int, dict[str, Any]] = {}
+        state: dict[str, dict[str, Any]] = {}
         for key, array in self._kept.items():
             of, kind, entry, name = key.split(_BETWEEN, 3)
-            if int(of) != place or name not in numbers:
-                continue
-            value = torch.from_numpy(np.array(array)) if kind == _TENSOR else array.item()
-            state.setdefault(numbers[name], {})[entry] = value
-        if state:
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+            if int(of) == place:
+                value = torch.from_numpy(np.array(array)) if kind == _TENSOR else array.item()
+                state.setdefault(name, {})[entry] = value
+        load(optimizer, names, state)
         return place
 
     def end(self, place: int, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """Notes the state of an optimiser after its last step. TaskError for an entry that is no number or tensor."""
-        for parameter in _parameters(optimizer):
-            for entry, value in optimizer.state.get(parameter, {}).items():
-                if value is None:
-                    continue
+        """As in the base class. TaskError for an entry that is no number or tensor."""
+        for name, state in states_of(optimizer, names):
+            for entry, value in state.items():
                 if not isinstance(value, torch.Tensor | int | float) or _BETWEEN in entry:
                     raise TaskError(
                         f"the state of {type(optimizer).__name__} has an entry {entry!r} of type"
@@ -56,7 +67,40 @@ class OptimizerStates:
                     )
                 kind = _TENSOR if isinstance(value, torch.Tensor) else _NUMBER
                 array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.array(value)
-                self.arrays[_BETWEEN.join((str(place), kind, entry, names[id(parameter)]))] = array.copy()
+                self.arrays[_BETWEEN.join((str(place), kind, entry, name))] = array.copy()
+
+
+def load(optimizer: torch.optim.Optimizer, names: Mapping[int, str], state: State) -> None:
+    """Gives a fresh optimiser a state. Parameters that `state` does not name stay as they are.
+
+    Tensors of the dtype and the device of their parameter are taken without a copy.
+    """
+    saved = optimizer.state_dict()
+    for number, parameter in enumerate(_parameters(optimizer)):
+        if (found := state.get(_name(optimizer, parameter, names))) is not None:
+            saved["state"][number] = dict(found)
+    if state:
+        optimizer.load_state_dict(saved)
+
+
+def states_of(
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str]
+) -> Iterator[tuple[str, Mapping[str, torch.Tensor | float]]]:
+    """The name and the state of each parameter that has one, without empty entries."""
+    for parameter in _parameters(optimizer):
+        if found := optimizer.state.get(parameter):
+            entries = {entry: value for entry, value in found.items() if value is not None}
+            yield _name(optimizer, parameter, names), entries
+
+
+def _name(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, names: Mapping[int, str]) -> str:
+    name = names.get(id(parameter))
+    if name is None:
+        raise TaskError(
+            f"{type(optimizer).__name__} steps a parameter of shape {tuple(parameter.shape)} that is not the model's",
+            "give the optimiser only the parameters that optimizer() gets",
+        )
+    return name
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeGuard
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import (
+    Additions,
     Cancel,
     Describe,
     Discriminate,
@@ -21,7 +22,7 @@ from fedgsp.messages import (
     Train,
     Work,
 )
-from fedgsp.optimizers import AUTO
+from fedgsp.optimizers import AUTO, FRESH, RELAYED
 from fedgsp.options import same
 from fedgsp.outgoing import HEAD, OUTGOING
 from fedgsp.settings.fields import OptionError, described, values_of
@@ -122,12 +123,19 @@ def _is_value(key: str, needed: str) -> bool:
     return Entries.fits(needed) and len(needed) <= MOST_QUOTED and _listed(needed, [needed])
 
 
-def refused_run(run_id: str, training: str, policy: Policy) -> str | None:
-    """Why the policy refuses to join a run whose training extends the model (empty: no such training)."""
+def refused_run(run_id: str, additions: Additions | None, policy: Policy) -> str | None:
+    """Why the policy refuses to join a run that adds this to the model of the task."""
     if not _listed(run_id, policy.runs):
         return told("runs", policy, Beyond(f"the run is {run_id}", run_id))
+    if additions is None:
+        return None
+    training, optimizer = additions.training, additions.optimizer
     if training and not _listed(training, policy.training):
         return told("training", policy, Beyond(f"the run trains by {training[:MOST_QUOTED]!r}", training))
+    if optimizer and not _listed(optimizer, policy.optimizer):
+        return told("optimizer", policy, Beyond(f"the run steps by {optimizer[:MOST_QUOTED]!r}", optimizer))
+    if optimizer and not _listed(RELAYED, policy.optimizer_state):
+        return told("optimizer_state", policy, Beyond("the state of the optimiser would travel", RELAYED))
     return None
 
 
@@ -256,6 +264,13 @@ def _optimizer(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
             yield Beyond(f"it asks for optimiser {name[:MOST_QUOTED]!r}", name)
 
 
+def _optimizer_state(order: Order, policy: Policy, _: Known) -> Iterator[Beyond]:
+    optimizer = order.work.settings.optimizer if isinstance(order.work, Train) and order.work.settings else None
+    state = (optimizer.state if optimizer is not None else "") or FRESH
+    if isinstance(order.work, Train) and not _listed(state, policy.optimizer_state):
+        yield Beyond(f"it asks for optimiser state {state[:MOST_QUOTED]!r}", state)
+
+
 def _least_samples(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
     telling = any(KINDS[kind](order.work) for kind in TELLING)
     revealing = isinstance(order.work, Train) and order.work.reveal is not None
@@ -349,6 +364,7 @@ RULES: Mapping[str, Callable[[Order, Policy, Known], Iterator[Beyond]]] = {
     "outgoing": _outgoing,
     "training": _training,
     "optimizer": _optimizer,
+    "optimizer_state": _optimizer_state,
     "least_samples": _least_samples,
     **{key: _limit(key, amount) for key, amount in AMOUNTS.items()},
 }

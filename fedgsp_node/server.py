@@ -298,14 +298,14 @@ class _Node:
                             raise PeerError(f"the top server calls its run {run_id[:60]!r}", "mend the top server")
                         if key is not None:
                             local_key.check_proof(key, asked, welcome.proof, self._settings.top_server)
-                        if refused := refused_run(run_id, welcome.training, self._guard.policy):
+                        if refused := refused_run(run_id, welcome.additions, self._guard.policy):
                             raise PeerError(f"this node does not join: {refused}")
                         joined = True
                         self._door.change(welcome.key)
                         if run_id != self._run_id:  # its managers may have the same names as those of the last run
                             await self._detach()
                             self._store.clear()
-                            await self._worker.extend(welcome.training, welcome.training_options)
+                            await self._worker.extend(welcome.additions)
                             self._worker.open(run_id)
                         self._run_id = run_id
                         clients = counted(len(self._hello.clients), "client")

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from fedgsp.errors import UserError
 from fedgsp.messages import Failure, FailureCode, ModelRef, Order, OrderKey, Start, Train, Trained, TrainingSettings
 from fedgsp.model_store import ModelStore
+from fedgsp.optimizers import KEPT
 from fedgsp.updates import update_of
 from fedgsp.weights import Weights, WeightsError
-from fedgsp_node.clients import Clients, Learned
+from fedgsp_node.clients import Clients
 from fedgsp_node.fetching import Fetcher
+from fedgsp_node.learned import Learned
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
 from fedgsp_node.outgoing.steps import Steps
@@ -157,6 +159,7 @@ def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettin
     if work.start.model_id == work.produces:
         raise OrderError(Failure(FailureCode.BAD_ORDER, f"model {work.produces!r} cannot start from itself"))
     settings = work.settings
-    if work.aside and settings.optimizer is not None:  # it says nothing of the client's training in the round
-        settings = dataclasses.replace(settings, optimizer=dataclasses.replace(settings.optimizer, keep_state=False))
+    if work.aside and settings.optimizer is not None and settings.optimizer.state == KEPT:
+        # It says nothing of the client's training in the round.
+        settings = dataclasses.replace(settings, optimizer=dataclasses.replace(settings.optimizer, state=""))
     return order.key, work.start, settings

@@ -2,11 +2,11 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
 
 import numpy as np
 
 from fedgsp.messages import (
+    Additions,
     Constant,
     Describe,
     Described,
@@ -64,12 +64,9 @@ class Worker:
         self._own = OwnModels(self._store, self._clients.personal, self._clients.tensors)
         self._trainer = Trainer(self._clients, self._store, self._fetcher, self._slot, self._own)
 
-    async def extend(self, training: str, given: Mapping[str, str]) -> None:
-        """Adds to the model what the training of a run adds to it, before the run is opened.
-
-        An empty name stands for a training that adds nothing. Raises the errors of `Clients.extend`.
-        """
-        await self._slot.run(lambda _: self._clients.extend(training, given))
+    async def extend(self, additions: Additions | None) -> None:
+        """Adds to the model what a run adds to it, before the run is opened; raises the errors of `Clients.extend`."""
+        await self._slot.run(lambda _: self._clients.extend(additions))
         self._expect_models()
 
     async def make_constants(self, seed: int) -> tuple[Constant, ...]:

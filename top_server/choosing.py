@@ -4,13 +4,15 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from fedgsp.additions import clash
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.errors import ConfigError
-from fedgsp.messages import TensorSpec
-from fedgsp.optimizers import AUTO, OPTIMIZERS
+from fedgsp.messages import Additions, TensorSpec
+from fedgsp.optimizers import AUTO, OPTIMIZERS, RELAYED
 from fedgsp.outgoing import OUTGOING
 from fedgsp.parts import Part, Parts
 from fedgsp.programs import PROGRAMS
+from fedgsp.relayed_state import PREFIX
 from fedgsp.schedules import SCHEDULES
 from fedgsp.settings.checks import Names, flag
 from fedgsp.settings.fields import described, str_of_client
@@ -200,28 +202,32 @@ def check_head(scheme: Scheme, tensors: Collection[TensorSpec]) -> None:
         raise ConfigError(f"the model {what}, which this scheme keeps with the clients", "set `head` in the task")
 
 
-def extending(scheme: Scheme) -> tuple[str, Mapping[str, str]]:
-    """The training that adds tensors to the model, with its options; an empty name if the scheme's adds none."""
+def additions(config: RunConfig, scheme: Scheme) -> Additions:
+    """What the run adds to the model of the task."""
     adds = TRAININGS[scheme.training].adds is not None
-    return (scheme.training, scheme.given("training")) if adds else ("", {})
+    training = (scheme.training, scheme.given("training")) if adds else ("", {})
+    relayed = config.optimizer_state == RELAYED
+    return Additions(*training, *((scheme.optimizer, scheme.given("optimizer")) if relayed else ("", {})))
 
 
-def check_extractor(scheme: Scheme, features: TensorSpec | None, tensors: Collection[TensorSpec]) -> None:
-    """A training that adds tensors for the model's features needs a task that names these."""
-    if TRAININGS[scheme.training].adds is None:
-        return
-    if features is None:
+def check_additions(
+    scheme: Scheme, features: TensorSpec | None, model: tuple[TensorSpec, ...], tensors: tuple[TensorSpec, ...]
+) -> None:
+    """Raises ConfigError if the model lacks the features that a training needs, or has names of what is added.
+
+    `tensors` are those of the model with all additions."""
+    adds = TRAININGS[scheme.training].adds is not None
+    if adds and features is None:
         raise ConfigError(
             f"training {scheme.training} needs the features of the model, and the task names no layer that returns"
             " them",
             "set `extractor` in the task to the name of the layer that returns the features; if it names one, the log"
             " of a node says why that layer does not",
         )
-    names = [spec.name for spec in tensors]
-    if twice := {name for name in names if names.count(name) > 1}:
+    if name := clash(model, tensors[len(model) :]):
+        what = "the state of the optimiser" if name.startswith(PREFIX) else f"training {scheme.training}"
         raise ConfigError(
-            f"training {scheme.training} adds a tensor {min(twice)!r}, and the model has one of that name",
-            "rename it in the task",
+            f"{what} adds a tensor {name!r}, and the model has one of that name", "rename it in the task"
         )
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import OptimizerSettings
-from fedgsp.optimizers import AUTO, SgdOptions
+from fedgsp.optimizers import AUTO, FRESH, RELAYED, SgdOptions, relayed_entries
 from fedgsp.schedules import CONSTANT, plan
 from fedgsp.settings.checks import flag
 from fedgsp.settings.run import RunConfig
 from fedgsp.trainings import TRAININGS
 from top_server.schemes import Scheme
 
-FULL, KEPT = "float32", "kept"
+FULL = "float32"
 
 
 def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
@@ -24,7 +24,7 @@ def optimizer_settings(config: RunConfig, scheme: Scheme) -> OptimizerSettings:
         config.clip_norm or 0.0,
         config.accumulate,
         "" if config.precision == FULL else config.precision,
-        config.optimizer_state == KEPT,
+        "" if config.optimizer_state == FRESH else config.optimizer_state,
     )
 
 
@@ -54,7 +54,7 @@ def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:
                 ("clip_norm", None),
                 ("accumulate", 1),
                 ("precision", FULL),
-                ("optimizer_state", "fresh"),
+                ("optimizer_state", FRESH),
             )
             if getattr(config, name) != plain
         ]
@@ -63,21 +63,50 @@ def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:
                 f"training {scheme.training} is defined by plain SGD steps",
                 f"leave out {' and '.join(changed) or '--optimizer-option'}, or choose another --training",
             )
-    if config.optimizer_state == KEPT:
-        if isinstance(options, SgdOptions) and not options.momentum:
-            raise ConfigError(
-                "--optimizer-state kept says nothing for SGD without momentum, which has no state",
-                "give --optimizer-option momentum=..., or another --optimizer",
-            )
-        if scheme.aggregation == "fednova":
-            raise ConfigError(
-                "aggregation fednova counts the gradients of one round, and kept momentum has those of earlier rounds",
-                "leave out --optimizer-state",
-            )
+    if config.optimizer_state != FRESH:
+        _check_state(config, scheme, options)
     if scheme.aggregation == "fednova" and isinstance(options, SgdOptions) and options.weight_decay:
         raise ConfigError(
             "aggregation fednova divides by the share of the gradients in an update, and weight decay is no gradient",
             "leave out --optimizer-option weight_decay",
+        )
+
+
+def _check_state(config: RunConfig, scheme: Scheme, options: Any) -> None:
+    given = f"--optimizer-state {config.optimizer_state}"
+    if isinstance(options, SgdOptions) and not options.momentum:
+        raise ConfigError(
+            f"{given} says nothing for SGD without momentum, which has no state",
+            "give --optimizer-option momentum=..., or another --optimizer",
+        )
+    if scheme.aggregation == "fednova":
+        raise ConfigError(
+            "aggregation fednova counts the gradients of one round, and"
+            f" {config.optimizer_state} momentum has those of earlier rounds",
+            "leave out --optimizer-state",
+        )
+    if config.optimizer_state != RELAYED:
+        return
+    if scheme.optimizer == AUTO:
+        raise ConfigError(
+            f"{given} needs to know which state travels", "name the optimiser, such as --optimizer adamw"
+        )
+    relayed_entries(scheme.optimizer, scheme.given("optimizer"))
+    if TRAININGS[scheme.training].keeps_personal:
+        raise ConfigError(
+            f"training {scheme.training} has a second optimiser, for the personal model, whose state may not travel",
+            "give --optimizer-state kept",
+        )
+    if config.outgoing:
+        raise ConfigError(
+            f"--outgoing {','.join(config.outgoing)} protects the model, and {given} would send the state beside it"
+            " as it is",
+            "give --optimizer-state kept or fresh",
+        )
+    if config.update_norm_limit is not None:
+        raise ConfigError(
+            f"--update-norm-limit does not measure the state that {given} sends with each model",
+            "give --optimizer-state kept or fresh",
         )
 
 

@@ -38,7 +38,7 @@ from fedgsp.visible import visible
 from fedgsp.weights import require
 from top_server import rounds
 from top_server.baseline import local_run
-from top_server.choosing import absent, check_extractor, check_head, choose, extending, parts_of
+from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
 from top_server.federation.opening import Federated, certify
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping_service import assign
@@ -127,7 +127,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                     "outgoing": config.outgoing,
                 }
             ),
-            *extending(scheme),
+            additions(config, scheme),
             audit=audit,
             constants_seed=derive(config.seed, "initial-weights"),
         )
@@ -235,7 +235,7 @@ async def _play(
             )
         )
         check_head(scheme, membership.tensors)
-        check_extractor(scheme, membership.features, membership.tensors)
+        check_additions(scheme, membership.features, membership.task_tensors, membership.tensors)
         check_own_optimizer(scheme, membership.own_optimizer)
         if resumed and resumed.saved:
             await state.restore(context, progress, merging, profile, resumed.saved)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.chaos.events import Event
-from benchmarks.chaos.plan import Plan
+from benchmarks.chaos.plan import RELAYED, Plan
 from fedgsp.settings.fields import values_of
 from fedgsp.task import Task
 from fedgsp.trainings import TRAININGS
@@ -18,6 +18,7 @@ from fedgsp_node.tasks import load_task
 from tests.support.reference import Reference, State, stream, weighted_mean
 from tests.support.reference_coalitions import CoalitionReference
 from tests.support.reference_groups import GroupReference
+from tests.support.relaying import Relaying, model_of
 
 TRAINING = ("relay", "parallel")
 
@@ -74,7 +75,8 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
     client had trained before it was skipped.
     """
     task, clients = _task(plan.clients), range(plan.clients)
-    reference = Reference(task, clients, plan.rounds, seed=plan.seed)
+    kind = Relaying if plan.optimizer == RELAYED else Reference
+    reference = kind(task, clients, plan.rounds, seed=plan.seed)
     if plan.optimizer != "sgd":
         reference.optimizer = lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate)
     personal: dict[int, State] = {}  # the reference fills it
@@ -95,7 +97,7 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
                 sizes.append(sum(len(reference.task.data(client).train) for client in members))
         model = weighted_mean(states, sizes if plan.scheme in WEIGHTED else [1] * len(states))
     always = set(clients).intersection(*(set().union(*this.taking_part) for this in told.values()))
-    return model, {client: kept for client, kept in sorted(personal.items()) if client in always}
+    return model_of(model), {client: kept for client, kept in sorted(personal.items()) if client in always}
 
 
 def untold(told: Mapping[int, Told]) -> list[str]:

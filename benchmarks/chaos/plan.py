@@ -28,8 +28,10 @@ SCHEMES = {
 }
 #: The schemes in which all clients train in every round.
 OF_EVERYONE = ("ditto", "fedfa", "global")
+#: AdamW whose state is relayed with the model.
+RELAYED = "relayed adamw"
 #: Probabilities of optimisers. Ditto's second model is computed with plain SGD by the oracle.
-OPTIMIZERS = {"sgd": 0.8, "adamw": 0.2}
+OPTIMIZERS = {"sgd": 0.8, "adamw": 0.1, RELAYED: 0.1}
 RELAYS = {"auto": 0.75, "manager": 0.25}
 SECOND_FAULT = 0.2
 WEATHER = 0.3

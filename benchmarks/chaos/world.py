@@ -20,7 +20,7 @@ import psutil
 from benchmarks.chaos import leftovers
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.links import Links, linked
-from benchmarks.chaos.plan import OF_EVERYONE, Plan
+from benchmarks.chaos.plan import OF_EVERYONE, RELAYED, Plan
 from fedgsp.children import tail
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.settings.policy import NO_POLICY
@@ -86,7 +86,9 @@ class World:
         else:
             command += ["--run-dir", str(self.run_dir), "--listen", self.address, "--seed", str(plan.seed)]
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
-            command += ["--optimizer", plan.optimizer]
+            command += ["--optimizer", plan.optimizer.split()[-1]]
+            if plan.optimizer == RELAYED:
+                command += ["--optimizer-state", "relayed"]
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
             command += [*self._task, *self._insecure]
             if plan.scheme not in OF_EVERYONE:

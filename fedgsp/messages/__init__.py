@@ -29,6 +29,7 @@ from fedgsp.messages.group import (
 )
 from fedgsp.messages.limits import MOST_CLIENT, MOST_CLIENTS_OF_NODE, MOST_SAMPLES, PROTOCOL, TASK_DIGEST_BYTES
 from fedgsp.messages.membership import (
+    Additions,
     AttachTo,
     Constant,
     Hello,
@@ -80,6 +81,7 @@ __all__ = [
     "MOST_SAMPLES",
     "PROTOCOL",
     "TASK_DIGEST_BYTES",
+    "Additions",
     "AttachTo",
     "Attached",
     "Cancel",

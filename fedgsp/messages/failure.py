@@ -38,7 +38,7 @@ class FailureCode(IntEnum):
     WRONG_DIGEST = 23
     #: Names, dtypes or shapes of the tensors are not the expected ones.
     WRONG_SHAPES = 24
-    #: A tensor contains NaN or infinity.
+    #: A tensor contains NaN or infinity, or the state of an optimiser has values below 0 where it cannot have any.
     NOT_FINITE = 25
     #: The messages of a stream of weights break the protocol.
     BAD_STREAM = 26

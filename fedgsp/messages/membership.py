@@ -108,14 +108,26 @@ class Welcome:
     """The node is now part of the run."""
 
     run_id: str
-    #: The training that adds tensors to the model of the task. Empty: the model of the run is that of the task.
-    training: str = ""
-    #: Its options; an option that is not given has its default.
-    training_options: Mapping[str, str] = field(default_factory=dict)
+    #: What the run adds to the model of the task. Unset: nothing.
+    additions: Additions | None = None
     #: The key by which the node checks the tickets of those who fetch models from it.
     key: bytes = b""
     #: Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS.
     proof: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """What adds tensors to the model of the task. They travel with the model. Options that are not given have
+    defaults.
+    """
+
+    #: The training that adds tensors. Empty: none does.
+    training: str = ""
+    training_options: Mapping[str, str] = field(default_factory=dict)
+    #: The optimiser whose state travels with the model. Empty: no state does.
+    optimizer: str = ""
+    optimizer_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

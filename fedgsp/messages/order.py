@@ -143,8 +143,10 @@ class OptimizerSettings:
     accumulate: int = 0
     #: Dtype in which the model and the loss are computed: "bfloat16" or "float16". Empty: that of the weights.
     precision: str = ""
-    #: The optimiser goes on from the state that the client's last training left, which stays on the node.
-    keep_state: bool = False
+    #: Where the optimiser begins. Empty: without state. "kept": from the state that the client's last training left,
+    #: which stays on the node. "relayed": from the state that came with the model, and which leaves with the trained
+    #: model.
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,13 @@ class Policy:
     optimizer: Entries = setting(
         Entries("*"), "optimisers that may be ordered, such as `adam`", widest=Entries("*"), panel=WHAT
     )
+    optimizer_state: Entries = setting(
+        Entries("*"),
+        "where optimisers may begin: `fresh`, `kept` (their state stays on this node), `relayed` (it travels with the"
+        " model)",
+        widest=Entries("*"),
+        panel=WHAT,
+    )
     least_samples: int = setting(
         10,
         "training samples of a client of which class histograms, updates, distances, discriminators, or figures on"

@@ -111,8 +111,9 @@ class RunConfig(FederationSettings):
     )
     optimizer_state: str = setting(
         "fresh",
-        "whether an optimiser begins anew in every training, or goes on from the state that each client's node keeps",
-        choices=("fresh", "kept"),
+        "where an optimiser begins: anew in every training, from the state that each client's node keeps, or from the"
+        " state that is relayed with the model",
+        choices=("fresh", "kept", "relayed"),
         panel=OPTIMISER,
     )
     learning_rate: float = setting(0.01, "step size", above=0, panel=OPTIMISER)

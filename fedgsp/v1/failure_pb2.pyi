@@ -59,7 +59,7 @@ class _FailureCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureCo
     FAILURE_CODE_WRONG_SHAPES: _FailureCode.ValueType  # 24
     """Names, dtypes or shapes of the tensors are not the expected ones."""
     FAILURE_CODE_NOT_FINITE: _FailureCode.ValueType  # 25
-    """A tensor contains NaN or infinity."""
+    """A tensor contains NaN or infinity, or the state of an optimiser has values below 0 where it cannot have any."""
     FAILURE_CODE_BAD_STREAM: _FailureCode.ValueType  # 26
     """The messages of a stream of weights break the protocol."""
     FAILURE_CODE_LONG_UPDATE: _FailureCode.ValueType  # 27
@@ -139,7 +139,7 @@ FAILURE_CODE_WRONG_DIGEST: FailureCode.ValueType  # 23
 FAILURE_CODE_WRONG_SHAPES: FailureCode.ValueType  # 24
 """Names, dtypes or shapes of the tensors are not the expected ones."""
 FAILURE_CODE_NOT_FINITE: FailureCode.ValueType  # 25
-"""A tensor contains NaN or infinity."""
+"""A tensor contains NaN or infinity, or the state of an optimiser has values below 0 where it cannot have any."""
 FAILURE_CODE_BAD_STREAM: FailureCode.ValueType  # 26
 """The messages of a stream of weights break the protocol."""
 FAILURE_CODE_LONG_UPDATE: FailureCode.ValueType  # 27

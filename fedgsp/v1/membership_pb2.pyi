@@ -319,6 +319,41 @@ class Welcome(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ADDITIONS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    key: _builtins.bytes
+    """The key by which the node checks the tickets of those who fetch models from it."""
+    proof: _builtins.bytes
+    """Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS."""
+    @_builtins.property
+    def additions(self) -> Global___Additions:
+        """What the run adds to the model of the task. Unset: nothing."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        additions: Global___Additions | None = ...,
+        key: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["additions", b"additions"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["additions", b"additions", "key", b"key", "proof", b"proof", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class Additions(_message.Message):
+    """What adds tensors to the model of the task. They travel with the model. Options that are not given have defaults."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     @_typing.final
     class TrainingOptionsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
@@ -339,38 +374,53 @@ class Welcome(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    RUN_ID_FIELD_NUMBER: _builtins.int
+    @_typing.final
+    class OptimizerOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TRAINING_FIELD_NUMBER: _builtins.int
     TRAINING_OPTIONS_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    PROOF_FIELD_NUMBER: _builtins.int
-    run_id: _builtins.str
+    OPTIMIZER_FIELD_NUMBER: _builtins.int
+    OPTIMIZER_OPTIONS_FIELD_NUMBER: _builtins.int
     training: _builtins.str
-    """The training that adds tensors to the model of the task. Empty: the model of the run is that of the task."""
-    key: _builtins.bytes
-    """The key by which the node checks the tickets of those who fetch models from it."""
-    proof: _builtins.bytes
-    """Shows that the top server knows the key of this user's processes; see `fedgsp.local_key`. Empty with TLS."""
+    """The training that adds tensors. Empty: none does."""
+    optimizer: _builtins.str
+    """The optimiser whose state travels with the model. Empty: no state does."""
     @_builtins.property
-    def training_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Its options; an option that is not given has its default."""
-
+    def training_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def optimizer_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
         self,
         *,
-        run_id: _builtins.str = ...,
         training: _builtins.str = ...,
         training_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        key: _builtins.bytes = ...,
-        proof: _builtins.bytes = ...,
+        optimizer: _builtins.str = ...,
+        optimizer_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "proof", b"proof", "run_id", b"run_id", "training", b"training", "training_options", b"training_options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["optimizer", b"optimizer", "optimizer_options", b"optimizer_options", "training", b"training", "training_options", b"training_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+Global___Additions: _TypeAlias = Additions  # noqa: Y015
 
 @_typing.final
 class AttachTo(_message.Message):

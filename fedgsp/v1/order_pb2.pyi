@@ -440,7 +440,7 @@ class OptimizerSettings(_message.Message):
     CLIP_NORM_FIELD_NUMBER: _builtins.int
     ACCUMULATE_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
-    KEEP_STATE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the optimiser."""
     schedule: _builtins.str
@@ -451,8 +451,10 @@ class OptimizerSettings(_message.Message):
     """Batches whose mean gradient makes one step. 0 stands for 1."""
     precision: _builtins.str
     """Dtype in which the model and the loss are computed: "bfloat16" or "float16". Empty: that of the weights."""
-    keep_state: _builtins.bool
-    """The optimiser goes on from the state that the client's last training left, which stays on the node."""
+    state: _builtins.str
+    """Where the optimiser begins. Empty: without state. "kept": from the state that the client's last training left, which
+    stays on the node. "relayed": from the state that came with the model, and which leaves with the trained model.
+    """
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Its options; an option that is not given has its default."""
@@ -469,11 +471,11 @@ class OptimizerSettings(_message.Message):
         clip_norm: _builtins.float = ...,
         accumulate: _builtins.int = ...,
         precision: _builtins.str = ...,
-        keep_state: _builtins.bool = ...,
+        state: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulate", b"accumulate", "clip_norm", b"clip_norm", "keep_state", b"keep_state", "name", b"name", "options", b"options", "precision", b"precision", "schedule", b"schedule", "schedule_options", b"schedule_options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulate", b"accumulate", "clip_norm", b"clip_norm", "name", b"name", "options", b"options", "precision", b"precision", "schedule", b"schedule", "schedule_options", b"schedule_options", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

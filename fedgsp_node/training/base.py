@@ -11,7 +11,7 @@ from fedgsp.messages import TensorSpec, TrainingSettings
 from fedgsp.task import Task
 from fedgsp.weights import Weights
 from fedgsp_node.devices import CPU
-from fedgsp_node.optimizer_state import OptimizerStates
+from fedgsp_node.optimizer_state import States
 from fedgsp_node.optimizers import Stepping
 from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
@@ -43,7 +43,7 @@ class LocalWork:
     #: How the order says that steps are taken.
     stepping: Stepping = field(default_factory=Stepping)
     #: Where the state of the optimisers comes from, and goes; None: every optimiser begins anew.
-    states: OptimizerStates | None = None
+    states: States | None = None
     #: Where the module is, and where batches go.
     device: torch.device = CPU
     #: For random numbers of the task's transform().

@@ -9,7 +9,7 @@ import torch
 from fedgsp.memory import room
 from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count
-from fedgsp_node.optimizer_state import OptimizerStates
+from fedgsp_node.optimizer_state import States
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.factored import large
 from fedgsp_node.training.stepping import Steps
@@ -26,7 +26,7 @@ def _room(parameter: torch.Tensor) -> torch.Tensor:
 
 
 class OptimizedSteps(Steps):
-    """Steps by the optimiser of `work.stepping`, which begins without state.
+    """Steps by the optimiser of `work.stepping`.
 
     A step takes the mean gradient of several batches, in which each sample counts once.
     """
@@ -36,11 +36,11 @@ class OptimizedSteps(Steps):
         work: LocalWork,
         scheduled: Callable[[int], float],
         accumulate: int,
-        states: OptimizerStates | None = None,
+        states: States | None = None,
     ) -> None:
         """`scheduled` gives the factor on the step size, by the number of the step from 0.
 
-        With `states`, the optimiser goes on from there.
+        With `states`, the optimiser goes on from there; else it begins without state.
         """
         super().__init__(work)
         self._how = work.stepping

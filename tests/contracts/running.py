@@ -13,9 +13,10 @@ import torch
 
 from fedgsp.aggregations import AGGREGATIONS
 from fedgsp.messages import GroupResult, OptimizerSettings, TensorSpec
-from fedgsp.optimizers import OPTIMIZERS
+from fedgsp.optimizers import OPTIMIZERS, Optimizer
 from fedgsp.outgoing import OUTGOING, Step
 from fedgsp.programs import PROGRAMS
+from fedgsp.relayed_state import STEP, name_of, state_tensors
 from fedgsp.seeds import stream
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
@@ -24,8 +25,9 @@ from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
 from fedgsp_node.optimizers import stepping
 from fedgsp_node.outgoing.base import Outgoing
+from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.tasks import load_task
-from fedgsp_node.torch_weights import weights_of
+from fedgsp_node.torch_weights import tensor_specs, weights_of
 from fedgsp_node.training.base import Algorithm
 from fedgsp_node.training.control import Control, StoppedError
 from group_manager.aggregation_classes import Aggregation, make
@@ -121,8 +123,23 @@ def _trained(name: str, control: Control | None = None) -> tuple[bytes, float, f
 
 
 async def check_optimizer(name: str) -> None:
-    """A step against the gradient, whatever the parameters' shapes; the same bits each time."""
-    check_declaration(OPTIMIZERS, name)
+    """A step against the gradient for parameters of any shape; the same bits each time; the state that it declares."""
+    declared = check_declaration(OPTIMIZERS, name)
+    assert isinstance(declared, Optimizer)
+    entries = declared.state(declared.read({}))
+    if entries is not None:
+        module = mlp()
+        specs = tensor_specs(module)
+        tensors = state_tensors(entries, specs)
+        state = Weights.of({spec.name: np.zeros(()) for spec in tensors}, tensors)
+        optimizer = declared.load()(list(module.parameters()), 0.01, declared.read({}))
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        by_id = {id(parameter): name for name, parameter in module.named_parameters()}
+        RelayedState(state, entries).end(0, optimizer, by_id)
+        counts = [state.arrays[name_of(STEP, spec.name)].item() for spec in specs]
+        assert not optimizer.state or all(counts), "it has a state that it does not say"
     settings_ = OptimizerSettings(name, clip_norm=1e9)
     assert _stepped(settings_) == _stepped(settings_), "it steps otherwise each time"
 

@@ -15,7 +15,8 @@ import pytest
 
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.weights import Weights
-from fedgsp_node.clients import Clients, Learned
+from fedgsp_node.clients import Clients
+from fedgsp_node.learned import Learned
 from fedgsp_node.tasks import load_task
 from group_manager import server as manager_server
 from tests.support import cluster

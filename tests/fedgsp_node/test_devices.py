@@ -15,7 +15,7 @@ from torch import nn
 
 from fedgsp import ClientData, Split, Task
 from fedgsp.errors import ConfigError, TaskError
-from fedgsp.messages import OptimizerSettings, TrainingSettings
+from fedgsp.messages import Additions, OptimizerSettings, TrainingSettings
 from fedgsp_node import devices
 from fedgsp_node.clients import Clients
 from fedgsp_node.devices import CPU, described, device_of
@@ -79,7 +79,7 @@ def everything(clients: Clients) -> set[str]:
 def test_the_model_its_buffers_and_its_constants_are_on_the_device(device: torch.device) -> None:
     _, clients = hosted(device)
     assert everything(clients) == {device.type}
-    clients.extend("fedfusion", {})
+    clients.extend(Additions("fedfusion"))
     assert everything(clients) == {device.type}
     # What travels comes from the CPU, and goes there.
     assert all(isinstance(array, np.ndarray) for array in clients.initial_weights(0).arrays.values())
@@ -102,7 +102,7 @@ def test_a_training_on_the_cpu_by_name_has_the_bits_of_one_without(algorithm: st
     digests = []
     for clients in (Clients(Placed(), None), Clients(Placed(), None, device=torch.device("cpu:0"))):
         if algorithm == "fedfusion":
-            clients.extend("fedfusion", {})
+            clients.extend(Additions("fedfusion"))
         learned = clients.train(
             0, clients.initial_weights(0), TrainingSettings(algorithm, 1, 4, 0.1, seed=0), 1, Control()
         )

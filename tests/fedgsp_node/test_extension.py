@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedgsp.errors import ConfigError, TaskError
-from fedgsp.messages import Start, TensorSpec, Train, TrainingSettings
+from fedgsp.messages import Additions, Start, TensorSpec, Train, TrainingSettings
 from fedgsp.weights import total_bytes
 from fedgsp_node.clients import Clients
 from fedgsp_node.rehearsal import features_of
@@ -76,7 +76,7 @@ def test_the_model_is_that_of_the_task_with_further_tensors_behind_it(
     operator: str, tensors: tuple[TensorSpec, ...]
 ) -> None:
     clients, plain = Clients(Fused(), None), Clients(Blobs(), None)
-    clients.extend("fedfusion", {"operator": operator})
+    clients.extend(Additions("fedfusion", {"operator": operator}))
     assert clients.tensors == (*plain.tensors, *tensors)
     assert clients.task_tensors == plain.tensors
     extended, initial = clients.initial_weights(5), plain.initial_weights(5)
@@ -85,7 +85,7 @@ def test_the_model_is_that_of_the_task_with_further_tensors_behind_it(
     for name, array in initial.arrays.items():
         assert np.array_equal(extended.arrays[name], array), name
     assert clients.initial_weights(5).digest == extended.digest != clients.initial_weights(6).digest
-    clients.extend("", {})
+    clients.extend(None)
     assert clients.tensors == plain.tensors
     assert clients.initial_weights(5).digest == initial.digest
 
@@ -99,14 +99,14 @@ def test_a_training_that_adds_nothing_makes_no_other_model() -> None:
             return made[-1]
 
     clients = Clients(Counted(), None)
-    clients.extend("sgd", {})
-    clients.extend("", {})
+    clients.extend(Additions("sgd", {}))
+    clients.extend(None)
     assert len(made) == 1
 
 
 def test_gamma_does_not_change_what_a_model_is_evaluated_with() -> None:
     clients, plain = Clients(Fused(), None), Clients(Blobs(), None)
-    clients.extend("fedfusion", {"operator": "single"})
+    clients.extend(Additions("fedfusion", {"operator": "single"}))
     weights = clients.initial_weights(0)
     weights.arrays["fusion_gamma"][...] = 0.7
     expected = plain.evaluate(1, plain.initial_weights(0), Control())
@@ -122,22 +122,22 @@ def test_without_features_or_with_a_tensor_of_that_name_nothing_is_added() -> No
 
     for task in (Blobs(), Taken()):
         clients = Clients(task, None)
-        clients.extend("fedfusion", {})
+        clients.extend(Additions("fedfusion", {}))
         assert clients.tensors == clients.task_tensors
 
 
 def test_a_training_or_an_option_that_does_not_exist_is_refused() -> None:
     clients = Clients(Fused(), None)
     with pytest.raises(ConfigError, match="there is no training 'fusion'"):
-        clients.extend("fusion", {})
+        clients.extend(Additions("fusion", {}))
     with pytest.raises(ConfigError, match="option operator is 'sum'"):
-        clients.extend("fedfusion", {"operator": "sum"})
+        clients.extend(Additions("fedfusion", {"operator": "sum"}))
 
 
 async def test_a_node_trains_and_hands_out_the_extended_model() -> None:
     how = TrainingSettings("fedfusion", 1, 7, 0.05, seed=3, options={"operator": "multi"})
     async with node(Fused()) as n:
-        await n.worker.extend("fedfusion", dict(how.options))
+        await n.worker.extend(Additions("fedfusion", dict(how.options)))
         n.worker.open("run")
         n.store.put("extended", n.clients.initial_weights(0))
         trained = await n.do(Train(Start("extended", HERE), "result", how))
@@ -145,5 +145,5 @@ async def test_a_node_trains_and_hands_out_the_extended_model() -> None:
         result = await n.store.get("result")
         assert result.tensors == n.clients.tensors
         assert np.any(result.arrays["fusion_gamma"])
-        await n.worker.extend("", {})
+        await n.worker.extend(None)
         assert n.clients.tensors == n.clients.task_tensors

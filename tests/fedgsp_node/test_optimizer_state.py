@@ -11,7 +11,7 @@ from torch import nn
 
 from fedgsp.errors import TaskError
 from fedgsp.optimizers import OPTIMIZERS
-from fedgsp_node.optimizer_state import OptimizerStates
+from fedgsp_node.optimizer_state import KeptStates
 from tests.support.local_work import Tied, mlp, samples
 
 torch.set_num_threads(1)
@@ -48,7 +48,7 @@ def test_an_optimiser_goes_on_as_if_it_had_never_ended(name: str, make: Any) -> 
     steps(once, made(name, once), 6)
     kept: dict[str, np.ndarray] | None = None
     for _ in range(3):
-        states, optimizer = OptimizerStates(kept), made(name, again)
+        states, optimizer = KeptStates(kept), made(name, again)
         place = states.begin(optimizer, names(again))
         steps(again, optimizer, 2)
         states.end(place, optimizer, names(again))
@@ -59,13 +59,13 @@ def test_an_optimiser_goes_on_as_if_it_had_never_ended(name: str, make: Any) -> 
 
 def test_two_optimisers_of_a_training_do_not_share_their_states() -> None:
     module, other = mlp(), mlp()
-    states = OptimizerStates()
+    states = KeptStates()
     for one, count in ((module, 1), (other, 4)):
         optimizer = made("adam", one)
         place = states.begin(optimizer, names(one))
         steps(one, optimizer, count)
         states.end(place, optimizer, names(one))
-    again = OptimizerStates(states.arrays)
+    again = KeptStates(states.arrays)
     counts = []
     for one in (module, other):
         optimizer = made("adam", one)
@@ -75,13 +75,13 @@ def test_two_optimisers_of_a_training_do_not_share_their_states() -> None:
 
 
 def test_what_was_kept_is_not_changed_by_the_next_training() -> None:
-    module, states = mlp(), OptimizerStates()
+    module, states = mlp(), KeptStates()
     optimizer = made("adam", module)
     steps(module, optimizer, 1)
     states.end(states.begin(made("adam", module), names(module)), optimizer, names(module))
     before = {name: array.copy() for name, array in states.arrays.items()}
     again = made("adam", module)
-    OptimizerStates(states.arrays).begin(again, names(module))
+    KeptStates(states.arrays).begin(again, names(module))
     steps(module, again, 3)
     assert all(np.array_equal(array, before[name]) for name, array in states.arrays.items())
 
@@ -100,20 +100,20 @@ class Odd(torch.optim.SGD):
 
 @pytest.mark.parametrize("entry", [3, 0.5, True])
 def test_numbers_stay_numbers(entry: Any) -> None:
-    module, states = mlp(), OptimizerStates()
+    module, states = mlp(), KeptStates()
     optimizer = Odd(module.parameters(), lr=0.1)
     optimizer.entry = entry
     steps(module, optimizer, 1)
     states.end(0, optimizer, names(module))
     again = Odd(module.parameters(), lr=0.1)
-    OptimizerStates(states.arrays).begin(again, names(module))
+    KeptStates(states.arrays).begin(again, names(module))
     found = again.state[next(module.parameters())]["odd"]
     assert found == entry
     assert type(found) is type(entry)
 
 
 def test_an_entry_that_cannot_be_kept_is_told() -> None:
-    module, states = mlp(), OptimizerStates()
+    module, states = mlp(), KeptStates()
     optimizer = Odd(module.parameters(), lr=0.1)
     optimizer.entry = [1, 2]
     steps(module, optimizer, 1)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedgsp import ClientData, Split
-from fedgsp.messages import Evaluate, Evaluated, FailureCode, Order, Start, Train, TrainingSettings
+from fedgsp.messages import Additions, Evaluate, Evaluated, FailureCode, Order, Start, Train, TrainingSettings
 from fedgsp.seeds import stream
 from fedgsp.trainings import TRAININGS
 from fedgsp.weights import Weights
@@ -194,7 +194,7 @@ def test_evaluating_changes_no_model_and_says_the_same_again(algorithm: str) -> 
     task, how = Blobs(), settings(algorithm, batch_size=4)
     task.extractor = "2"
     clients = Clients(task, None)
-    clients.extend(algorithm, {})
+    clients.extend(Additions(algorithm))
     weights = train(clients, how)
     before, kept = weights.buffer.copy(), clients.personal.get(1, PERSONAL_MODEL)
     first = evaluated(clients, weights, how)

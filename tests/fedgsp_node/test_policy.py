@@ -10,6 +10,7 @@ import pytest
 
 from fedgsp.errors import ConfigError
 from fedgsp.messages import (
+    Additions,
     Cancel,
     Describe,
     Discriminate,
@@ -275,9 +276,9 @@ def test_a_start_that_can_be_had_nowhere_is_refused_but_one_source_is_enough() -
 
 
 def test_runs_top_servers_and_tasks_that_are_not_listed_are_refused() -> None:
-    assert refused_run("r1", "", policy(runs="r1,s*")) is None
-    assert "(--allow runs=t9)" in str(refused_run("t9", "", policy(runs="r1,s*")))
-    assert "(--allow training=fedfusion)" in str(refused_run("r1", "fedfusion", policy(training="sgd")))
+    assert refused_run("r1", None, policy(runs="r1,s*")) is None
+    assert "(--allow runs=t9)" in str(refused_run("t9", None, policy(runs="r1,s*")))
+    assert "(--allow training=fedfusion)" in str(refused_run("r1", Additions("fedfusion"), policy(training="sgd")))
     ours = policy(top_servers="*.example.org:7000", task_sha256="ab" * 32)
     check_start(ours, "a.example.org:7000", b"\xab" * 32)
     with pytest.raises(ConfigError, match="--top-server is b:7000"):
@@ -392,4 +393,4 @@ def test_what_an_order_says_is_shown_escaped_and_cut(text: str) -> None:
         why = str(refusal(order(work), policy(training="sgd"), KNOWN))
         assert why.isprintable()
         assert len(why) < 500
-    assert str(refused_run("run", text, policy(training="sgd"))).isprintable()
+    assert str(refused_run("run", Additions(text), policy(training="sgd"))).isprintable()

@@ -30,7 +30,7 @@ async def train(
     weights = n.clients.initial_weights(10 + number)
     start, end = f"start {number}", f"end {number}{attempt}"
     n.store.put(start, weights.part(n.clients.shared) if own_head else weights)
-    keeping = OptimizerSettings("adam", keep_state=True) if purpose == OPTIMIZER else None
+    keeping = OptimizerSettings("adam", state="kept") if purpose == OPTIMIZER else None
     settings = TrainingSettings(algorithm, 1, 4, 0.05, seed=3, optimizer=keeping)
     work = Train(
         Start(start, HERE, without_head=own_head),

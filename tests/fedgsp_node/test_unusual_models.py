@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgsp.messages import Failure, FailureCode, TrainingSettings
+from fedgsp.messages import Additions, Failure, FailureCode, TrainingSettings
 from fedgsp.seeds import stream
 from fedgsp.weights import Weights
 from fedgsp_node.clients import Clients
@@ -172,7 +172,7 @@ def test_they_are_trained_as_by_a_plain_loop(kind: Callable[[int], nn.Module]) -
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_every_algorithm_trains_and_keeps_what_they_become(kind: Callable[[int], nn.Module], algorithm: str) -> None:
     clients = Clients(task_of(kind), None)
-    clients.extend(algorithm, {})
+    clients.extend(Additions(algorithm))
     start = clients.initial_weights(3)
     before = {name: array.copy() for name, array in start.arrays.items()}
     settings = TrainingSettings(algorithm, 2, BATCH, RATE, seed=11)

@@ -112,6 +112,26 @@ def test_any_optimiser_goes_with_schemes_without_a_formula_for_sgd(scheme: str) 
             "leave out --optimizer-state",
         ),
         (
+            {"optimizer_state": "relayed"},
+            "--optimizer-state relayed needs to know which state travels",
+            "name the optimiser, such as --optimizer adamw",
+        ),
+        (
+            {"optimizer_state": "relayed", "optimizer": "adafactor"},
+            "the state of optimizer adafactor cannot travel with the model",
+            "give --optimizer-state kept or fresh",
+        ),
+        (
+            {"optimizer_state": "relayed", "optimizer": "adam", "scheme": "ditto"},
+            "training ditto has a second optimiser, for the personal model, whose state may not travel",
+            "give --optimizer-state kept",
+        ),
+        (
+            {"optimizer_state": "relayed", "optimizer": "adam", "update_norm_limit": 3.0},
+            "--update-norm-limit does not measure the state that --optimizer-state relayed sends",
+            "give --optimizer-state kept or fresh",
+        ),
+        (
             {"scheme": "pfedme", "optimizer_state": "kept"},
             "training pfedme is defined by plain SGD steps",
             "leave out --optimizer-state, or choose another --training",

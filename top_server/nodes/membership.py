@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 
 from fedgsp import access, identity, local_key
 from fedgsp.access import NOBODY, Caller
+from fedgsp.additions import added_tensors
 from fedgsp.messages import (
+    Additions,
     AttachTo,
     Failure,
     FailureCode,
@@ -26,7 +28,6 @@ from fedgsp.messages import (
 )
 from fedgsp.signing import fingerprint, has_expired
 from fedgsp.tickets import Issuer, Ticket, Verb
-from fedgsp.trainings import added
 from top_server.grouping.request import ranges
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.refusals import Refusals
@@ -71,16 +72,15 @@ class Membership:
         issuer: Issuer,
         task_options: Mapping[str, str] | None = None,
         needed: Collection[InstalledPart] = (),
-        training: str = "",
-        training_options: Mapping[str, str] | None = None,
+        additions: Additions | None = None,
         audit: Audit = NO_AUDIT,
         constants_seed: int = 0,
     ) -> None:
-        """`training` is the one that adds tensors to the model of the task; empty if the run's training adds none.
+        """`additions` are what the run adds to the model of the task.
 
         `constants_seed` is that of the initial model, from which nodes make the tensors that do not travel.
         """
-        self._welcome = Welcome(run_id, training, dict(training_options or {}))
+        self._welcome = Welcome(run_id, additions)
         self._recorder = recorder
         self._audit = audit
         self._refusals = Refusals(recorder, audit=audit)
@@ -125,11 +125,14 @@ class Membership:
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of the model, head and additions included; empty before the first node joined."""
-        if self._standard is None:
-            return ()
-        training, options = self._welcome.training, self._welcome.training_options
-        return (*self._standard.tensors, *(added(training, options, self.features) if training else ()))
+        """The tensors of the model of the run, head and additions included; empty before the first node joined."""
+        own = self.task_tensors
+        return (*own, *added_tensors(self._welcome.additions, own, self.features)) if own else ()
+
+    @property
+    def task_tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors of the model that the task makes; empty before the first node joined."""
+        return self._standard.tensors if self._standard is not None else ()
 
     @property
     def constants(self) -> Mapping[str, bytes] | None:

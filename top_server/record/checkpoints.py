@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedgsp.errors import RunError
 from fedgsp.messages import Failure, Results
+from fedgsp.relayed_state import without_state
 from fedgsp.weights import Weights
 from top_server.grouping.request import listed
 from top_server.groups.run import survey
@@ -27,7 +28,8 @@ async def save(
 ) -> dict[str, Path]:
     """Saves the models held here; after the last round also the models that nodes hold for their clients.
 
-    A model that nobody trained is not saved. Returns the file of each saved model by the id of the model.
+    A model that nobody trained is not saved, and no state of an optimiser. Returns the files of models that are saved
+    whole, by the ids of the models.
     """
     config, holdings = context.config, context.holdings(progress.local_models)
     by_model: dict[Held, list[int]] = defaultdict(list)
@@ -42,7 +44,8 @@ async def save(
     last = number == config.rounds
     names = [f"round-{number:04d}", *(["final"] if last else [])]
     collected = await _collect(context, progress, number, by_model) if last else {}
-    saved: dict[str, Path] = {}
+    files: dict[Held, Path] = {}
+    whole: dict[str, Path] = {}
     for held, clients in by_model.items():
         weights = collected.get(held) if held.client is not None else context.models.weights(held)
         if weights is None:
@@ -51,18 +54,22 @@ async def save(
         origin = model_files.Origin(
             context.run_id, config.scheme, number, config.seed, () if merging.shared else tuple(clients)
         )
+        model = without_state(weights.tensors)
+        arrays = {spec.name: weights.arrays[spec.name] for spec in model}
         for name in names:
-            saved[held.ref.id] = folder / f"{name}{label}.safetensors"
-            await asyncio.to_thread(model_files.save, saved[held.ref.id], weights.arrays, origin)
-    if last and by_model and not saved:
+            files[held] = folder / f"{name}{label}.safetensors"
+            await asyncio.to_thread(model_files.save, files[held], arrays, origin)
+        if len(model) == len(weights.tensors):
+            whole[held.ref.id] = files[held]
+    if last and by_model and not files:
         raise RunError("no model could be saved", "see model_not_saved in events.jsonl for the reasons")
-    if config.keep_models == "last" and saved:
-        await asyncio.to_thread(_prune, folder, saved.values())
+    if config.keep_models == "last" and files:
+        await asyncio.to_thread(_prune, folder, files.values())
     if last and untrained:
         for client, reason in untrained.items():
             context.journal.record(ModelNotSaved(client=client, reason=reason))
         logger.warning("no trained model is saved for clients: %s", listed(untrained))
-    return saved
+    return whole
 
 
 def _prune(folder: Path, newest: Collection[Path]) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import top_server.nodes.membership
 from fedgsp.messages import (
+    Additions,
     AttachTo,
     Failure,
     FailureCode,
@@ -56,11 +57,11 @@ async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
 
 
 async def test_a_training_that_adds_tensors_is_told_to_nodes_and_its_tensors_belong_to_the_model() -> None:
-    members, _ = membership(training="fedfusion", training_options={"operator": "multi"})
+    members, _ = membership(additions=Additions("fedfusion", {"operator": "multi"}))
     node = await admitted(members, hello(features=TensorSpec("5", "float32", (64,))))
-    assert bare(node.outbox.get_nowait()) == Welcome("run-1", "fedfusion", {"operator": "multi"})
+    assert bare(node.outbox.get_nowait()) == Welcome("run-1", Additions("fedfusion", {"operator": "multi"}))
     assert members.tensors == (*TENSORS, TensorSpec("fusion_gamma", "float32", (64,)))
-    without, _ = membership(training="fedfusion")
+    without, _ = membership(additions=Additions("fedfusion"))
     await admitted(without, hello())
     assert (without.features, without.tensors) == (None, TENSORS)
 

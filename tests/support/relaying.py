@@ -1,0 +1,62 @@
+"""An oracle of optimiser state that is relayed with the model: in plain torch, by names of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.support.reference import Reference, State
+
+
+@dataclasses.dataclass
+class Relaying(Reference):
+    """The state of the optimiser is a part of the model, under names that begin with "state"; it begins as nothing."""
+
+    def initial(self) -> State:
+        """Zeros for each entry that torch makes in a step."""
+        model = self.task.model()
+        optimizer = self.optimizer(list(model.parameters()), 0.0)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        zeros = {
+            name: np.zeros_like(array) for name, array in entries(dict(model.named_parameters()), optimizer).items()
+        }
+        return {**super().initial(), **zeros}
+
+    def train(self, state: State, client: int, number: int) -> State:
+        made: list[torch.optim.Optimizer] = []
+        order = [name for name, _ in self.task.model().named_parameters()]
+        make = self.optimizer
+
+        def resumed(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+            made.append(make(parameters, rate))
+            for name, parameter in zip(order, parameters, strict=True):
+                if state[f"state step {name}"]:
+                    for key in (key for key in state if key.startswith("state ") and key.endswith(f" {name}")):
+                        value = torch.from_numpy(np.array(state[key]))
+                        made[0].state[parameter][key.split(" ")[1]] = value.float() if value.ndim == 0 else value
+            return made[0]
+
+        trained = Reference.train(dataclasses.replace(self, optimizer=resumed), model_of(state), client, number)
+        parameters = [one for group in made[0].param_groups for one in group["params"]]
+        return {**trained, **entries(dict(zip(order, parameters, strict=True)), made[0])}
+
+
+def entries(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> State:
+    """The state of an optimiser; single numbers in float64, and the count 1 if torch counts no steps."""
+    found: State = {}
+    for name, parameter in named.items():
+        kept = {"step": torch.tensor(1.0), **{k: v for k, v in optimizer.state[parameter].items() if v is not None}}
+        for entry, value in kept.items():
+            array = value.detach().numpy().copy()
+            found[f"state {entry} {name}"] = array.astype(np.float64) if array.ndim == 0 else array
+    return found
+
+
+def model_of(state: State) -> State:
+    """The model alone."""
+    return {name: array for name, array in state.items() if not name.startswith("state ")}
