@@ -179,7 +179,20 @@ def partition_indices(
         for key, parameter in inspect.signature(PARTITIONS[name]).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
-    return PARTITIONS[name](labels, clients, rng, **accepted_options(name, accepted, options))
+    given = accepted_options(name, accepted, options)
+    for key, parameter in inspect.signature(PARTITIONS[name]).parameters.items():
+        if key in {"clients": clients, **given}:
+            _check_number(name, key, {"clients": clients, **given}[key], whole=parameter.annotation is int)
+    return PARTITIONS[name](labels, clients, rng, **given)
+
+
+def _check_number(name: str, key: str, value: Any, whole: bool) -> None:
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    require(
+        isinstance(value, kinds) and not isinstance(value, bool),
+        f"{key} of partition {name!r} is {value!r}",
+        f"give a {'whole ' if whole else ''}number",
+    )
 
 
 def accepted_options(name: str, accepted: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,8 +116,6 @@ class Plan:
             )
         if position < warmup:
             return (position + 1) / (warmup + 1)
-        if warmup >= horizon:  # a short training, which the warm-up alone fills
-            return 1.0
         with self.schedule.guard():
             found = float(self.schedule.load()(self.options, position, horizon))
         if not 0 < found <= 1:

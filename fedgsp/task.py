@@ -42,6 +42,8 @@ def _lengths(values: Any) -> Iterator[int]:
     if isinstance(values, tuple | list):
         for part in values:
             yield from _lengths(part)
+    elif not hasattr(values, "__len__"):
+        raise ValueError(f"a {type(values).__name__} is no array: give arrays or tensors, and no lists of numbers")
     else:
         yield len(values)
 

@@ -25,19 +25,20 @@ from fedgsp.optimizers import KEPT, RELAYED, relayed_entries
 from fedgsp.require import require
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Part, Task
-from fedgsp.weights import Weights, WeightsError, check_finite, without_head
+from fedgsp.weights import Weights, without_head
 from fedgsp_node.chosen import chosen, chosen_stepping
 from fedgsp_node.constants import Constants
 from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
-from fedgsp_node.learned import Learned
+from fedgsp_node.learned import Learned, check_trained
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, Arrays, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
+from fedgsp_node.seeding import seed_generators
 from fedgsp_node.torch_weights import bound, reset, tensor_specs, unbind, unsaved, weights_of
 from fedgsp_node.training.base import LocalWork
 from fedgsp_node.training.control import Control, StoppedError
@@ -110,6 +111,10 @@ class Clients:
         """Gives the constants the values that a model made from this seed has; returns them with digests."""
         self._seed = seed
         return self._constants.take_from(guarded(lambda: _model(self.task, seed), "model()"))
+
+    def made_constants(self, seed: int) -> tuple[Constant, ...] | None:
+        """The same, if they have been made from this seed already; otherwise None."""
+        return self._constants.made if seed == self._seed else None
 
     def extend(self, additions: Additions | None) -> None:
         """Adds to the model what a run adds to it; what an earlier run has added is taken away.
@@ -219,7 +224,7 @@ class Clients:
         if how.training.keeps_personal:
             kept = self._personal_model(client, round_number)
             personal, afresh = (kept or before).copy(), afresh or kept is None
-        torch.manual_seed(derive(settings.seed, "training", round_number, client))
+        seed_generators(settings.seed, "training", round_number, client)
         order = stream(settings.seed, "batch-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, before, personal)
         work.generator.manual_seed(derive(settings.seed, "transform", round_number, client))
@@ -234,16 +239,7 @@ class Clients:
         begin = time.perf_counter()
         loss, steps = self._within(result, lambda: how.run(how.algorithm.train, work), trains=True)
         seconds = time.perf_counter() - begin
-        try:
-            for trained in (result, personal) if personal is not None else (result,):
-                check_finite(trained)
-        except WeightsError as error:
-            raise OrderError(
-                Failure(
-                    FailureCode.TASK_RAISED,
-                    f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate",
-                )
-            ) from error
+        check_trained(client, result, personal)
         return Learned(
             before,
             result,
@@ -252,7 +248,7 @@ class Clients:
             steps,
             personal,
             kept_state.arrays if kept_state is not None else None,
-            afresh,
+            afresh or (kept_state is not None and kept_state.anew),
             how.training.keeps_head,
         )
 
@@ -282,6 +278,7 @@ class Clients:
                 or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
             )
         samples = samples_of(part, self.task)
+        seed_generators(settings.seed if settings else 0, "evaluation", client)
         # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
         correct, loss_sum, figures = self._within(
             model.copy(), lambda: evaluate(self._module, self.task, samples, control, self.device)
@@ -302,7 +299,7 @@ class Clients:
         if adapt is None:
             return model
         adapted = model.copy()
-        torch.manual_seed(derive(settings.seed, "adaptation", round_number, client))
+        seed_generators(settings.seed, "adaptation", round_number, client)
         order = stream(settings.seed, "adaptation-order", round_number, client)
         work = self._work(client, settings, how.options, order, control, model)
         work.generator.manual_seed(derive(settings.seed, "adaptation-transform", round_number, client))
@@ -357,9 +354,12 @@ class Clients:
             with bound(self._module, weights):
                 return call()
 
-        result = self.call(called)
-        if (name := self._constants.changed(after_training=trains)) is not None:
-            self.make_constants(_MODULE_SEED if self._seed is None else self._seed)  # for the next client
+        try:
+            result = self.call(called)
+        except OrderError:
+            self._constants_as_made(trains)
+            raise
+        if (name := self._constants_as_made(trains)) is not None:
             raise OrderError(
                 Failure(
                     FailureCode.TASK_RAISED,
@@ -369,6 +369,12 @@ class Clients:
                 )
             )
         return result
+
+    def _constants_as_made(self, trains: bool) -> str | None:
+        """The name of a constant that has changed, None if none has; the next client finds it as it was made."""
+        if (name := self._constants.changed(after_training=trains)) is not None:
+            self.make_constants(_MODULE_SEED if self._seed is None else self._seed)
+        return name
 
     def call(self, call: Callable[[], T]) -> T:
         """Runs code of the task; an exception of it fails the order, not the node."""

@@ -28,6 +28,14 @@ class Constants:
             for name, tensor in self._tensors.items()
         )
 
+    @property
+    def made(self) -> tuple[Constant, ...]:
+        """All of them, with the digests of the values that `take_from` took last."""
+        return tuple(
+            dataclasses.replace(one, digest=digest)
+            for one, digest in zip(self.specs, self._digests.values(), strict=True)
+        )
+
     def take_from(self, module: torch.nn.Module) -> tuple[Constant, ...]:
         """Takes the values of another module of the task, on the CPU; returns the constants with their digests."""
         for name, tensor in constants(module, self._named).items():
@@ -35,10 +43,7 @@ class Constants:
             self._digests[name] = digest(tensor)
         self._versions = {name: tensor._version for name, tensor in self._tensors.items()}
         self._compared = False
-        return tuple(
-            dataclasses.replace(one, digest=digest)
-            for one, digest in zip(self.specs, self._digests.values(), strict=True)
-        )
+        return self.made
 
     def changed(self, after_training: bool) -> str | None:
         """The name of a constant that has changed; None if none has.

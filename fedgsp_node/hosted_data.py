@@ -13,6 +13,7 @@ from fedgsp.messages import HostedClient
 from fedgsp.require import require
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.nested import leaves, mapped
+from fedgsp_node.samples import in_file
 from fedgsp_node.users_code import guarded
 
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.
@@ -54,7 +55,7 @@ def _nbytes(data: ClientData) -> int:
     """Bytes of the arrays in memory; data sets and memory maps read their samples from where they are."""
     parts = [part for part in (data.train, data.test) if isinstance(part, Split)]
     found = [leaf for part in parts for leaf in leaves((part.x, part.y))]
-    return sum(leaf.nbytes for leaf in found if not isinstance(leaf, np.memmap))
+    return sum(leaf.nbytes for leaf in found if not in_file(leaf))
 
 
 def _load(task: Task, client: int) -> ClientData:
@@ -104,7 +105,7 @@ def _column(name: str, client: int, values: Any) -> Any:
         if values.dtype == torch.bfloat16:  # numpy has no such dtype
             return values
         values = values.numpy()
-    array = values if isinstance(values, np.memmap) else guarded(lambda: _array(values), f"data({client})")
+    array = values if in_file(values) else guarded(lambda: _array(values), f"data({client})")
     require(
         array.dtype.type is not np.longdouble,
         f"the task's data({client}) returned {name} of dtype longdouble",
@@ -116,7 +117,7 @@ def _column(name: str, client: int, values: Any) -> Any:
         "return arrays of numbers",
     )
     require(
-        array.dtype.kind != "f" or isinstance(array, np.memmap) or np.isfinite(array).all(),
+        array.dtype.kind != "f" or in_file(array) or np.isfinite(array).all(),
         f"client {client}'s {name} holds NaN or infinite values",
         "remove or impute these values",
     )
@@ -124,7 +125,7 @@ def _column(name: str, client: int, values: Any) -> Any:
 
 
 def _narrow(values: Any) -> Any:
-    wide = isinstance(values, np.ndarray) and values.dtype == np.float64 and not isinstance(values, np.memmap)
+    wide = isinstance(values, np.ndarray) and values.dtype == np.float64 and not in_file(values)
     return values.astype(np.float32) if wide else values
 
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedgsp.weights import Weights
+from fedgsp.messages import Failure, FailureCode
+from fedgsp.weights import Weights, WeightsError, check_finite
+from fedgsp_node.order_error import OrderError
 from fedgsp_node.personal_state import Arrays
 
 
@@ -23,3 +25,18 @@ class Learned:
     afresh: bool = False
     #: Whether the client keeps its head although the head also travels.
     keeps_head: bool = False
+
+
+def check_trained(client: int, *models: Weights | None) -> None:
+    """Raises OrderError if the training of a client has made values of a model that are not finite."""
+    try:
+        for model in models:
+            if model is not None:
+                check_finite(model)
+    except WeightsError as error:
+        raise OrderError(
+            Failure(
+                FailureCode.TASK_RAISED,
+                f"client {client}'s training diverged ({error.failure.detail}): lower --learning-rate",
+            )
+        ) from error

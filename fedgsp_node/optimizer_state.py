@@ -10,7 +10,7 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp_node.personal_state import Arrays
 
-#: Between the parts of a name: place of the optimiser, kind of value, entry, parameter.
+#: Between the parts of a name: place and class of the optimiser, kind of value, entry, parameter.
 _BETWEEN = "/"
 _TENSOR, _NUMBER = "tensor", "number"
 #: State of each parameter by its name: entry -> value.
@@ -42,14 +42,18 @@ class KeptStates(States):
         self._made = 0
         #: What the training has left, by name.
         self.arrays: dict[str, np.ndarray] = {}
+        #: Whether an optimiser began without state because another one had left the state that was kept.
+        self.anew = False
 
     def begin(self, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> int:
         """As in the base class."""
         place, self._made = self._made, self._made + 1
         state: dict[str, dict[str, Any]] = {}
         for key, array in self._kept.items():
-            of, kind, entry, name = key.split(_BETWEEN, 3)
-            if int(of) == place:
+            of, left_by, kind, entry, name = key.split(_BETWEEN, 4)
+            if int(of) == place and left_by != type(optimizer).__name__:
+                self.anew = True
+            elif int(of) == place:
                 value = torch.from_numpy(np.array(array)) if kind == _TENSOR else array.item()
                 state.setdefault(name, {})[entry] = value
         load(optimizer, names, state)
@@ -67,7 +71,7 @@ class KeptStates(States):
                     )
                 kind = _TENSOR if isinstance(value, torch.Tensor) else _NUMBER
                 array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.array(value)
-                self.arrays[_BETWEEN.join((str(place), kind, entry, name))] = array.copy()
+                self.arrays[_BETWEEN.join((str(place), type(optimizer).__name__, kind, entry, name))] = array.copy()
 
 
 def load(optimizer: torch.optim.Optimizer, names: Mapping[int, str], state: State) -> None:

@@ -1,6 +1,5 @@
 """How a client takes its steps: the optimisers of torch with the options of FedGSP, and the plan of an order."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,11 +21,11 @@ Make = Callable[[list[torch.nn.Parameter], float], torch.optim.Optimizer]
 
 
 def _like(
-    kind: type[torch.optim.Optimizer], pairs: dict[str, tuple[str, str]] | None = None
+    kind: type[torch.optim.Optimizer], pairs: dict[str, tuple[str, str]] | None = None, fused: bool = False
 ) -> Callable[[list[torch.nn.Parameter], float, Any], torch.optim.Optimizer]:
     """An optimiser of torch; `pairs` are its arguments that take two options, such as betas.
 
-    With a large parameter it is torch's fused one, if there is one: last bits may differ from the usual one.
+    With a large parameter it is torch's fused one, if `fused` allows it: last bits may differ from the usual one.
     """
 
     def make(parameters: list[torch.nn.Parameter], learning_rate: float, options: Any) -> torch.optim.Optimizer:
@@ -38,14 +37,15 @@ def _like(
             given["fused"] = True
         return kind(parameters, lr=learning_rate, **given)  # type: ignore[call-arg]
 
-    fused = "fused" in inspect.signature(kind).parameters
     return make
 
 
 _BETAS = {"betas": ("beta1", "beta2")}
+# torch's fused SGD takes memory that nobody has filled as momentum when its first gradient is infinite (float16), and
+# it raises when a parameter gets its first gradient later than another one.
 sgd = _like(torch.optim.SGD)
-adam = _like(torch.optim.Adam, _BETAS)
-adamw = _like(torch.optim.AdamW, _BETAS)
+adam = _like(torch.optim.Adam, _BETAS, fused=True)
+adamw = _like(torch.optim.AdamW, _BETAS, fused=True)
 nadam = _like(torch.optim.NAdam, _BETAS)
 radam = _like(torch.optim.RAdam, _BETAS)
 adamax = _like(torch.optim.Adamax, _BETAS)

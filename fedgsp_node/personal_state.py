@@ -66,11 +66,11 @@ class PersonalState:
 
     def get_before(self, client: int, purpose: str, round_number: int | None) -> Arrays | None:
         """The tensors kept before a round, even if the client has trained in it since. With None: the last ones."""
-        kept = self.get(client, purpose)
-        # If nothing is kept for the purpose itself, the process ended between the two steps of put_in.
-        if kept is None or kept[0] == str(round_number):
-            kept = self.get(client, purpose + _BEFORE)
-        return kept[1] if kept is not None else None
+        for name in (purpose, purpose + _BEFORE):  # the process may have ended between the two steps of put_in
+            kept = self.get(client, name)
+            if kept is not None and (round_number is None or _is_before(kept[0], round_number)):
+                return kept[1]
+        return None
 
     def put_in(self, client: int, purpose: str, arrays: Arrays, round_number: int) -> None:
         """Keeps the result of a round, and the tensors before it: a client that trains again starts from those."""
@@ -142,3 +142,8 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{path} cannot be read: {error}", "restore it, or remove it to start afresh") from None
+
+
+def _is_before(label: str, round_number: int) -> bool:
+    """Whether a label is that of an earlier round. A run that was resumed may be two rounds behind its nodes."""
+    return not label.isdecimal() or int(label) < round_number

@@ -18,6 +18,7 @@ from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
+from fedgsp_node.training.evaluation import on_cpu
 from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
 
 logger = logging.getLogger(__name__)
@@ -157,10 +158,6 @@ def rehearse(module: nn.Module, task: Task, train: Part, test: Part, device: tor
         logger.warning("the task has no class histograms, which the scheme fedgsp needs: %s", where(error))
 
 
-def _on_cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, torch.Tensor) else value
-
-
 def _rehearse(module: nn.Module, task: Task, name: str, part: Part, device: torch.device) -> None:
     samples = samples_of(part, task)
     some = guarded(
@@ -189,4 +186,4 @@ def _rehearse(module: nn.Module, task: Task, name: str, part: Part, device: torc
             f"the task's correct() counts {right} of {count(y)} samples",
             "return the number of correct samples of the batch",
         )
-        guarded(lambda: numbers(task.metrics(*mapped(_on_cpu, (outputs, y)))), "metrics()")
+        guarded(lambda: numbers(task.metrics(*mapped(on_cpu, (outputs, y)))), "metrics()")

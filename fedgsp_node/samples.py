@@ -53,7 +53,7 @@ class DatasetSamples(Samples):
         """A batch (x, y), as the task collates it."""
         numbers = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
         x, y = self._task.collate([self._dataset[number] for number in numbers])
-        return x, y
+        return mapped(torch.clone, x), mapped(torch.clone, y)  # collate() may return views of the data
 
 
 def samples_of(part: Part, task: Task) -> Samples:
@@ -69,9 +69,14 @@ def targets_of(part: Part, task: Task) -> np.ndarray:
     return y
 
 
+def in_file(values: Any) -> bool:
+    """Whether values are a memory map. Arrays that are computed from one keep its type, and are in memory."""
+    return isinstance(values, np.memmap) and getattr(values, "_mmap", None) is not None
+
+
 def _column(values: Any) -> Any:
     """Arrays that torch could write into share their memory with a tensor, which is faster; all others stay."""
-    if isinstance(values, np.ndarray) and values.flags.writeable and not isinstance(values, np.memmap):
+    if isinstance(values, np.ndarray) and values.flags.writeable and not in_file(values):
         return torch.from_numpy(values)
     return values
 
@@ -80,4 +85,5 @@ def _taken(column: Any, rows: Rows) -> torch.Tensor:
     if isinstance(column, torch.Tensor):
         return column[rows].clone() if isinstance(rows, slice) else column[rows]
     found = np.array(column[rows if isinstance(rows, slice) else rows.numpy()])
-    return torch.from_numpy(found.astype(np.float32) if found.dtype == np.float64 else found)
+    found = found.astype(np.float32) if found.dtype.type is np.float64 else found
+    return torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))

@@ -92,9 +92,10 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def digest(tensor: torch.Tensor) -> bytes:
-    """BLAKE3 (256 bits) of the values of a tensor, in order."""
+    """BLAKE3 (256 bits) of the dtype, the shape and the values of a tensor."""
+    hasher = blake3(f"{dtype_name(tensor)}{list(tensor.shape)}".encode())
     values = tensor.detach().cpu().contiguous().reshape(-1)
-    return blake3(values.view(torch.uint8).numpy().data if values.numel() else b"").digest()
+    return hasher.update(values.view(torch.uint8).numpy().data if values.numel() else b"").digest()
 
 
 def _last_dense_layer(module: torch.nn.Module) -> tuple[str, ...]:

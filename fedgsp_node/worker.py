@@ -71,7 +71,9 @@ class Worker:
 
     async def make_constants(self, seed: int) -> tuple[Constant, ...]:
         """The tensors of the model that do not travel, made from a seed, with digests; raises TaskError."""
-        return await self._slot.run(lambda _: self._clients.make_constants(seed))
+        made = self._clients.made_constants(seed)
+        # A node that joins again need not wait for a training to end.
+        return await self._slot.run(lambda _: self._clients.make_constants(seed)) if made is None else made
 
     def open(self, run_id: str) -> None:
         """Switches to a run: forgets the models of the last run, and reads the models of this run from disk."""

@@ -63,6 +63,11 @@ def check_optimizer(config: RunConfig, scheme: Scheme, options: Any) -> None:
                 f"training {scheme.training} is defined by plain SGD steps",
                 f"leave out {' and '.join(changed) or '--optimizer-option'}, or choose another --training",
             )
+    if scheme.optimizer == "rprop" and (config.schedule != CONSTANT or config.local_schedule != CONSTANT):
+        raise ConfigError(
+            "optimizer rprop finds its own step sizes, so that a schedule would change nothing after the first step",
+            "leave out --schedule and --local-schedule, or choose another --optimizer",
+        )
     if config.optimizer_state != FRESH:
         _check_state(config, scheme, options)
     if scheme.aggregation == "fednova" and isinstance(options, SgdOptions) and options.weight_decay:
@@ -110,9 +115,17 @@ def _check_state(config: RunConfig, scheme: Scheme, options: Any) -> None:
         )
 
 
-def check_own_optimizer(scheme: Scheme, own: bool) -> None:
-    """Raises ConfigError if the task's own optimiser would take steps that a formula of the scheme does not know."""
-    if not own or scheme.optimizer != AUTO:
+def check_own_optimizer(config: RunConfig, scheme: Scheme, own: bool) -> None:
+    """Raises ConfigError if the task's own optimiser, or the lack of one, does not fit what was chosen."""
+    if scheme.optimizer != AUTO:
+        return
+    if not own:
+        if config.optimizer_state != FRESH:
+            raise ConfigError(
+                f"--optimizer-state {config.optimizer_state} says nothing here: the task has no optimizer(), and plain"
+                " SGD has no state",
+                "give --optimizer too, or leave it out",
+            )
         return
     plain = TRAININGS[scheme.training].plain
     if plain or scheme.aggregation == "fednova":

@@ -236,7 +236,7 @@ async def _play(
         )
         check_head(scheme, membership.tensors)
         check_additions(scheme, membership.features, membership.task_tensors, membership.tensors)
-        check_own_optimizer(scheme, membership.own_optimizer)
+        check_own_optimizer(config, scheme, membership.own_optimizer)
         if resumed and resumed.saved:
             await state.restore(context, progress, merging, profile, resumed.saved)
         else:

@@ -163,7 +163,9 @@ def _averaged(
 def _by_accuracy(
     reference: Reference, model: State, number: int, group: int, team: Sequence[int], members: Sequence[int]
 ) -> State:
-    weights = zip(team, GroupReference(reference.task, team, reference.rounds).by_accuracy(model), strict=True)
+    weights = zip(
+        team, GroupReference(reference.task, team, reference.rounds).by_accuracy(model_of(model)), strict=True
+    )
     counted = [(client, weight) for client, weight in weights if weight > 0 and client in members]
     states = [reference.train(model, client, number) for client, _ in counted]
     return weighted_mean(states, [weight for _, weight in counted])

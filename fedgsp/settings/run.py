@@ -350,7 +350,7 @@ class NodeSettings(IdentitySettings):
     device: str = setting("cpu", f"where the node trains: {DEVICES}", metavar="DEVICE", panel=WORK)
     state_dir: Path | None = setting(
         None,
-        "where the heads and models that stay with the clients are kept, so that they survive a restart of the node; "
+        "where heads, models and optimiser states that stay with the clients are kept beyond a restart of the node; "
         "in memory only by default",
         metavar="DIRECTORY",
         panel=WORK,

@@ -31,31 +31,38 @@ def evaluate(
     """
     module.eval()
     correct, loss_sum, together = 0, 0.0, batch_size(samples)
-    kept: list[Any] = []
+    kept: list[tuple[Any, Any]] = []
+    with_metrics = type(task).metrics is not Task.metrics  # they need the outputs of all samples together
     with torch.inference_mode():
         for begin in range(0, len(samples), together):
             # Copies: a model or a loss may change its arguments in place, and the data must stay unchanged.
             inputs, targets = mapped(lambda one: one.to(device), samples.take(slice(begin, begin + together)))
+            known = mapped(_copied, targets) if with_metrics else None
             outputs = module(inputs)
             correct += whole(task.correct(outputs, targets))
             loss_sum += float(task.loss(outputs, targets)) * count(targets)
-            if type(task).metrics is not Task.metrics:  # they need the outputs of all samples together
-                kept.append(mapped(_on_cpu, outputs))
+            if with_metrics:
+                kept.append((mapped(on_cpu, outputs), known))
             control.tick()
         try:
-            figures = numbers(task.metrics(_joined(kept), samples.whole()[1])) if kept else {}
+            figures = numbers(task.metrics(*_joined(kept))) if kept else {}
         except Exception as error:  # accuracy and loss remain valid
             logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
             figures = {}
     return correct, loss_sum, figures
 
 
-def _on_cpu(value: Any) -> Any:
+def on_cpu(value: Any) -> Any:
+    """A tensor on the CPU; anything else as it is."""
     return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    return value.cpu().clone()
+
+
 def _joined(kept: list[Any]) -> Any:
-    """Joins the outputs of several batches. An output is a tensor, or a tuple, list or dict of outputs."""
+    """Joins what several batches have: tensors, or tuples, lists or dicts of such."""
     first = kept[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(kept)

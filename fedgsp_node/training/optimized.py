@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fedgsp.errors import TaskError
 from fedgsp.memory import room
 from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count
@@ -54,7 +55,13 @@ class OptimizedSteps(Steps):
         # Small gradients would be 0 in float16. Trainings are short, so the scale begins low enough to last.
         half = self._how.precision == torch.float16
         self._scaler = torch.amp.GradScaler(work.device.type, init_scale=FIRST_SCALE, enabled=half)
-        self._taken = self._waiting = self._samples = 0
+        # In float16, sums over the samples of several batches would be infinite.
+        self._unit = accumulate * work.settings.batch_size if half else 1
+        #: What it changes; a task's optimiser may leave parameters out.
+        self._stepped = [one for group in self._optimizer.param_groups for one in group["params"]]
+        #: Steps that were due so far, and those that were taken.
+        self._due = self._taken = 0
+        self._waiting = self._samples = 0
         self._anchors: Sequence[torch.Tensor] = ()
         self._size = self._strength = self._momentum = 0.0
         # Between the temporary tensors of a backward pass, gradients of this size would leave holes in the heap.
@@ -84,7 +91,7 @@ class OptimizedSteps(Steps):
             loss = self._work.task.loss(outputs, y)
             whole = loss if penalty is None else loss + penalty(outputs)
         if self._accumulate > 1:
-            whole = whole * count(y)
+            whole = whole * (count(y) / self._unit)
         torch.autograd.backward(self._scaler.scale(whole), inputs=self.parameters)
         self._waiting, self._samples = self._waiting + 1, self._samples + count(y)
         self._size, self._anchors, self._strength = self._share(rate), anchors, strength
@@ -93,9 +100,17 @@ class OptimizedSteps(Steps):
         self._count(loss.item(), count(y))
 
     def finish(self) -> None:
-        """Takes the step of the batches that are left over, and notes the state."""
+        """Takes the step of the batches that are left over, and notes the state.
+
+        Raises TaskError if no step was taken, because each gradient was infinite.
+        """
         if self._waiting:
             self._take()
+        if self._due and not self._taken:
+            raise TaskError(
+                f"no step was taken: in float16, the gradients of all {self._due} steps were infinite",
+                "give --precision bfloat16 or float32, or smaller inputs",
+            )
         if self._states is not None:
             self._states.end(self._place, self._optimizer, self._names_by_id)
 
@@ -124,15 +139,15 @@ class OptimizedSteps(Steps):
         if self._accumulate > 1:
             for parameter in self.parameters:
                 if parameter.grad is not None:
-                    parameter.grad.div_(self._samples)
+                    parameter.grad.div_(self._samples / self._unit)
         if self._strength:
             for parameter, anchor in zip(self.parameters, self._anchors, strict=True):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad.add_(parameter - anchor, alpha=self._strength)
         if self._how.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self._how.clip_norm)
-        factor = self._scheduled(self._taken) * self._size
+            torch.nn.utils.clip_grad_norm_(self._stepped, self._how.clip_norm)
+        factor = self._scheduled(self._due) * self._size
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         scale = self._scaler.get_scale()
@@ -142,7 +157,8 @@ class OptimizedSteps(Steps):
         self._forget()
         if self._scaler.get_scale() >= scale:  # else a gradient was infinite, and no step was taken
             self._add_to_norm(factor)
-        self._taken += 1
+            self._taken += 1
+        self._due += 1
         self._waiting = self._samples = 0
 
     def _add_to_norm(self, factor: float) -> None:

@@ -46,10 +46,16 @@ def _whole(_step: int) -> float:
 
 
 def _factor(work: LocalWork) -> Callable[[int], float]:
-    """The factor on the step size by the number of the step; the schedule's horizon is that of the training."""
+    """The factor on the step size by the number of the step; the schedule's horizon is that of the training.
+
+    Raises ConfigError for a training with more steps than a given horizon.
+    """
     assert work.stepping.schedule is not None
     batch_count = -(-_used(work) // work.settings.batch_size) * work.settings.local_epochs
-    return functools.partial(work.stepping.schedule.factor, length=-(-batch_count // work.stepping.accumulate))
+    steps = -(-batch_count // work.stepping.accumulate)
+    factor = functools.partial(work.stepping.schedule.factor, length=steps)
+    factor(steps - 1)
+    return factor
 
 
 def batches(work: LocalWork, epochs: int) -> Iterator[tuple[Any, Any]]:

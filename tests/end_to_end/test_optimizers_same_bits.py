@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,8 @@ async def test_a_schedule_that_ends_within_a_training_skips_the_client_with_the_
     run = await play(config, nodes())
     told = [event["reason"] for event in run.of_kind("client_skipped")]
     assert told
-    assert all(
-        "round or step 11 is beyond the horizon 10 of schedule linear; give a larger horizon" in why for why in told
-    )
+    why = re.compile(r"round or step \d\d is beyond the horizon 10 of schedule linear; give a larger horizon")
+    assert all(map(why.search, told))
     assert run.rows[0]["clients_trained"] == 8 - len(told) > 0
 
 

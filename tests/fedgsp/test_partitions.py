@@ -231,6 +231,13 @@ def test_users_divide_their_own_labels_alike_on_every_node() -> None:
         ({"labels": [0, 1], "name": "dirichlett", "clients": 2}, "there is no partition 'dirichlett'"),
         ({"labels": [0, 1], "name": "iid", "clients": 3}, "2 samples cannot be divided among 3 clients"),
         ({"labels": [0, 1], "name": "iid", "clients": 2, "alpha": 1.0}, "partition 'iid' has no option alpha"),
+        ({"labels": [0, 1], "name": "iid", "clients": 1.5}, "clients of partition 'iid' is 1.5"),
+        (
+            {"labels": [0, 1], "name": "shards", "clients": 1, "shards_per_client": 1.5},
+            "shards_per_client of .* is 1.5",
+        ),
+        ({"labels": [0, 1], "name": "dirichlet", "clients": 1, "alpha": "0.5"}, "alpha of .* is '0.5'"),
+        ({"labels": [0, 1], "name": "dirichlet", "clients": 1, "alpha": True}, "alpha of .* is True"),
     ],
 )
 def test_a_partition_that_cannot_be_is_told(arguments: dict[str, Any], told: str) -> None:

@@ -247,6 +247,7 @@ def test_what_is_no_data_is_told_when_the_node_starts(part: Any, told: str) -> N
         ({"a": X, "b": X[:4]}, Y, "4 and 23 inputs but 23 labels"),
         ((X, X), Y[:5], "23 inputs but 5 labels"),
         ({}, Y, "no inputs but 23 labels"),
+        ([1.0, 2.0], Y, "a float is no array: give arrays or tensors, and no lists of numbers"),
     ],
 )
 def test_columns_of_other_lengths_are_no_split(x: Any, y: Any, told: str) -> None:

@@ -119,3 +119,25 @@ def test_an_entry_that_cannot_be_kept_is_told() -> None:
     steps(module, optimizer, 1)
     with pytest.raises(TaskError, match="the state of Odd has an entry 'odd' of type list, which cannot be kept"):
         states.end(0, optimizer, names(module))
+
+
+def test_an_optimiser_does_not_go_on_from_the_state_of_another_kind() -> None:
+    module, states = mlp(), KeptStates()
+    optimizer = made("adam", module)
+    steps(module, optimizer, 1)
+    states.end(0, optimizer, names(module))
+    other, again = made("rmsprop", module), KeptStates(states.arrays)
+    again.begin(other, names(module))
+    assert again.anew
+    assert not other.state
+    steps(module, other, 1)
+
+
+def test_a_parameter_that_is_not_the_models_is_told() -> None:
+    module, states = mlp(), KeptStates()
+    stray = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.Adam([*module.parameters(), stray], lr=0.1)
+    stray.grad = torch.ones(3)
+    optimizer.step()
+    with pytest.raises(TaskError, match=r"Adam steps a parameter of shape \(3,\) that is not the model's"):
+        states.end(0, optimizer, names(module))

@@ -123,3 +123,12 @@ def test_a_disk_that_takes_nothing_is_told_and_what_was_kept_before_stays(tmp_pa
         found = reader.get(3, HEAD)
         assert found is not None
         assert found[0] == "m1"
+
+
+def test_a_run_that_was_resumed_two_rounds_back_gets_nothing_of_later_rounds() -> None:
+    state = opened(None)
+    for number in (1, 2, 3):
+        state.put_in(3, HEAD, {"w": np.full(2, number)}, number)
+    for asked, expected in ((4, 3), (3, 2), (2, None), (None, 3)):
+        found = state.get_before(3, HEAD, asked)
+        assert (None if found is None else int(found["w"][0])) == expected

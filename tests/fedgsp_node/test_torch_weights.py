@@ -12,7 +12,7 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
-from fedgsp_node.torch_weights import as_tensor, bind, bound, constants, tensor_specs, unbind, weights_of
+from fedgsp_node.torch_weights import as_tensor, bind, bound, constants, digest, tensor_specs, unbind, weights_of
 from tests.support.blobs_task import Blobs
 
 
@@ -175,3 +175,8 @@ def test_a_tied_tensor_is_the_heads_if_any_of_its_names_is() -> None:
 def test_a_head_that_begins_no_tensors_name_is_refused() -> None:
     with pytest.raises(TaskError, match=r"no tensor's name begins with the task's head 'nosuch\.'"):
         tensor_specs(torch.nn.Linear(3, 2), ("nosuch.",))
+
+
+def test_a_digest_tells_dtypes_and_shapes_apart() -> None:
+    zeros = [torch.zeros(4), torch.zeros(2, dtype=torch.float64), torch.zeros(2, 2), torch.zeros(4)]
+    assert len({digest(tensor) for tensor in zeros}) == 3

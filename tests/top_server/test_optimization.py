@@ -112,6 +112,11 @@ def test_any_optimiser_goes_with_schemes_without_a_formula_for_sgd(scheme: str) 
             "leave out --optimizer-state",
         ),
         (
+            {"optimizer": "rprop", "local_schedule": "linear"},
+            "optimizer rprop finds its own step sizes",
+            "leave out --schedule and --local-schedule, or choose another --optimizer",
+        ),
+        (
             {"optimizer_state": "relayed"},
             "--optimizer-state relayed needs to know which state travels",
             "name the optimiser, such as --optimizer adamw",
@@ -167,11 +172,22 @@ def test_fednova_takes_momentum() -> None:
     assert choose(RunConfig(scheme="fednova", optimizer="sgd", optimizer_option=momentum)).optimizer == "sgd"
 
 
+def check_own(own: bool, **settings: Any) -> None:
+    config = RunConfig(**settings)
+    check_own_optimizer(config, choose(config), own)
+
+
+def test_kept_state_needs_an_optimiser_with_state() -> None:
+    with pytest.raises(ConfigError, match="--optimizer-state kept says nothing here: the task has no optimizer"):
+        check_own(False, optimizer_state="kept")
+    check_own(True, optimizer_state="kept")
+
+
 @pytest.mark.parametrize("scheme", ["fednova", "pfedme", "per-fedavg"])
 def test_an_optimiser_of_the_task_is_refused_where_a_formula_needs_sgd(scheme: str) -> None:
     with pytest.raises(ConfigError, match="the task has an optimiser of its own") as caught:
-        check_own_optimizer(choose(RunConfig(scheme=scheme)), own=True)
+        check_own(True, scheme=scheme)
     assert caught.value.remedy == "give --optimizer sgd"
-    check_own_optimizer(choose(RunConfig(scheme=scheme, optimizer="sgd")), own=True)
-    check_own_optimizer(choose(RunConfig(scheme=scheme)), own=False)
-    check_own_optimizer(choose(RunConfig(scheme="fedgsp")), own=True)
+    check_own(True, scheme=scheme, optimizer="sgd")
+    check_own(False, scheme=scheme)
+    check_own(True, scheme="fedgsp")

@@ -83,9 +83,9 @@ class Refusal:
         return f"{self.failure}{f' ({self.known})' if self.known else ''}"
 
 
-def refusal(hello: Hello, known: Known) -> Refusal | None:
-    """The first reason why a node may not join; None if it may."""
-    checks = (_names, _node, _clients, _options, _model, _constants)
+def refusal(hello: Hello, known: Known, made: bool = True) -> Refusal | None:
+    """The first reason why a node may not join; None if it may. `made`: it has made its constants."""
+    checks = (_names, _node, _clients, _options, _model, *((_constants,) if made else ()))
     return next((found for check in checks for found in check(hello, known)), None)
 
 
@@ -244,6 +244,9 @@ def _constants(hello: Hello, known: Known) -> Iterator[Refusal]:
     digests = {spec.name: one.digest for one, spec in zip(hello.constants, _not_travelling(hello), strict=True)}
     if any(len(digest) != DIGEST_BYTES for digest in digests.values()):
         yield Refusal(Failure(FailureCode.WRONG_PROTOCOL, "a digest of a constant is missing or has another length"))
+    if twice := {spec.name for spec in hello.tensors} & digests.keys():
+        detail = f"its tensor {min(twice)!r} both travels and does not: update FedGSP on its machine"
+        yield Refusal(Failure(FailureCode.WRONG_PROTOCOL, detail))
     if known.constants is None:
         return
     whose = f"node {known.standard.node!r}" if known.standard else "the run before it was resumed"

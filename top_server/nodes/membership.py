@@ -198,13 +198,20 @@ class Membership:
         self.owners |= new
         self._owned.update(new.values())
 
+    def refused(self, hello: Hello, caller: Caller, made: bool = True) -> Failure | None:
+        """Why a node is refused, which is recorded; None if it is not. `made`: it has made its constants."""
+        found = self._why_not(hello, caller, self._older(hello.node, caller), made)
+        if found is None:
+            return None
+        if found.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
+            self._refusals.note(hello.node, found, caller)
+        return found.failure
+
     async def admit(self, hello: Hello, caller: Caller) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""
         older = self._older(hello.node, caller)
-        if refused := self._why_not(hello, caller, older):
-            if refused.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
-                self._refusals.note(hello.node, refused, caller)
-            return refused.failure
+        if refused := self.refused(hello, caller):
+            return refused
         if older is not None:
             why, told = self._replacing.note(hello.node, older.caller, caller, self.registered is not None)
             older.outbox.put_nowait(Failure(FailureCode.NOT_ALLOWED, told))
@@ -261,7 +268,7 @@ class Membership:
         """The present node of this name, if the caller has proven that it is the same; nobody else replaces it."""
         return self._nodes.get(name) if caller.proven == identity.node(name) else None
 
-    def _why_not(self, hello: Hello, caller: Caller, older: Node | None) -> Refusal | None:
+    def _why_not(self, hello: Hello, caller: Caller, older: Node | None, made: bool) -> Refusal | None:
         """Why a node may not join; None if it may. It would take the place of `older`."""
         if not caller.is_node(hello.node):
             return Refusal(Failure(FailureCode.NOT_ALLOWED, f"it is {caller.proven}, not node {hello.node}"))
@@ -282,7 +289,7 @@ class Membership:
             over=self._over is not None,
         )
         by_registry = self.registered(hello, caller) if self.registered and not known.over else None
-        return by_registry or refusal(hello, known)
+        return by_registry or refusal(hello, known, made)
 
     def _welcome_for(self, name: str, caller: Caller) -> Welcome:
         proof = local_key.proof(self.local_key, caller.asks) if self.local_key and caller.asks else b""

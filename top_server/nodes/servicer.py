@@ -31,10 +31,14 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
         if not isinstance(hello, Hello) or not hello.node:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must introduce the node")
         if hello.constants:
+            if refused := self._membership.refused(hello, caller(), made=False):
+                yield wire.encode(TopServerMessage(refused))
+                return
+            node, hello, first = hello.node, None, None  # what is known of it is not held while it works
             yield wire.encode(TopServerMessage(MakeConstants(self._membership.constants_seed)))
             second = await first_message(requests, MAKE_TIMEOUT_S)
             made = (await decoded(NodeMessage, second, context)).kind if second is not None else None
-            if not isinstance(made, Hello) or made.node != hello.node:
+            if not isinstance(made, Hello) or made.node != node:
                 await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the second message must have the constants")
             hello = made
         admitted = await self._membership.admit(hello, caller())

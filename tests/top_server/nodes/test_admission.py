@@ -203,3 +203,10 @@ def test_the_constants_of_a_resumed_run_are_those_that_it_had() -> None:
     refused = refusal(hello(constants=(Constant(BODY, b"1" * 32),)), run)
     assert refused is not None
     assert refused.known == "than that of the run before it was resumed"
+
+
+def test_a_tensor_travels_or_does_not() -> None:
+    both = hello(constants=(Constant(TENSORS[0], bytes(32)),))
+    found = refusal(both, known())
+    assert found is not None
+    assert f"its tensor {TENSORS[0].name!r} both travels and does not" in found.failure.detail

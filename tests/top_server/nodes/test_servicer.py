@@ -209,3 +209,15 @@ async def test_further_messages_of_a_node_change_nothing() -> None:
         assert isinstance(await stay.hear(), AttachTo)
         assert list(members.clients) == [0, 1]
         stay.call.cancel()
+
+
+async def test_a_node_that_would_be_refused_anyway_makes_no_constants() -> None:
+    members, recorder = membership()
+    body = Constant(TensorSpec("body", "float32", (2,), trainable=False))
+    async with doors(members) as channel:
+        stay = Stay(channel)
+        await stay.say(hello(task="another", constants=(body,)))
+        refused = await stay.hear()
+        assert isinstance(refused, Failure)
+        assert refused.code is FailureCode.WRONG_TASK
+    assert [event["node"] for event in recorder.of_kind("node_refused")] == ["n0"]
