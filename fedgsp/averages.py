@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgsp.dtypes import DTYPES, is_float
 from fedgsp.memory import new_pages
 from fedgsp.messages import TensorSpec
 from fedgsp.spill import walk
-from fedgsp.weights import DTYPES, Weights, padded_bytes, total_bytes
+from fedgsp.weights import Weights, padded_bytes, total_bytes
 
 #: Changes the mean of a tensor before the mean is rounded: a flat float64 array, in place.
 Adjust = Callable[[TensorSpec, NDArray[np.float64]], None]
@@ -110,7 +111,7 @@ class Mean(Average):
         """
         self._check_folded()
         self._over = True
-        narrow = all(DTYPES[spec.dtype].kind != "f" or DTYPES[spec.dtype].itemsize < 8 for spec in self._tensors)
+        narrow = all(spec.dtype != "float64" for spec in self._tensors)
         if self._first is not None and adjust is None and narrow:
             return self._first  # n * w / n equals w after rounding to fewer bits
         return self._make_sums().rounded(self._total, adjust)
@@ -127,7 +128,7 @@ class _Sums:
 
     def __init__(self, first: Weights, weight: float) -> None:
         self._tensors = first.tensors
-        self._kept = {s.name: first.arrays[s.name].copy() for s in first.tensors if DTYPES[s.dtype].kind != "f"}
+        self._kept = {s.name: first.arrays[s.name].copy() for s in first.tensors if not is_float(DTYPES[s.dtype])}
         self._size = total_bytes(first.tensors)
         # The sums of a tensor must not begin before the place of the tensor in the result.
         places = np.cumsum([0, *(max(padded_bytes(s), 8 * math.prod(s.shape)) for s in first.tensors)]).tolist()

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.averages import OfKept
+from fedgsp.dtypes import DTYPES, is_float
 from fedgsp.settings.fields import setting
 from fedgsp.spill import spilling_room, walk
-from fedgsp.weights import DTYPES, Weights, total_bytes
+from fedgsp.weights import Weights, total_bytes
 
 _SCRATCH_BYTES = 4 << 20  # size of a block of coordinates of all models
 _LEAST_BLOCK = 1024  # elements of one model: in smaller blocks, calls cost more than sorting
@@ -40,7 +41,7 @@ class _OfSorted(OfKept):
     def _combined(self, models: Sequence[Weights]) -> Weights:
         mean = Weights(self._tensors, spilling_room(total_bytes(self._tensors)))
         for spec in self._tensors:
-            if DTYPES[spec.dtype].kind == "f":
+            if is_float(DTYPES[spec.dtype]):
                 target, *tensors = (one.arrays[spec.name].reshape(-1) for one in (mean, *models))
                 self._reduce(tensors, target)
             else:

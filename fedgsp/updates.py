@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
+from fedgsp.dtypes import DTYPES, is_float
 from fedgsp.messages import TensorSpec
-from fedgsp.weights import DTYPES
 
 #: Allowed sizes of a sketch in bytes, without its length, as written in the name of a view.
 SKETCH_BYTES = tuple(str(1 << power) for power in range(3, 18))
@@ -14,7 +14,7 @@ LENGTH_BYTES = 8
 
 def trainable(tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
     """The tensors of an update, in order: float parameters that are trained, without buffers."""
-    return [spec for spec in tensors if spec.trainable and DTYPES[spec.dtype].kind == "f"]
+    return [spec for spec in tensors if spec.trainable and is_float(DTYPES[spec.dtype])]
 
 
 def trainable_size(tensors: Iterable[TensorSpec]) -> int:

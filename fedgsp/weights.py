@@ -16,21 +16,15 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from fedgsp.dtypes import DTYPES, is_float
 from fedgsp.memory import room
 from fedgsp.messages import Failure, FailureCode, ModelRef, TensorSpec
 from fedgsp.spill import at_rest, walk
 
 Kind = TypeVar("Kind")
 
-#: The dtypes of tensors. A peer's model with another dtype is refused before memory is allocated.
-DTYPES = {
-    name: np.dtype(name)
-    for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-}
 #: Bytes of a digest (BLAKE3).
 DIGEST_BYTES = 32
-#: Kinds of dtypes whose values must be checked: not every pattern of bytes is a valid value.
-_CHECKED = "fb"
 #: Largest number of axes of a tensor; numpy allows 64.
 MAX_DIMENSIONS = 32
 
@@ -180,13 +174,18 @@ def without_head(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 def check_finite(weights: Weights) -> None:
     """Raise WeightsError if a float is NaN or infinite, or a bool is neither 0 nor 1."""
     for name, array in weights.arrays.items():
-        if array.dtype.kind in _CHECKED and not all(_sound(piece) for piece in walk(array.reshape(-1))):
-            what = "NaN or infinite values" if array.dtype.kind == "f" else "bytes that are neither true nor false"
+        if _checked(array.dtype) and not all(_sound(piece) for piece in walk(array.reshape(-1))):
+            what = "NaN or infinite values" if is_float(array.dtype) else "bytes that are neither true nor false"
             raise WeightsError(FailureCode.NOT_FINITE, f"tensor {name!r} holds {what}")
 
 
+def _checked(dtype: np.dtype[Any]) -> bool:
+    """Whether values of a dtype must be checked: not every pattern of bytes is a valid value."""
+    return is_float(dtype) or dtype.kind == "b"
+
+
 def _sound(piece: NDArray[Any]) -> bool:
-    return bool(np.isfinite(piece).all() if piece.dtype.kind == "f" else (piece.view(np.uint8) <= 1).all())
+    return bool(np.isfinite(piece).all() if is_float(piece.dtype) else (piece.view(np.uint8) <= 1).all())
 
 
 class Finiteness:
@@ -198,7 +197,7 @@ class Finiteness:
         self._ahead = deque(
             (start, end, dtype)
             for dtype, start, end in stretches(weights.tensors, lambda spec: DTYPES[spec.dtype])
-            if dtype.kind in _CHECKED and end > start
+            if _checked(dtype) and end > start
         )
         self._in_doubt = False
 

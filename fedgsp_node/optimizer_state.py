@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fedgsp.errors import TaskError
+from fedgsp_node.arrays import array_of, tensor_of
 from fedgsp_node.personal_state import Arrays
 
 #: Between the parts of a name: place and class of the optimiser, kind of value, entry, parameter.
@@ -54,7 +55,7 @@ class KeptStates(States):
             if int(of) == place and left_by != type(optimizer).__name__:
                 self.anew = True
             elif int(of) == place:
-                value = torch.from_numpy(np.array(array)) if kind == _TENSOR else array.item()
+                value = tensor_of(np.array(array)) if kind == _TENSOR else array.item()
                 state.setdefault(name, {})[entry] = value
         load(optimizer, names, state)
         return place
@@ -70,7 +71,7 @@ class KeptStates(States):
                         "give --optimizer-state fresh, or use an optimiser whose state are tensors and numbers",
                     )
                 kind = _TENSOR if isinstance(value, torch.Tensor) else _NUMBER
-                array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.array(value)
+                array = array_of(value) if isinstance(value, torch.Tensor) else np.array(value)
                 self.arrays[_BETWEEN.join((str(place), type(optimizer).__name__, kind, entry, name))] = array.copy()
 
 
@@ -85,6 +86,19 @@ def load(optimizer: torch.optim.Optimizer, names: Mapping[int, str], state: Stat
             saved["state"][number] = dict(found)
     if state:
         optimizer.load_state_dict(saved)
+        _undo_casts(optimizer, saved["state"])
+
+
+def _undo_casts(optimizer: torch.optim.Optimizer, saved: Mapping[int, Mapping[str, Any]]) -> None:
+    """Gives the entries the dtypes they had: torch casts all but the count of steps to the dtype of the parameter.
+
+    A product of decay rates (NAdam) would lose most of its digits beside a parameter in bfloat16.
+    """
+    for number, parameter in enumerate(_parameters(optimizer)):
+        for entry, value in saved.get(number, {}).items():
+            loaded = optimizer.state[parameter][entry]
+            if isinstance(value, torch.Tensor) and loaded.dtype != value.dtype:
+                optimizer.state[parameter][entry] = value.to(loaded.device, copy=True)
 
 
 def states_of(

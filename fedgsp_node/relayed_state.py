@@ -7,6 +7,7 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.relayed_state import STEP, StateEntries, name_of
 from fedgsp.weights import Weights
+from fedgsp_node.arrays import tensor_of
 from fedgsp_node.optimizer_state import States, load, states_of
 
 
@@ -38,10 +39,10 @@ class RelayedState(States):
                     )
                 if not isinstance(value, torch.Tensor):
                     home[...] = value
-                elif value.data_ptr() != (there := torch.from_numpy(home)).data_ptr():
+                elif value.data_ptr() != (there := tensor_of(home)).data_ptr():
                     there.copy_(value.detach().reshape(there.shape))
 
     def _of(self, name: str) -> dict[str, torch.Tensor]:
         numbers = {entry: torch.tensor(self._arrays[name_of(entry, name)].item()) for entry in self._entries.numbers}
-        alike = {entry: torch.from_numpy(self._arrays[name_of(entry, name)]) for entry in self._entries.alike}
+        alike = {entry: tensor_of(self._arrays[name_of(entry, name)]) for entry in self._entries.alike}
         return {**numbers, **alike}

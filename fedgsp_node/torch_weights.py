@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from blake3 import blake3
 
+from fedgsp.dtypes import DTYPES
 from fedgsp.messages import TensorSpec
 from fedgsp.require import require
-from fedgsp.weights import DTYPES, Weights
+from fedgsp.weights import Weights
+from fedgsp_node.arrays import array_of, tensor_of
 
 
 def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -122,7 +124,7 @@ def classifier(module: torch.nn.Module, head: tuple[str, ...] = ()) -> torch.nn.
 def placed(module: torch.nn.Module, weights: Weights) -> dict[str, torch.Tensor]:
     """The weights on the device of the module, by name; on the CPU they are views of the buffer of `weights`."""
     return {
-        name: torch.from_numpy(weights.arrays[name]).to(tensor.device)
+        name: tensor_of(weights.arrays[name]).to(tensor.device)
         for name, tensor in _state(module).items()
         if name in weights.arrays
     }
@@ -181,7 +183,7 @@ def bound(module: torch.nn.Module, weights: Weights) -> Iterator[None]:
         yield
         after = {name: tensor.detach() for name, tensor in _state(module).items() if name in weights.arrays}
     for name, tensor in after.items():
-        home = torch.from_numpy(weights.arrays[name])
+        home = tensor_of(weights.arrays[name])
         if tensor.shape != home.shape:
             raise ValueError(f"the model changed the shape of its tensor {name!r} to {tuple(tensor.shape)}")
         if tensor.data_ptr() != home.data_ptr():
@@ -192,9 +194,9 @@ def weights_of(module: torch.nn.Module, head: tuple[str, ...] = (), constant: tu
     """A copy of the module's tensors that travel. Arguments and errors are those of `tensor_specs`."""
     specs = tensor_specs(module, head, constant)
     tensors = _state(module)
-    return Weights.of({spec.name: tensors[spec.name].detach().cpu().numpy() for spec in specs}, specs)
+    return Weights.of({spec.name: array_of(tensors[spec.name]) for spec in specs}, specs)
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     """A tensor that shares the array's memory. A read-only array is copied, because torch tensors are writable."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor_of(array if array.flags.writeable else array.copy())

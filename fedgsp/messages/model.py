@@ -54,7 +54,7 @@ class TensorSpec:
     """One tensor of a model."""
 
     name: str
-    #: Name of the numpy dtype, little endian.
+    #: Name of the dtype, little endian: that of numpy, or bfloat16.
     dtype: str
     shape: tuple[int, ...]
     #: False for buffers (for example running means). Distances and norms leave buffers out.

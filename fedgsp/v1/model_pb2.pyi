@@ -179,7 +179,7 @@ class TensorSpec(_message.Message):
     HEAD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
-    """Name of the numpy dtype, little endian."""
+    """Name of the dtype, little endian: that of numpy, or bfloat16."""
     trainable: _builtins.bool
     """False for buffers (for example running means). Distances and norms leave buffers out."""
     head: _builtins.bool

@@ -1,5 +1,6 @@
 """pFedMe (C. T. Dinh and others, NeurIPS 2020; section 6): the shared model moves towards a personal model."""
 
+from fedgsp_node.arrays import array_of
 from fedgsp_node.training.base import Algorithm, LocalWork, Result
 from fedgsp_node.training.steps import batches, copy, descent, move
 
@@ -26,7 +27,7 @@ def train(work: LocalWork) -> Result:
     state = work.module.state_dict()
     for spec in work.personal.tensors:
         if not spec.trainable:
-            work.personal.arrays[spec.name][...] = state[spec.name].cpu().numpy()
+            work.personal.arrays[spec.name][...] = array_of(state[spec.name])
     return Result(steps.loss, count)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fedgsp.weights import Weights
+from fedgsp_node.arrays import tensor_of
 from fedgsp_node.training.base import LocalWork
 
 
@@ -33,12 +34,12 @@ class Steps(abc.ABC):
 
     def trained(self, weights: Weights) -> list[torch.Tensor]:
         """The tensors in `weights` that correspond to `parameters`, on the device; views of them on the CPU."""
-        return [torch.from_numpy(weights.arrays[name]).to(self._work.device) for name in self._names]
+        return [tensor_of(weights.arrays[name]).to(self._work.device) for name in self._names]
 
     def store(self, tensors: Sequence[torch.Tensor], weights: Weights) -> None:
         """Copies tensors that correspond to `parameters` into `weights`, unless they are views of it."""
         for name, tensor in zip(self._names, tensors, strict=True):
-            home = torch.from_numpy(weights.arrays[name])
+            home = tensor_of(weights.arrays[name])
             if home.data_ptr() != tensor.data_ptr():
                 home.copy_(tensor)
 

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgsp.averages import Mean
+from fedgsp.dtypes import BFLOAT16
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
+from tests.support.reference import cast
 
 Arrays = dict[str, np.ndarray]
 
@@ -24,6 +26,7 @@ def models(count: int, seed: int, elements: int = 7) -> list[dict[str, np.ndarra
             "batches": np.array(rng.integers(100)),
             "h": rng.standard_normal(elements).astype(np.float16),
             "d": np.array(rng.standard_normal()),
+            "b": rng.standard_normal((2, elements)).astype(BFLOAT16),
         }
         for _ in range(count)
     ]
@@ -43,11 +46,11 @@ def test_the_mean_has_the_bits_of_the_documented_operations(weighted: bool, seed
     members = models(len(samples), seed)
     result = mean_of(list(zip(members, samples, strict=True)), weighted)
     weights = [float(n) if weighted else 1.0 for n in samples]
-    for name in ("w", "h", "d"):
+    for name in ("w", "h", "d", "b"):
         acc = weights[0] * members[0][name].astype(np.float64)
         for weight, member in zip(weights[1:], members[1:], strict=True):
             acc = acc + weight * member[name].astype(np.float64)
-        expected = (acc / sum(weights)).astype(members[0][name].dtype)
+        expected = cast(acc / sum(weights), members[0][name].dtype)
         assert result[name].dtype == expected.dtype
         assert result[name].shape == members[0][name].shape
         assert result[name].tobytes() == expected.tobytes()
@@ -71,7 +74,7 @@ def test_a_mean_is_adjusted_before_it_is_rounded() -> None:
     for member, count in zip(members, (1, 2), strict=True):
         mean.fold(packed(member), count)
     result = mean.result(negate).arrays
-    assert list(seen) == ["w", "h", "d"]
+    assert list(seen) == ["w", "h", "d", "b"]
     first, second = (member["w"].astype(np.float64).reshape(-1) for member in members)
     assert np.array_equal(seen["w"], (first + 2 * second) / 3)
     for name, exact in seen.items():

@@ -29,9 +29,9 @@ from tests.support.holders import (
 from tests.support.weights import TENSORS, some_weights, vector
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
-layouts = st.lists(st.tuples(st.sampled_from(["float32", "float32", "float64", "float16", "int8"]), shapes)).map(
-    lambda specs: tuple(TensorSpec(f"t{i}", *spec) for i, spec in enumerate(specs))
-)
+layouts = st.lists(
+    st.tuples(st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16", "int8"]), shapes)
+).map(lambda specs: tuple(TensorSpec(f"t{i}", *spec) for i, spec in enumerate(specs)))
 
 
 def normal(tensors: tuple[TensorSpec, ...], seed: int = 0) -> Weights:

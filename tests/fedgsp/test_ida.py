@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fedgsp.ida
 import fedgsp.spill
+from fedgsp.dtypes import DTYPES
 from fedgsp.ida import Ida, IdaOptions, distances
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
@@ -148,6 +149,7 @@ SPECS = (
     TensorSpec("running", "float32", (5,), trainable=False),
     TensorSpec("batches", "int64", (), trainable=False),
     TensorSpec("h", "float16", (7,)),
+    TensorSpec("b", "bfloat16", (7,)),
     TensorSpec("none", "float32", (0,)),
 )
 
@@ -155,7 +157,8 @@ SPECS = (
 def states(count: int) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(count)
     return [
-        {spec.name: (rng.standard_normal(spec.shape) * 3).astype(spec.dtype) for spec in SPECS} for _ in range(count)
+        {spec.name: (rng.standard_normal(spec.shape) * 3).astype(DTYPES[spec.dtype]) for spec in SPECS}
+        for _ in range(count)
     ]
 
 
@@ -176,7 +179,7 @@ def test_large_models_have_the_bits_of_whole_models(
         digests.append((weights, weights.copy().digest))
         average.fold(weights, count, accuracy)
     factors = {"plain": (1.0,) * 5, "samples": samples, "intrac": tuple(1 / one for one in accuracies)}[times]
-    expected = ida(found, samples, {"w", "h", "none"}, factors, distance)
+    expected = ida(found, samples, {"w", "h", "b", "none"}, factors, distance)
     result = average.result()
     for name, array in result.arrays.items():
         assert array.tobytes() == expected[name].tobytes(), name

@@ -20,10 +20,11 @@ TENSORS = (
     TensorSpec("w", "float32", (3, 5)),
     TensorSpec("batches", "int64", (), trainable=False),
     TensorSpec("h", "float16", (7,)),
+    TensorSpec("b", "bfloat16", (9,)),
     TensorSpec("none", "float32", (0,)),
     TensorSpec("d", "float64", ()),
 )
-FLOATS = ("w", "h", "d")
+FLOATS = ("w", "h", "b", "d")
 KINDS: dict[str, Callable[[], Median | TrimmedMean]] = {"median": Median, "trimmed-mean": lambda: TrimmedMean(0.3)}
 EVERY = pytest.mark.parametrize("kind", KINDS)
 

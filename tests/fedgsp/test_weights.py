@@ -10,9 +10,9 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgsp.dtypes import DTYPES
 from fedgsp.messages import FailureCode, TensorSpec
 from fedgsp.weights import (
-    DTYPES,
     MAX_DIMENSIONS,
     Weights,
     WeightsError,

@@ -12,7 +12,8 @@ from torch import nn
 from fedgsp.errors import TaskError
 from fedgsp.optimizers import OPTIMIZERS
 from fedgsp_node.optimizer_state import KeptStates
-from tests.support.local_work import Tied, mlp, samples
+from tests.support.local_work import Mixed, Tied, mlp, samples
+from tests.support.reference import as_numpy
 
 torch.set_num_threads(1)
 
@@ -36,10 +37,10 @@ def steps(module: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> No
 
 
 def values(module: nn.Module) -> bytes:
-    return b"".join(tensor.detach().numpy().tobytes() for tensor in module.state_dict().values())
+    return b"".join(as_numpy(tensor.detach()).tobytes() for tensor in module.state_dict().values())
 
 
-@pytest.mark.parametrize("make", [mlp, Tied])
+@pytest.mark.parametrize("make", [mlp, Tied, Mixed])
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS.built_in if name != "auto"])
 def test_an_optimiser_goes_on_as_if_it_had_never_ended(name: str, make: Any) -> None:
     torch.manual_seed(1)

@@ -16,7 +16,8 @@ from fedgsp.relayed_state import StateEntries, check_state, is_state, name_of, s
 from fedgsp.weights import Weights, WeightsError
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.torch_weights import bound, tensor_specs, weights_of
-from tests.support.local_work import Tied, mlp, samples
+from tests.support.local_work import Mixed, Tied, mlp, samples
+from tests.support.reference import as_numpy
 
 torch.set_num_threads(1)
 
@@ -74,7 +75,7 @@ def trained(weights: Weights, module: nn.Module, name: str, given: dict[str, str
         states.end(place, optimizer, names(module))
 
 
-@pytest.mark.parametrize("make", [mlp, Tied])
+@pytest.mark.parametrize("make", [mlp, Tied, Mixed])
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_hops_have_the_bits_of_one_long_training(name: str, given: dict[str, str], make: Any) -> None:
     torch.manual_seed(1)
@@ -87,7 +88,7 @@ def test_hops_have_the_bits_of_one_long_training(name: str, given: dict[str, str
     optimizer = made(name, given, once)
     steps(once, optimizer, 6)
     for tensor, value in once.named_parameters():
-        assert weights.arrays[tensor].tobytes() == value.detach().numpy().tobytes()
+        assert weights.arrays[tensor].tobytes() == as_numpy(value.detach()).tobytes()
     # Every entry that torch keeps travels, and no other one.
     for parameter, kept in optimizer.state.items():
         tensor = names(once)[id(parameter)]
@@ -129,7 +130,7 @@ def test_a_parameter_without_a_gradient_has_no_state_until_it_gets_one(name: str
     once.first = False
     steps(once, optimizer, 2)
     for tensor, value in once.named_parameters():
-        assert weights.arrays[tensor].tobytes() == value.detach().numpy().tobytes()
+        assert weights.arrays[tensor].tobytes() == as_numpy(value.detach()).tobytes()
 
 
 def test_on_the_cpu_the_optimiser_changes_the_memory_that_travels() -> None:

@@ -25,7 +25,7 @@ SPECS = (
     TensorSpec("norm.running_mean", "float32", (3,), trainable=False),
     TensorSpec("norm.batches", "int64", (), trainable=False),
     TensorSpec("head.weight", "float64", (2, 12)),
-    TensorSpec("head.bias", "float64", (2,)),
+    TensorSpec("head.bias", "bfloat16", (2,)),
 )
 PARAMETERS = 12 + 3 + 3 + 3 + 24 + 2
 

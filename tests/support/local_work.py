@@ -71,7 +71,26 @@ class PartlyUnused(nn.Module):
         return self.used(x)
 
 
-MODELS: list[Callable[[], nn.Module]] = [mlp, norm_and_dropout, convolutions, Tied, partly_frozen, PartlyUnused]
+class Mixed(nn.Module):
+    """A layer in bfloat16 before one in float32, and a buffer in bfloat16 that training changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(10, 16, dtype=torch.bfloat16), nn.Linear(16, 4)
+        self.middle: torch.Tensor
+        self.register_buffer("middle", torch.zeros(16, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = torch.relu(self.first(x.to(self.first.weight.dtype)))
+        if self.training:
+            self.middle.lerp_(features.detach().mean(0), 0.5)
+        found: torch.Tensor = self.last((features - self.middle).to(self.last.weight.dtype))
+        return found
+
+
+MODELS: list[Callable[[], nn.Module]] = [
+    *[mlp, norm_and_dropout, convolutions, Tied, partly_frozen, PartlyUnused, Mixed],
+]
 
 
 def samples(count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -128,7 +129,7 @@ class Reference:
 
     def train(self, state: State, client: int, number: int) -> State:
         model = self.task.model()
-        model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
+        model.load_state_dict({name: as_torch(array.copy()) for name, array in state.items()})
         model.train()
         torch.manual_seed(stream_seed(self.seed, "training", number, client))
         orders = stream(self.seed, "batch-order", number, client)
@@ -180,28 +181,53 @@ def weighted_mean(states: list[State], weights: Sequence[float]) -> State:
     """Mean of float tensors in float64, in the order given; integers of the first."""
     mean = {}
     for name, first in states[0].items():
-        if first.dtype.kind != "f":
+        if not is_float(first):
             mean[name] = first.copy()
             continue
         total = np.zeros(first.shape)
         for state, weight in zip(states, weights, strict=True):
             total = total + weight * state[name].astype(np.float64)
-        mean[name] = (total / sum(weights)).astype(first.dtype)
+        mean[name] = cast(total / sum(weights), first.dtype)
     return mean
 
 
 def median(states: list[State], _: list[int]) -> State:
     """Of float tensors, in float64; integers of the first."""
     return {
-        name: (np.median([state[name].astype(np.float64) for state in states], axis=0) + 0.0).astype(first.dtype)
-        if first.dtype.kind == "f"
+        name: cast(np.median([state[name].astype(np.float64) for state in states], axis=0) + 0.0, first.dtype)
+        if is_float(first)
         else first.copy()
         for name, first in states[0].items()
     }
 
 
 def _state(model: torch.nn.Module) -> State:
-    return {name: tensor.detach().numpy().copy() for name, tensor in model.state_dict().items()}
+    return {name: as_numpy(tensor.detach()).copy() for name, tensor in model.state_dict().items()}
+
+
+def as_torch(array: np.ndarray) -> torch.Tensor:
+    """A tensor in the memory of an array; numpy knows bfloat16 by the package ml_dtypes, torch does not know that."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The other way round."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+
+
+def cast(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Numbers in float64 as another dtype; torch rounds to bfloat16."""
+    if dtype == ml_dtypes.bfloat16:
+        return as_numpy(torch.from_numpy(np.asarray(exact)).to(torch.bfloat16))
+    return np.asarray(exact).astype(dtype)
 
 
 def assert_same_bits(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:

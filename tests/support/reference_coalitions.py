@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.support.reference import State, stream, stream_seed, weighted_mean
+from tests.support.reference import State, cast, is_float, stream, stream_seed, weighted_mean
 from tests.support.reference_groups import Arrays, GroupReference, Partition, Played
 from top_server.grouping import GROUPINGS, GroupingRequest
 
@@ -131,7 +131,7 @@ class CoalitionReference(GroupReference):
         """w + tau_eff sum p_k d_k, rounded as the system does: from the start towards the mean by n_k / tau_k."""
         states, steps = [state for state, _ in learnt], [count for _, count in learnt]
         shares = [weight / count for weight, count in zip(weights, steps, strict=True)]
-        exact = [{name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in s.items()} for s in states]
+        exact = [{name: a.astype(np.float64) if is_float(a) else a for name, a in s.items()} for s in states]
         result = weighted_mean(exact, shares)
         total = sum(weights)
         reach = sum(n * tau for n, tau in zip(weights, steps, strict=True)) * sum(shares) / total**2
@@ -143,7 +143,7 @@ class CoalitionReference(GroupReference):
             step = sum(n / total * d for n, d in zip(weights, normalised, strict=True))
             np.testing.assert_allclose(moved, before + effective * step, rtol=1e-4, atol=1e-6)
             result[name] = moved
-        return {name: array.astype(start[name].dtype) for name, array in result.items()}
+        return {name: cast(array, start[name].dtype) for name, array in result.items()}
 
     def _regrouped(self, grouping: str, number: int, evidence: Arrays, before: Partition | None = None) -> Partition:
         clients = sorted(self.clients)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from tests.support.reference import State, weighted_mean
+from tests.support.reference import State, cast, weighted_mean
 
 
 def parameters_of(module: nn.Module) -> set[str]:
@@ -40,7 +40,7 @@ class PlainOptimiser:
             self.m[name] = self.b1 * self.m.get(name, np.zeros(w.shape)) + (1 - self.b1) * d
             self.v[name] = self.next_v(self.v.get(name, np.full(w.shape, self.tau**2)), d)
             step = self.eta * self.m[name] / (np.sqrt(self.v[name]) + self.tau)
-            moved[name] = (w + step).astype(model[name].dtype)
+            moved[name] = cast(w + step, model[name].dtype)
         return moved
 
     def next_v(self, v: np.ndarray, d: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.support.reference import Reference, State
+from tests.support.reference import Reference, State, as_numpy, as_torch
 
 
 @dataclasses.dataclass
@@ -37,7 +37,7 @@ class Relaying(Reference):
             for name, parameter in zip(order, parameters, strict=True):
                 if state[f"state step {name}"]:
                     for key in (key for key in state if key.startswith("state ") and key.endswith(f" {name}")):
-                        value = torch.from_numpy(np.array(state[key]))
+                        value = as_torch(np.array(state[key]))
                         made[0].state[parameter][key.split(" ")[1]] = value.float() if value.ndim == 0 else value
             return made[0]
 
@@ -52,7 +52,7 @@ def entries(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) ->
     for name, parameter in named.items():
         kept = {"step": torch.tensor(1.0), **{k: v for k, v in optimizer.state[parameter].items() if v is not None}}
         for entry, value in kept.items():
-            array = value.detach().numpy().copy()
+            array = as_numpy(value.detach()).copy()
             found[f"state {entry} {name}"] = array.astype(np.float64) if array.ndim == 0 else array
     return found
 

@@ -142,8 +142,9 @@ class PriorModels(Priors):
             task = GroupTask(0, "collect", tuple(unknown), own_starts=unknown, results=Results.COLLECTED)
             for client, weights in (await self.ask(round_number, task)).models.items():
                 if isinstance(weights, Weights):
-                    parts = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
-                    await asyncio.to_thread(self._spool.put, client, np.concatenate(parts).astype(np.float32))
+                    arrays = [weights.arrays[spec.name].reshape(-1) for spec in trainable(weights.tensors)]
+                    parts = [array.astype(np.float32) for array in arrays]  # their dtypes may differ
+                    await asyncio.to_thread(self._spool.put, client, np.concatenate(parts))
         self.forget(set(unknown) - set(self._spool.clients))
         if unknown or self._gram is None or self._gram.clients != clients:
             self._gram = Evidence(clients, pairwise={"gram": await asyncio.to_thread(self._spool.gram, clients)})

@@ -26,6 +26,7 @@ from fedgsp_node.training import factored
 from fedgsp_node.training.base import LocalWork, Result
 from fedgsp_node.training.control import Control, StoppedError
 from tests.support.local_work import MODELS, CrossEntropy, local_work, mlp, norm_and_dropout, samples, settings
+from tests.support.reference import as_numpy
 from tests.support.trainings import ALGORITHMS, KEEPING
 
 torch.set_num_threads(1)
@@ -97,9 +98,11 @@ def assert_close(trained: Weights, module: nn.Module, exact: bool) -> None:
     state = module.state_dict()
     for name, array in trained.arrays.items():
         if exact:
-            assert array.tobytes() == state[name].numpy().tobytes(), name
+            assert array.tobytes() == as_numpy(state[name]).tobytes(), name
         else:
-            np.testing.assert_allclose(floats(array), state[name].numpy(), rtol=2e-4, atol=2e-6, err_msg=name)
+            np.testing.assert_allclose(
+                floats(array), floats(as_numpy(state[name])), rtol=2e-4, atol=2e-6, err_msg=name
+            )
 
 
 def floats(array: np.ndarray) -> np.ndarray:
