@@ -7,7 +7,9 @@ kills a node, a group manager, the top server, or all nodes and the top server, 
 process and continues it. `cut` interrupts a network link for some seconds; in some of these runs, all links are slow
 and lose packets. `cut` needs root, because it uses network namespaces.
 
-The oracle is an independent implementation, which gets the list of clients that took part. A run is good if it
+The optimiser is plain SGD, or AdamW whose state is fresh, relayed or kept; in some runs, a part of the model is frozen
+or in bfloat16. The oracle is an independent implementation, which gets the list of clients that took part, and with
+kept state also the trainings in the receipts of the nodes. A run is good if it
 finishes, if its final model and the models that clients keep have the bits of the oracle, if no client was left out
 without need, and if no process, port or unfinished file remains. The exit code is 1 if a run is not good, or if a
 fault was noticed after more than 5 s.
@@ -55,7 +57,8 @@ def main() -> int:
     if flags.list:
         for plan in plans:
             console.print(
-                f"{plan.seed}: {plan.scheme}, {plan.optimizer}, {'; '.join(map(str, plan.faults))}", highlight=False
+                f"{plan.seed}: {plan.scheme}, {plan.optimizer}, {plan.variant}, {'; '.join(map(str, plan.faults))}",
+                highlight=False,
             )
         return 0
     out = flags.out or Path(tempfile.mkdtemp(prefix="chaos-"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from benchmarks.chaos.events import Event
-from benchmarks.chaos.plan import RELAYED, Plan
+from benchmarks.chaos.kept import Training, states_after
+from benchmarks.chaos.plan import KEPT, RELAYED, Plan
 from fedgsp.settings.fields import values_of
 from fedgsp.task import Task
 from fedgsp.trainings import TRAININGS
 from fedgsp_node.tasks import load_task
+from tests.support.keeping import Keeping
 from tests.support.reference import Reference, State, stream, weighted_mean
 from tests.support.reference_coalitions import CoalitionReference
 from tests.support.reference_groups import GroupReference
@@ -31,6 +33,8 @@ class Told:
     skipped: set[tuple[int, int]] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     trained: set[tuple[int, int]] = field(default_factory=set)
+    #: Clients that began anew, because their nodes no longer had what they keep.
+    lost: set[int] = field(default_factory=set)
 
     @property
     def taking_part(self) -> list[list[int]]:
@@ -58,25 +62,30 @@ def rounds_told(events: Sequence[Event]) -> dict[int, Told]:
             case {"event": "hop_finished", "round": int(number)} if number in rounds:
                 rounds[number].trained.add((event["group"], event["client"]))
                 rounds[number].skipped.discard((event["group"], event["client"]))  # the client was tried again
+            case {"event": "model_lost", "client": int(client), "round": int(number)} if number in rounds:
+                rounds[number].lost.add(client)
             case {"event": "group_failed", "round": int(number)}:
                 rounds[number].failed.add(event["group"])
     return rounds
 
 
-def final_model(plan: Plan, told: Mapping[int, Told]) -> State:
-    """The global model after the last round."""
-    return final_models(plan, told)[0]
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a run must have."""
+
+    #: The global model after the last round, without the tensors that do not travel.
+    model: State
+    #: The personal models of Ditto's clients. Only clients that took part in every round are here: the events do not
+    #: say whether a skipped client had trained before it was skipped.
+    personal: dict[int, State]
+    #: Trainings whose results differ from those in the receipts of the nodes.
+    wrong: list[str]
 
 
-def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int, State]]:
-    """The global model after the last round, and the personal models of Ditto's clients.
-
-    Only clients that took part in every round have a personal model here: the events do not say whether a skipped
-    client had trained before it was skipped.
-    """
-    task, clients = _task(plan.clients), range(plan.clients)
-    kind = Relaying if plan.optimizer == RELAYED else Reference
-    reference = kind(task, clients, plan.rounds, seed=plan.seed)
+def expected(plan: Plan, told: Mapping[int, Told], trained: Sequence[Training] = ()) -> Expected:
+    """What the oracle computes; `trained` are the trainings of all nodes, which it needs for kept state."""
+    task, clients = _task(plan.clients, plan.variant), range(plan.clients)
+    reference = OF_STATE.get(plan.optimizer, Reference)(task, clients, plan.rounds, seed=plan.seed)
     if plan.optimizer != "sgd":
         reference.optimizer = lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate)
     personal: dict[int, State] = {}  # the reference fills it
@@ -87,17 +96,33 @@ def final_models(plan: Plan, told: Mapping[int, Told]) -> tuple[State, dict[int,
             "personal": personal,
         }
         reference = CoalitionReference(task, clients, plan.rounds, seed=plan.seed, **how)
-    model = reference.initial()
+    model, wrong = reference.initial(), list[str]()
+    travels = {name for name, tensor in task.model().named_parameters() if tensor.requires_grad}
     for number in range(1, plan.rounds + 1):
         states, sizes = [], []
+        after: dict[int, Any] = {}
+        if isinstance(reference, Keeping):
+            lost = told[number].lost
+            reference.states, after, differing = states_after(reference, model, number, trained, lost, travels)
+            wrong += differing
         for group, members in enumerate(told[number].taking_part):
             if members:
-                trained = RULES[plan.scheme](reference, model, number, group, told[number].teams[group], members)
-                states.append(trained)
+                team = told[number].teams[group]
+                states.append(RULES[plan.scheme](reference, model, number, group, team, members))
                 sizes.append(sum(len(reference.task.data(client).train) for client in members))
         model = weighted_mean(states, sizes if plan.scheme in WEIGHTED else [1] * len(states))
+        if isinstance(reference, Keeping):
+            reference.states = after
     always = set(clients).intersection(*(set().union(*this.taking_part) for this in told.values()))
-    return model_of(model), {client: kept for client, kept in sorted(personal.items()) if client in always}
+    return Expected(
+        _only(travels, model),
+        {client: _only(travels, kept) for client, kept in sorted(personal.items()) if client in always},
+        wrong,
+    )
+
+
+def _only(names: Collection[str], state: State) -> State:
+    return {name: array for name, array in state.items() if name in names}
 
 
 def untold(told: Mapping[int, Told]) -> list[str]:
@@ -114,7 +139,13 @@ def untold(told: Mapping[int, Told]) -> list[str]:
 def misplaced(plan: Plan, events: Sequence[Event]) -> list[str]:
     """Rounds in which groups differ from those of a run without faults, although all nodes were connected."""
     reference = Reference(
-        _task(plan.clients), range(plan.clients), plan.rounds, plan.alpha, beta=2, sampling_rate=1.0, seed=plan.seed
+        _task(plan.clients, plan.variant),
+        range(plan.clients),
+        plan.rounds,
+        plan.alpha,
+        beta=2,
+        sampling_rate=1.0,
+        seed=plan.seed,
     )
     wrong, present, calm = [], 0, True
     first: Sequence[Sequence[int]] = []
@@ -183,6 +214,10 @@ RULES = {
 WEIGHTED = ("fedavg", "global", "ditto")
 
 
+#: The oracles of state that is not fresh.
+OF_STATE: Mapping[str, type[Reference]] = {RELAYED: Relaying, KEPT: Keeping}
+
+
 @cache
-def _task(clients: int) -> Task:
-    return load_task("digits", {"clients": str(clients)})
+def _task(clients: int, variant: str) -> Task:
+    return load_task("benchmarks.chaos.slow_digits:SlowDigits", {"clients": str(clients), "variant": variant})

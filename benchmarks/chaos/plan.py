@@ -30,8 +30,12 @@ SCHEMES = {
 OF_EVERYONE = ("ditto", "fedfa", "global")
 #: AdamW whose state is relayed with the model.
 RELAYED = "relayed adamw"
+#: AdamW whose state stays with the clients.
+KEPT = "kept adamw"
 #: Probabilities of optimisers. Ditto's second model is computed with plain SGD by the oracle.
-OPTIMIZERS = {"sgd": 0.8, "adamw": 0.1, RELAYED: 0.1}
+OPTIMIZERS = {"sgd": 0.7, "adamw": 0.1, RELAYED: 0.1, KEPT: 0.1}
+#: Probabilities of models, see `slow_digits`.
+VARIANTS = {"plain": 0.6, "frozen": 0.15, "bfloat16": 0.15, "both": 0.1}
 RELAYS = {"auto": 0.75, "manager": 0.25}
 SECOND_FAULT = 0.2
 WEATHER = 0.3
@@ -79,6 +83,7 @@ class Plan:
     delay_s: float = 0.0
     loss: float = 0.0
     optimizer: str = "sgd"
+    variant: str = "plain"
 
     @property
     def clients(self) -> int:
@@ -104,8 +109,9 @@ def draw(seed: int, kinds: Sequence[str] = KINDS) -> Plan:
     if rng.random() < SECOND_FAULT:
         faults.append(_fault(rng, kind, clients, rounds))
     weather = (0.05, 0.02) if kind == "cut" and rng.random() < WEATHER else (0.0, 0.0)
-    # From a stream of its own, so that a seed keeps its faults.
+    # From streams of their own, so that a seed keeps its faults.
     optimizer = _one_of(np.random.default_rng([seed, zlib.crc32(b"chaos-optimizer")]), OPTIMIZERS)
+    variant = _one_of(np.random.default_rng([seed, zlib.crc32(b"chaos-variant")]), VARIANTS)
     return Plan(
         seed,
         scheme,
@@ -117,6 +123,7 @@ def draw(seed: int, kinds: Sequence[str] = KINDS) -> Plan:
         delay_s=weather[0],
         loss=weather[1],
         optimizer="sgd" if scheme == "ditto" else optimizer,
+        variant=variant,
     )
 
 

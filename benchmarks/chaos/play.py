@@ -11,7 +11,8 @@ from typing import Any
 
 from benchmarks.chaos import leftovers, oracle, times
 from benchmarks.chaos.faults import Strike, strike
-from benchmarks.chaos.plan import Plan
+from benchmarks.chaos.kept import trainings
+from benchmarks.chaos.plan import KEPT, Plan
 from benchmarks.chaos.world import TOP_SERVER, World, world
 from fedgsp.children import tail
 from fedgsp.errors import DataError
@@ -140,18 +141,19 @@ def _judge(record: Record, this: World, strikes: list[Strike]) -> list[str]:
     for number, group in ((number, group) for number, this_round in told.items() for group in this_round.failed):
         if left := [client for client in told[number].teams[group] if (group, client) not in told[number].skipped]:
             wrong.append(f"round {number}: group {group} failed, although clients {left} could have trained")
-    model, personal = oracle.final_models(plan, told)
+    trained = trainings(map(this.state_dir, this.nodes)) if plan.optimizer == KEPT else ()
+    expected = oracle.expected(plan, told, trained)
     found = load(this.run_dir / "models" / "final.safetensors")[0]
-    wrong += _differing("the model", found, model)
+    wrong += [*expected.wrong, *_differing("the model", found, expected.model)]
     run_id = next(this.events.of_kind("run_started"))["run"]
-    for client, expected in personal.items():
+    for client, model in expected.personal.items():
         (name,) = (name for name, clients in zip(this.nodes, plan.hosted, strict=True) if client in clients)
         try:
             kept = _kept(this.state_dir(name), run_id, client)
         except DataError as error:  # the file is damaged
             wrong.append(str(error))
             continue
-        wrong += _differing(f"client {client}'s own model", kept, expected)
+        wrong += _differing(f"client {client}'s own model", kept, model)
     return wrong
 
 

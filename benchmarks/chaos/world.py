@@ -20,7 +20,7 @@ import psutil
 from benchmarks.chaos import leftovers
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.links import Links, linked
-from benchmarks.chaos.plan import OF_EVERYONE, RELAYED, Plan
+from benchmarks.chaos.plan import KEPT, OF_EVERYONE, RELAYED, Plan
 from fedgsp.children import tail
 from fedgsp.lifecycle import LIFELINE_VARIABLE
 from fedgsp.settings.policy import NO_POLICY
@@ -69,7 +69,8 @@ class World:
 
     @property
     def _task(self) -> list[str]:
-        options = {"clients": self.plan.clients, "pause": self.plan.pause_s}
+        plan = self.plan
+        options = {"clients": plan.clients, "pause": plan.pause_s, "variant": plan.variant}
         flags = [flag for name, value in options.items() for flag in ("--task-option", f"{name}={value}")]
         return ["--task", "benchmarks.chaos.slow_digits:SlowDigits", *flags]
 
@@ -87,8 +88,8 @@ class World:
             command += ["--run-dir", str(self.run_dir), "--listen", self.address, "--seed", str(plan.seed)]
             command += ["--scheme", plan.scheme, "--rounds", str(plan.rounds), "--relay", plan.relay]
             command += ["--optimizer", plan.optimizer.split()[-1]]
-            if plan.optimizer == RELAYED:
-                command += ["--optimizer-state", "relayed"]
+            if plan.optimizer in (RELAYED, KEPT):
+                command += ["--optimizer-state", plan.optimizer.split()[0]]
             command += ["--min-nodes", str(len(plan.hosted)), "--min-clients", str(plan.clients)]
             command += [*self._task, *self._insecure]
             if plan.scheme not in OF_EVERYONE:

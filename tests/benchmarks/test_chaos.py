@@ -68,21 +68,21 @@ def test_what_a_killed_top_server_was_writing_is_told(places: tuple[Path, Path],
 
 def test_the_oracle_has_personal_models_of_clients_that_trained_in_every_round() -> None:
     calm = {number: oracle.Told(TEAM) for number in (1, 2)}
-    model, kept = oracle.final_models(PLAN, calm)
-    assert list(kept) == [0, 1, 2]
-    again, left = oracle.final_models(PLAN, calm | {1: oracle.Told(TEAM, {(0, 1)})})
-    assert list(left) == [0, 2]
-    for name, array in model.items():
-        assert array.tobytes() != again[name].tobytes()
-        assert array.tobytes() != kept[0][name].tobytes()
+    found = oracle.expected(PLAN, calm)
+    assert list(found.personal) == [0, 1, 2]
+    again = oracle.expected(PLAN, calm | {1: oracle.Told(TEAM, {(0, 1)})})
+    assert list(again.personal) == [0, 2]
+    for name, array in found.model.items():
+        assert array.tobytes() != again.model[name].tobytes()
+        assert array.tobytes() != found.personal[0][name].tobytes()
 
 
 def test_other_schemes_keep_nothing() -> None:
     alone = {number: oracle.Told(TEAM) for number in (1, 2)}
     everybody = dataclasses.replace(PLAN, scheme="global")
-    model, kept = oracle.final_models(everybody, alone)
-    assert kept == {}
-    assert_same_bits(model, oracle.final_model(PLAN, alone))  # Ditto's shared model is that of plain training
+    found = oracle.expected(everybody, alone)
+    assert found.personal == {}
+    assert_same_bits(found.model, oracle.expected(PLAN, alone).model)  # Ditto's shared model is that of plain training
 
 
 def strike(kind: str, at: float, undone: float | None) -> Strike:

@@ -67,6 +67,6 @@ def test_of_a_round_that_was_begun_anew_the_last_time_counts() -> None:
 
 def test_the_oracle_tells_who_took_part_by_the_bits() -> None:
     small = dataclasses.replace(plan(4), rounds=1)
-    everyone = oracle.final_model(small, {1: oracle.Told([[0, 1, 2], [3, 4, 5]])})
-    but_one = oracle.final_model(small, {1: oracle.Told([[0, 1, 2], [3, 4, 5]], {(1, 4)})})
+    everyone = oracle.expected(small, {1: oracle.Told([[0, 1, 2], [3, 4, 5]])}).model
+    but_one = oracle.expected(small, {1: oracle.Told([[0, 1, 2], [3, 4, 5]], {(1, 4)})}).model
     assert any(everyone[name].tobytes() != but_one[name].tobytes() for name in everyone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import re
@@ -18,8 +17,9 @@ from fedgsp_node.tasks import load_task
 from fedgsp_node.tasks.digits import Digits
 from tests.support import cluster
 from tests.support.cluster import play
+from tests.support.keeping import Keeping
 from tests.support.managers_here import managers_here
-from tests.support.reference import Reference, State, assert_same_bits
+from tests.support.reference import Reference, assert_same_bits
 from tests.support.reference_groups import GroupReference, assert_final_models
 
 EIGHT = range(8)
@@ -141,27 +141,6 @@ async def test_a_schedule_that_ends_within_a_training_skips_the_client_with_the_
 
 
 # --- state that stays with the clients
-
-
-@dataclasses.dataclass
-class Keeping(Reference):
-    """Every client's optimiser goes on from where its last training left it."""
-
-    states: dict[int, Any] = dataclasses.field(default_factory=dict)
-
-    def train(self, state: State, client: int, number: int) -> State:
-        make = self.optimizer
-        made: list[torch.optim.Optimizer] = []
-
-        def resumed(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
-            made.append(make(parameters, rate))
-            if client in self.states:
-                made[0].load_state_dict(copy.deepcopy(self.states[client]))
-            return made[0]
-
-        result = Reference.train(dataclasses.replace(self, optimizer=resumed), state, client, number)
-        self.states[client] = copy.deepcopy(made[0].state_dict())
-        return result
 
 
 @pytest.mark.parametrize(

@@ -18,23 +18,23 @@ class Relaying(Reference):
     def initial(self) -> State:
         """Zeros for each entry that torch makes in a step."""
         model = self.task.model()
-        optimizer = self.optimizer(list(model.parameters()), 0.0)
-        for parameter in model.parameters():
+        named = trained_of(model)
+        optimizer = self.optimizer(list(named.values()), 0.0)
+        for parameter in named.values():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        zeros = {
-            name: np.zeros_like(array) for name, array in entries(dict(model.named_parameters()), optimizer).items()
-        }
+        zeros = {name: np.zeros_like(array) for name, array in entries(named, optimizer).items()}
         return {**super().initial(), **zeros}
 
     def train(self, state: State, client: int, number: int) -> State:
         made: list[torch.optim.Optimizer] = []
-        order = [name for name, _ in self.task.model().named_parameters()]
-        make = self.optimizer
+        make, named = self.optimizer, list(trained_of(self.task.model()))
+        parameters: list[nn.Parameter] = []
 
-        def resumed(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        def resumed(of: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+            parameters.extend(parameter for parameter in of if parameter.requires_grad)
             made.append(make(parameters, rate))
-            for name, parameter in zip(order, parameters, strict=True):
+            for name, parameter in zip(named, parameters, strict=True):
                 if state[f"state step {name}"]:
                     for key in (key for key in state if key.startswith("state ") and key.endswith(f" {name}")):
                         value = as_torch(np.array(state[key]))
@@ -42,8 +42,12 @@ class Relaying(Reference):
             return made[0]
 
         trained = Reference.train(dataclasses.replace(self, optimizer=resumed), model_of(state), client, number)
-        parameters = [one for group in made[0].param_groups for one in group["params"]]
-        return {**trained, **entries(dict(zip(order, parameters, strict=True)), made[0])}
+        return {**trained, **entries(dict(zip(named, parameters, strict=True)), made[0])}
+
+
+def trained_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def entries(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> State:
