@@ -84,10 +84,8 @@ class Expected:
 
 def expected(plan: Plan, told: Mapping[int, Told], trained: Sequence[Training] = ()) -> Expected:
     """What the oracle computes; `trained` are the trainings of all nodes, which it needs for kept state."""
-    task, clients = _task(plan.clients, plan.variant), range(plan.clients)
-    reference = OF_STATE.get(plan.optimizer, Reference)(task, clients, plan.rounds, seed=plan.seed)
-    if plan.optimizer != "sgd":
-        reference.optimizer = lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate)
+    reference, clients = reference_of(plan), range(plan.clients)
+    task = reference.task
     personal: dict[int, State] = {}  # the reference fills it
     if plan.scheme == "ditto":
         how: dict[str, Any] = {
@@ -97,7 +95,7 @@ def expected(plan: Plan, told: Mapping[int, Told], trained: Sequence[Training] =
         }
         reference = CoalitionReference(task, clients, plan.rounds, seed=plan.seed, **how)
     model, wrong = reference.initial(), list[str]()
-    travels = {name for name, tensor in task.model().named_parameters() if tensor.requires_grad}
+    travels = travelling(task)
     for number in range(1, plan.rounds + 1):
         states, sizes = [], []
         after: dict[int, Any] = {}
@@ -119,6 +117,20 @@ def expected(plan: Plan, told: Mapping[int, Told], trained: Sequence[Training] =
         {client: _only(travels, kept) for client, kept in sorted(personal.items()) if client in always},
         wrong,
     )
+
+
+def reference_of(plan: Plan) -> Reference:
+    """The oracle of all schemes but Ditto."""
+    kind = OF_STATE.get(plan.optimizer, Reference)
+    reference = kind(_task(plan.clients, plan.variant), range(plan.clients), plan.rounds, seed=plan.seed)
+    if plan.optimizer != "sgd":
+        reference.optimizer = lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate)
+    return reference
+
+
+def travelling(task: Task) -> set[str]:
+    """The names of the tensors that are sent; the model has no buffers."""
+    return {name for name, tensor in task.model().named_parameters() if tensor.requires_grad}
 
 
 def _only(names: Collection[str], state: State) -> State:

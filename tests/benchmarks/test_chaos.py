@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.chaos import leftovers, oracle, times
+from benchmarks.chaos import kept, leftovers, oracle, times
 from benchmarks.chaos.faults import Strike
-from benchmarks.chaos.plan import Fault, Moment, Plan
+from benchmarks.chaos.plan import KEPT, Fault, Moment, Plan
 from fedgsp_node.personal_state import PERSONAL_MODEL, PersonalState
 from tests.support.reference import assert_same_bits
 from top_server.record import model_files
@@ -23,6 +24,7 @@ ORIGIN = model_files.Origin("run", "ditto", 1, 0)
 #: Many clients, so that each has little data; three of them train.
 PLAN = Plan(5, "ditto", "auto", 1.0, 2, (tuple(range(40)),), ())
 TEAM = [[0, 1, 2]]
+SAID = {"round": 1, "model": "b", "digest": "cd"}
 
 
 class KilledError(BaseException):
@@ -83,6 +85,31 @@ def test_other_schemes_keep_nothing() -> None:
     found = oracle.expected(everybody, alone)
     assert found.personal == {}
     assert_same_bits(found.model, oracle.expected(PLAN, alone).model)  # Ditto's shared model is that of plain training
+
+
+def test_a_skipped_client_that_has_trained_continues_from_the_state_of_that_training() -> None:
+    keeping = dataclasses.replace(PLAN, scheme="global", optimizer=KEPT, variant="both")
+    told = {1: oracle.Told(TEAM, {(0, 1)}), 2: oracle.Told(TEAM)}
+    reference = oracle.reference_of(keeping)
+    first = reference.initial()
+    made = reference.train(first, 1, 1)
+    digest = kept.digest(made, oracle.travelling(reference.task))
+    receipt = kept.Training("2026", 1, 1, "start", "made", digest)
+    with_it, without = oracle.expected(keeping, told, [receipt]), oracle.expected(keeping, told)
+    assert with_it.wrong == []
+    assert any(array.tobytes() != without.model[name].tobytes() for name, array in with_it.model.items())
+    (wrong,) = oracle.expected(keeping, told, [dataclasses.replace(receipt, digest="ff")]).wrong
+    assert wrong == "round 1: client 1 has another result than the oracle"
+
+
+def test_only_trainings_are_read_from_receipts(tmp_path: Path) -> None:
+    rows = [
+        {"time": "2", "client": 3, "asked": {"work": "train", "start": "a"}, "answered": "trained", "statement": SAID},
+        {"time": "1", "client": 3, "asked": {"work": "initialise"}, "answered": "trained", "statement": SAID},
+        {"time": "3", "client": 3, "asked": {"work": "train", "start": "a"}, "failed": "CANCELLED"},
+    ]
+    (tmp_path / "receipts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert kept.trainings([tmp_path, tmp_path / "none"]) == [kept.Training("2", 1, 3, "a", "b", "cd")]
 
 
 def strike(kind: str, at: float, undone: float | None) -> Strike:

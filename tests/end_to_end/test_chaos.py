@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos import oracle
-from benchmarks.chaos.plan import Fault, Moment, Plan, draw
+from benchmarks.chaos.plan import KEPT, RELAYED, Fault, Moment, Plan, draw
 from benchmarks.chaos.play import play
 
 HOSTED = ((0, 3, 5), (1, 2, 4))
@@ -17,16 +17,18 @@ HOSTED = ((0, 3, 5), (1, 2, 4))
 NEVER_S = 600.0
 
 
-def plan(seed: int, *faults: Fault) -> Plan:
-    return Plan(seed, "fedgsp", "auto", 1.0, 3, HOSTED, faults, pause_s=0.003)
+def plan(seed: int, *faults: Fault, optimizer: str = "sgd") -> Plan:
+    """A part of the model is frozen, and a part is in bfloat16."""
+    return Plan(seed, "fedgsp", "auto", 1.0, 3, HOSTED, faults, pause_s=0.003, optimizer=optimizer, variant="both")
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
-    "faults",
+    ("optimizer", "faults"),
     [
         pytest.param(
+            KEPT,
             (
                 Fault("stop", "node", 0, Moment(1, 1, 0.05), 1.0),
                 Fault("kill", "node", 1, Moment(2, 2, 0.0), NEVER_S),
@@ -34,6 +36,7 @@ def plan(seed: int, *faults: Fault) -> Plan:
             id="nodes",
         ),
         pytest.param(
+            RELAYED,
             (
                 Fault("kill", "manager", 0, Moment(1, 2, 0.05), 0.0),
                 Fault("kill", "top server", 0, Moment(2, 3, 0.0), 0.0),
@@ -44,9 +47,9 @@ def plan(seed: int, *faults: Fault) -> Plan:
     ],
 )
 async def test_a_run_that_is_hit_finishes_with_the_oracles_bits_and_leaves_nothing(
-    tmp_path: Path, faults: tuple[Fault, ...]
+    tmp_path: Path, optimizer: str, faults: tuple[Fault, ...]
 ) -> None:
-    record = await play(plan(1, *faults), tmp_path)
+    record = await play(plan(1, *faults, optimizer=optimizer), tmp_path)
     assert record.wrong == []
     assert len(record.hits) == len(faults)
 

@@ -124,7 +124,7 @@ def test_a_name_may_not_hide_another_tensor() -> None:
 
 
 @given(
-    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    dtype=st.sampled_from(["bfloat16", "float16", "float32", "float64"]),
     bad=st.sampled_from([math.nan, -math.nan, math.inf, -math.inf]),
     where=st.integers(0, 19),
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedgsp.dtypes import DTYPES
 from fedgsp.errors import DataError
 from fedgsp.parts import Part
 from fedgsp.weights import Weights
@@ -102,9 +103,9 @@ async def test_a_resumed_merge_gives_the_bits_of_one_that_was_not_cut_off(tmp_pa
     assert whole != plain
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int64"])
 async def test_tensors_keep_every_bit_and_their_dtype(tmp_path: Path, dtype: str) -> None:
-    kept = (np.arange(6).reshape(2, 3) / 3 + 1e-17).astype(dtype)
+    kept = (np.arange(6).reshape(2, 3) / 3 + 1e-17).astype(DTYPES[dtype])
     async with stage("momentum", run_dir=tmp_path) as s:
         s.merging.velocity = {"w": kept, "scalar": np.array(1 / 3)}  # type: ignore[attr-defined]
         await s.save(tmp_path, 1)
