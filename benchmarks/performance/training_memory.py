@@ -72,7 +72,7 @@ class Narrow(Dense):
 
         class InBfloat16(nn.Sequential):
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                found: torch.Tensor = super().forward(x.bfloat16())
+                found: torch.Tensor = nn.Sequential.forward(self, x.bfloat16())  # type: ignore[no-untyped-call]
                 return found.float()
 
         return InBfloat16(*super().model().bfloat16())  # type: ignore[misc]  # a Sequential has its layers

@@ -21,7 +21,7 @@ from tests.support.reference import Reference, State, assert_same_bits, median
 from tests.support.relaying import Relaying, model_of
 
 NAME = "benchmarks.chaos.slow_digits:SlowDigits"
-TASK = {"clients": "24", "variant": "both"}
+TASK: dict[str, Any] = {"clients": "24", "variant": "both"}
 HOSTS = ([7, 0, 3], [1, 2], [4, 5, 6])
 FROZEN = ("0.weight", "0.bias")
 
