@@ -235,8 +235,9 @@ async def _play(
             )
         )
         check_head(scheme, membership.tensors)
-        check_additions(scheme, membership.features, membership.task_tensors, membership.tensors)
-        check_own_optimizer(config, scheme, membership.own_optimizer)
+        first = membership.standard
+        check_additions(scheme, first.features, first.tensors, membership.tensors)
+        check_own_optimizer(config, scheme, first.own_optimizer)
         if resumed and resumed.saved:
             await state.restore(context, progress, merging, profile, resumed.saved)
         else:

@@ -12,6 +12,7 @@ from fedgsp import access, identity, local_key
 from fedgsp.access import NOBODY, Caller
 from fedgsp.additions import added_tensors
 from fedgsp.messages import (
+    PROTOCOL,
     Additions,
     AttachTo,
     Failure,
@@ -41,6 +42,7 @@ from top_server.record.journal import Recorder
 MOST_OFFENCES = 3
 #: How long a run waits for its clients after all were lost; nodes try to join every five seconds.
 RETURN_TIMEOUT_S = 30.0
+_NOBODY = Hello(PROTOCOL, "", "", num_classes=0, clients=(), tensors=())
 
 
 @dataclass(slots=True)
@@ -124,15 +126,15 @@ class Membership:
         self._minute = 0
 
     @property
-    def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of the model of the run, head and additions included; empty before the first node joined."""
-        own = self.task_tensors
-        return (*own, *added_tensors(self._welcome.additions, own, self.features)) if own else ()
+    def standard(self) -> Hello:
+        """What the first node said of the task and its model; without classes and tensors before it joined."""
+        return self._standard or _NOBODY
 
     @property
-    def task_tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of the model that the task makes; empty before the first node joined."""
-        return self._standard.tensors if self._standard is not None else ()
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors of the model of the run, head and additions included; empty before the first node joined."""
+        own = self.standard.tensors
+        return (*own, *added_tensors(self._welcome.additions, own, self.standard.features)) if own else ()
 
     @property
     def constants(self) -> Mapping[str, bytes] | None:
@@ -140,26 +142,6 @@ class Membership:
         if self.saved_constants is not None or self._standard is None:
             return self.saved_constants
         return {one.tensor.name: one.digest for one in self._standard.constants if one.tensor}
-
-    @property
-    def own_optimizer(self) -> bool:
-        """Whether the task has an optimiser of its own."""
-        return self._standard is not None and self._standard.own_optimizer
-
-    @property
-    def features(self) -> TensorSpec | None:
-        """The features that the task names; None if it names none, or before the first node joined."""
-        return self._standard.features if self._standard else None
-
-    @property
-    def num_classes(self) -> int:
-        """Length of the class histograms."""
-        return self._standard.num_classes if self._standard else 0
-
-    @property
-    def training_flop(self) -> int:
-        """Floating-point operations to train the model on one sample, counted by the first node; 0 if unknown."""
-        return self._standard.training_flop if self._standard else 0
 
     @property
     def nodes(self) -> int:

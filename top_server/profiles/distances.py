@@ -173,7 +173,7 @@ class Distances(Profile[DistanceOptions]):
             settings, chosen.exchanges, chosen.judge_every, chosen.patience, newcomers, chosen.estimate
         )
         networks, outputs = (1, len(clients)) if chosen.shared else (len(clients) - 1, 1)
-        most = most_bytes(networks, outputs, self.context.membership.num_classes)
+        most = most_bytes(networks, outputs, self.context.membership.standard.num_classes)
         return GroupTask(0, "discriminate", clients, discrimination=plan, max_bytes=most)
 
     async def _take(self, outcome: GroupOutcome, clients: int) -> dict[tuple[int, int], Distance]:

@@ -51,7 +51,7 @@ class Histograms(Profile[NoOptions]):
 
     def _take(self, round_number: int, done: MemberDone) -> None:
         counts = done.result.class_counts if isinstance(done.result, Described) else ()
-        classes = self.context.membership.num_classes
+        classes = self.context.membership.standard.num_classes
         if len(counts) == classes and 0 < sum(counts) <= MOST_SAMPLES:
             self._known[done.client] = counts
             return

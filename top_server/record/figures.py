@@ -87,7 +87,7 @@ def _costs(context: RunContext, teams: Teams) -> CostModel:
         local_epochs=context.config.local_epochs,
         samples_per_client=sum(sizes) / max(1, len(sizes)),
         model_bytes=wire_bytes(context.tensors, context.config.wire_dtype == BFLOAT16),
-        flop_per_sample=membership.training_flop or CostModel().flop_per_sample,
+        flop_per_sample=membership.standard.training_flop or CostModel().flop_per_sample,
         flop_per_aggregation=sum(math.prod(spec.shape) for spec in membership.tensors if spec.trainable),
     )
 

@@ -51,7 +51,7 @@ async def test_a_node_and_its_clients_become_part_of_the_run() -> None:
     assert members.nodes == 1
     assert list(members.clients) == [2, 5]
     assert members.member(5) == Member(5, "n0", "127.0.0.1:7000", 15, node_clients=2, node_samples=37)
-    assert (members.tensors, members.num_classes, members.training_flop) == (TENSORS, 10, 1000)
+    assert (members.tensors, members.standard.num_classes, members.standard.training_flop) == (TENSORS, 10, 1000)
     (joined,) = recorder.of_kind("node_joined")
     assert joined.items() >= {"node": "n0", "clients": 2, "address": "127.0.0.1:7000"}.items()
 
@@ -63,13 +63,13 @@ async def test_a_training_that_adds_tensors_is_told_to_nodes_and_its_tensors_bel
     assert members.tensors == (*TENSORS, TensorSpec("fusion_gamma", "float32", (64,)))
     without, _ = membership(additions=Additions("fedfusion"))
     await admitted(without, hello())
-    assert (without.features, without.tensors) == (None, TENSORS)
+    assert (without.standard.features, without.tensors) == (None, TENSORS)
 
 
 async def test_before_the_first_node_nothing_is_known() -> None:
     members, _ = membership()
-    assert (members.tensors, members.num_classes, members.training_flop) == ((), 0, 0)
-    assert members.features is None
+    assert (members.tensors, members.standard.num_classes, members.standard.training_flop) == ((), 0, 0)
+    assert members.standard.features is None
     assert members.clients == {}
     assert members.member(0) is None
 
@@ -173,7 +173,7 @@ async def test_a_refused_node_sets_no_standard_for_others() -> None:
     members, _ = membership()
     await refused(members, hello(task="mnist", num_classes=3))
     await admitted(members, hello())
-    assert members.num_classes == 10
+    assert members.standard.num_classes == 10
 
 
 async def test_a_first_node_that_was_mistaken_can_be_corrected_before_work_began() -> None:
@@ -181,7 +181,7 @@ async def test_a_first_node_that_was_mistaken_can_be_corrected_before_work_began
     mistaken = await admitted(members, hello(num_classes=62, tensors=TENSORS[:1]))
     await members.leave(mistaken, "its stream was lost")
     await admitted(members, hello())
-    assert (members.tensors, members.num_classes) == (TENSORS, 10)
+    assert (members.tensors, members.standard.num_classes) == (TENSORS, 10)
 
 
 async def test_a_model_that_was_worked_on_stays_the_model_of_the_run() -> None:
