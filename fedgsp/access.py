@@ -10,7 +10,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -157,14 +157,10 @@ class AccessControl:
         """
         self._doors = doors
         self._tls = tls
-        self._revoked = revoked or Revocations()
+        self.revoked = revoked or Revocations()
         self._without_ticket = without_ticket
         self.refused = refused
         self.came_back = came_back
-
-    def while_good(self, caller: Caller) -> AbstractContextManager[None]:
-        """The body is the call of an admitted caller; it ends once the caller's certificate is revoked."""
-        return self._revoked.ends(caller.enrolment)
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller | Denied:
         """The caller, or why the call is refused."""
@@ -183,9 +179,16 @@ class AccessControl:
                 return Denied(f"{proven} may not do that")
         said = dict(context.invocation_metadata() or ())
         ticket = self._doors[rule.verb].read(said.get(TICKET, b""))
-        found = Caller(proven, None, enrolment, certificate, _address(context.peer()), _process(said))
+        found = Caller(
+            proven,
+            None,
+            enrolment,
+            certificate,
+            address=unquote(context.peer().partition(":")[2]),  # gRPC's name for a peer is `ipv6:%5B::1%5D:7000`
+            process=str(said.get(PROCESS, ""))[:_MOST_OF_PROCESS],
+        )
         # The registry tells a guest why its invitation is not good any more.
-        if enrolment in self._revoked and rule.verb is not Verb.ENROL:
+        if enrolment in self.revoked and rule.verb is not Verb.ENROL:
             return Denied(
                 f"{proven}: {REASON}", REASON, found if rule.verb is Verb.JOIN else None
             )  # it was no stranger
@@ -228,7 +231,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         else:
             _caller.set(admitted)
             async with told(context):
-                with self._access.while_good(admitted):
+                with self._access.revoked.ends(admitted.enrolment):  # and the call with it
                     yield request
 
     def _tell(self, method: str, why: str, peer: str) -> None:
@@ -249,12 +252,3 @@ def _certificates(context: grpc.aio.ServicerContext) -> tuple[bytes, bytes]:
     own: bytes = next(iter(peer.get("x509_pem_cert", ())), b"")
     sent: bytes = b"".join(peer.get("x509_pem_cert_chain", ()))
     return own, sent.replace(own, b"")  # other versions of gRPC list its own there too
-
-
-def _process(said: Mapping[str, str | bytes]) -> str:
-    return str(said.get(PROCESS, ""))[:_MOST_OF_PROCESS]
-
-
-def _address(peer: str) -> str:
-    """Host and port of gRPC's name for a peer, such as `ipv6:%5B::1%5D:7000`."""
-    return unquote(peer.partition(":")[2])

@@ -17,13 +17,9 @@ def added_tensors(
     if additions is None:
         return ()
     own = added(additions.training, additions.training_options, features) if additions.training else ()
-    return (*own, *_state(additions, (*model, *own)))
-
-
-def _state(additions: Additions, model: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     if not additions.optimizer:
-        return ()
-    return state_tensors(relayed_entries(additions.optimizer, additions.optimizer_options), model)
+        return own
+    return (*own, *state_tensors(relayed_entries(additions.optimizer, additions.optimizer_options), (*model, *own)))
 
 
 def clash(model: tuple[TensorSpec, ...], additions: tuple[TensorSpec, ...]) -> str:

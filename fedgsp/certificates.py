@@ -66,14 +66,9 @@ def uris_of(certificate: x509.Certificate) -> list[str]:
     return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
-def ends(certificate: x509.Certificate) -> dt.datetime:
-    """When a certificate ends."""
-    return certificate.not_valid_after_utc
-
-
 def renewal_due(certificate: x509.Certificate) -> dt.datetime:
     """When a certificate should be replaced: at two thirds of its life."""
-    end = ends(certificate)
+    end = certificate.not_valid_after_utc
     return end - (end - certificate.not_valid_before_utc - BACKDATED) / 3
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from fedgsp.errors import ConfigError, not_written
 from fedgsp.files import check_regular, parse_json
@@ -83,7 +83,7 @@ def _link(raw: bytes, number: int, head: str) -> Link:
     return Link(number, before, hash_of(raw), fields)
 
 
-class ChainedFile:
+class ChainedFile(contextlib.AbstractContextManager["ChainedFile"]):
     """Writes such a file, which only its owner can read, or continues it. Only one thread may use it."""
 
     def __init__(self, path: Path) -> None:
@@ -124,9 +124,6 @@ class ChainedFile:
             for link in links(file):
                 self.number, self.head, self._end = link.number, link.hash, file.tell()
         self._file.truncate(self._end)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

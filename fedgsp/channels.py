@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc.aio
 
@@ -15,7 +15,7 @@ from fedgsp.cleartext import check_cleartext, leaves_machine
 from fedgsp.errors import ConfigError
 from fedgsp.identity import Identity
 from fedgsp.limits import descriptors
-from fedgsp.limits.gate import Gate
+from fedgsp.limits.gate import Gate, end
 from fedgsp.liveness import LOST_AFTER_S, MOST_DIAL_S, SMALL_WINDOW, keepalive
 from fedgsp.tls import Tls, handshake_failure
 from fedgsp.tls_followed import Followed
@@ -157,7 +157,7 @@ def _is_here(host: str) -> bool:
     return True
 
 
-class Channels:
+class Channels(contextlib.AbstractAsyncContextManager["Channels"]):
     """One channel per address; all are closed together. With `tls`, a server must prove its host and its identity.
 
     Without, a server must be on this machine, unless `insecure` allows others. A server that is silent for
@@ -223,9 +223,6 @@ class Channels:
         if channel is not None:
             await channel.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(channel.close() for channel in self._open.values()))
         self._open.clear()
@@ -266,5 +263,4 @@ async def refuse(
             async with asyncio.timeout(HEAR_OUT_S):
                 while await asyncio.wait_for(anext(speaking, None), PAUSE_S) is not None:
                     pass
-    await context.abort(code, why[:MAX_REASON])
-    raise AssertionError("abort does not return")
+    await end(context, code, why[:MAX_REASON])

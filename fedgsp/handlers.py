@@ -55,13 +55,8 @@ async def _write(answers: Any, context: grpc.aio.ServicerContext) -> None:
             if not begun:
                 # By itself and to its end: gRPC sends no status to a call that is cancelled while this is on its way.
                 sent = asyncio.ensure_future(context.send_initial_metadata(()))
-                sent.add_done_callback(_looked_at)
+                # Nobody else looks at its error after a cancellation, and asyncio would log it.
+                sent.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
                 await asyncio.shield(sent)
                 begun = True
             await context.write(answer)
-
-
-def _looked_at(ended: asyncio.Future[Any]) -> None:
-    """After a cancellation nobody else looks at the error of a call that has ended, and asyncio would log it."""
-    if not ended.cancelled():
-        ended.exception()

@@ -5,8 +5,6 @@ key, by which the top server knows the invited node. That certificate is good fo
 A checksum shows slips of who copied the token.
 """
 
-from __future__ import annotations
-
 import base64
 import zlib
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field
 from cryptography import x509
 
 from fedgsp.certificates import KEY_BYTES, Key, belongs, key_of, number_of, read, uris_of
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, valid
 from fedgsp.identity import Role, identity_in
 
 #: The first byte of every token, for later forms.
@@ -61,26 +59,22 @@ def invitation_in(token: str) -> Invitation:
         whole = bool(found.name) and belongs(found.opened, found.key)
     except Exception:  # `cryptography` has several errors for what somebody may have put into a token
         whole = False
-    if not whole:
-        raise ConfigError("this is not the token of an invitation, or not all of it", "copy the whole line anew")
+    ConfigError.require(whole, "this is not the token of an invitation, or not all of it", "copy the whole line anew")
     return found
 
 
 def _read(token: str) -> Invitation:
-    if len(token) > MOST or not token.isascii():
-        raise ValueError("too long")
+    valid(len(token) <= MOST and token.isascii(), "too long")
     data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
     data, told = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
-    if told != _sum(data) or data[0] != _FORM:
-        raise ValueError("a wrong letter, or another form")
+    valid(told == _sum(data) and data[0] == _FORM, "a wrong letter, or another form")
     key, rest = key_of(data[1 : 1 + KEY_BYTES]), data[1 + KEY_BYTES :]
     ders = []
     for _ in range(2):
         end = 2 + int.from_bytes(rest[:2], "big")
         ders.append(rest[2:end])
         rest = rest[end:]
-    if rest:
-        raise ValueError("too much")
+    valid(not rest, "too much")
     return Invitation(ders[0], ders[1], key)
 
 

@@ -18,8 +18,8 @@ def check_secret(flag: str, path: Path, status: os.stat_result) -> None:
     `status` is that of the file which was read; `path` may be a symbolic link to it, which must be ours too.
     """
     if path.is_symlink():
-        _check_owner(flag, path, path.lstat(), (os.geteuid(), ROOT))
-    _check_owner(flag, path, status, (os.geteuid(), ROOT))
+        _check_owner(flag, path, path.lstat())
+    _check_owner(flag, path, status)
     if status.st_mode & 0o077:
         who = "every user of this machine" if status.st_mode & 0o007 else f"group {_group(status.st_gid)}"
         raise ConfigError(
@@ -30,7 +30,7 @@ def check_secret(flag: str, path: Path, status: os.stat_result) -> None:
 def check_owner(flag: str, path: Path) -> None:
     """Raises ConfigError if a file or directory that exists belongs to another user."""
     if os.path.exists(path):  # also False for a path that cannot exist
-        _check_owner(flag, path, path.stat(), (os.geteuid(),))
+        _check_owner(flag, path, path.stat(), roots_too=False)
 
 
 def check_directory(flag: str, path: Path) -> None:
@@ -42,10 +42,9 @@ def check_directory(flag: str, path: Path) -> None:
 
 def check_file(flag: str, path: Path) -> None:
     """Raises ConfigError if others than this user and root can change a file, or put another one in its place."""
-    own = (os.geteuid(), ROOT)
     if path.is_file():
-        _check_way(flag, path, own)
-        _check_file(flag, path.resolve(), own)
+        _check_way(flag, path)
+        _check_file(flag, path.resolve())
 
 
 def check_tree(flag: str, path: Path) -> None:
@@ -62,35 +61,34 @@ def check_tree(flag: str, path: Path) -> None:
 
 
 def _check_tree(flag: str, path: Path) -> None:
-    own = (os.geteuid(), ROOT)
-    _check_way(flag, path, own)
+    _check_way(flag, path)
     check_directory(flag, path)
     for folder, folders, files in os.walk(path, onerror=_raise):
         for name in (*folders, *files):
             with contextlib.suppress(FileNotFoundError):  # another process has put its file in place meanwhile
-                _check_file(flag, Path(folder, name), own)
+                _check_file(flag, Path(folder, name))
 
 
-def _check_file(flag: str, path: Path, owners: tuple[int, ...]) -> None:
+def _check_file(flag: str, path: Path) -> None:
     status = path.lstat()
-    _check_owner(flag, path, status, owners)
+    _check_owner(flag, path, status)
     if not stat.S_ISLNK(status.st_mode):
         _check_unchanged(flag, path, status)
     elif path.exists():
-        _check_way(flag, path, owners)
-        _check_owner(flag, path, path.stat(), owners)
+        _check_way(flag, path)
+        _check_owner(flag, path, path.stat())
 
 
-def _check_way(flag: str, path: Path, owners: tuple[int, ...]) -> None:
+def _check_way(flag: str, path: Path) -> None:
     """Checks all folders and symbolic links by which `path` is found: who changes one can lead elsewhere."""
     here = Path(path.absolute().anchor)  # never a link, so that `..` leads to its parent
     for part in path.absolute().parts[1:]:
-        _check_owner(flag, here, here.stat(), owners)
+        _check_owner(flag, here, here.stat())
         _check_unchanged(flag, here, here.stat())
         here = here.parent if part == ".." else here / part
         if here.is_symlink():
-            _check_owner(flag, here, here.lstat(), owners)
-            _check_way(flag, here.parent / here.readlink(), owners)
+            _check_owner(flag, here, here.lstat())
+            _check_way(flag, here.parent / here.readlink())
             here = here.resolve()
 
 
@@ -105,8 +103,9 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _check_owner(flag: str, path: Path, status: os.stat_result, owners: tuple[int, ...]) -> None:
-    if status.st_uid not in owners:
+def _check_owner(flag: str, path: Path, status: os.stat_result, roots_too: bool = True) -> None:
+    """`roots_too`: what belongs to root passes too."""
+    if status.st_uid != os.geteuid() and not (roots_too and status.st_uid == ROOT):
         whose = _user(status.st_uid)
         raise ConfigError(
             f"{flag} {path} belongs to user {whose}, not to {_user(os.geteuid())}",
@@ -133,14 +132,12 @@ def _is_own_group(gid: int) -> bool:
 
 
 def _user(uid: int) -> str:
-    try:
+    with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return str(uid)
 
 
 def _group(gid: int) -> str:
-    try:
+    with contextlib.suppress(KeyError):
         return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+    return str(gid)

@@ -1,9 +1,5 @@
-"""Refuses values of the user that cannot be used."""
+"""Refuses what a task, or its user, gives that cannot be used: TaskError, unless a condition is true."""
 
-from fedgsp.errors import TaskError, UserError
+from fedgsp.errors import TaskError
 
-
-def require(fits: object, what: str, remedy: str, error: type[UserError] = TaskError) -> None:
-    """Raises `error` with this text and remedy unless the condition `fits` is true."""
-    if not fits:
-        raise error(what, remedy)
+require = TaskError.require

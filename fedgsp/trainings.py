@@ -20,18 +20,6 @@ GAMMA = "fusion_gamma"
 _HERE = "fedgsp_node.training"
 
 
-def _anything(_options: Any, _learning_rate: float, _batch_size: int) -> None:
-    pass
-
-
-def _one(_options: Any) -> int:
-    return 1
-
-
-def _none(_options: Any) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(Part):
     """The declaration of a training; its `code` is a `fedgsp_node.training.base.Algorithm`."""
@@ -45,13 +33,13 @@ class Training(Part):
     #: the options and the features (`Hello.features`). Its code adds them (`Algorithm.extend`). None: no tensors.
     adds: Callable[[Any, TensorSpec], tuple[TensorSpec, ...]] | None = None
     #: Raises ConfigError for options that do not go with a learning rate and a batch size.
-    check: Callable[[Any, float, int], None] = _anything
+    check: Callable[[Any, float, int], None] = lambda _options, _rate, _batch: None
     #: Whether its formulas are those of plain SGD, so that no other steps can take their place.
     plain: bool = False
     #: How often its code passes over the data in each local epoch, by its options. Policies of nodes limit it.
-    passes: Callable[[Any], int] = _one
+    passes: Callable[[Any], int] = lambda _: 1
     #: The steps that its code takes before a model is evaluated (`Algorithm.adapt`), by its options; limited likewise.
-    adapts: Callable[[Any], int] = _none
+    adapts: Callable[[Any], int] = lambda _: 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +118,12 @@ def _check_pull(training: str, rate: float, strength: float) -> None:
         )
 
 
-def _check_fedprox(options: FedProxOptions, learning_rate: float, _: int) -> None:
-    _check_pull("fedprox", learning_rate, options.mu)
-
-
-def _check_ditto(options: DittoOptions, learning_rate: float, _: int) -> None:
-    _check_pull("ditto", learning_rate, options.pull)
-
-
-def _check_pfedme(options: PfedmeOptions, learning_rate: float, _: int) -> None:
-    _check_pull("pfedme", max(learning_rate, options.personal_rate), options.pull)
-
-
 def _check_per_fedavg(_options: PerFedAvgOptions, _learning_rate: float, batch_size: int) -> None:
-    if batch_size < SMALLEST_BATCH:
-        raise ConfigError(
-            f"--batch-size is {batch_size}, and training per-fedavg leaves out batches below {SMALLEST_BATCH}",
-            "give a larger one",
-        )
+    ConfigError.require(
+        batch_size >= SMALLEST_BATCH,
+        f"--batch-size is {batch_size}, and training per-fedavg leaves out batches below {SMALLEST_BATCH}",
+        "give a larger one",
+    )
 
 
 TRAININGS: Parts[Training] = Parts(
@@ -163,7 +139,7 @@ TRAININGS: Parts[Training] = Parts(
             help="SGD with a pull towards the model that came",
             code=f"{_HERE}.fedprox:FEDPROX",
             options=FedProxOptions,
-            check=_check_fedprox,
+            check=lambda options, rate, _: _check_pull("fedprox", rate, options.mu),
         ),
         "fedmmd": Training(
             help="SGD that keeps the outputs near those of the model that came",
@@ -196,7 +172,7 @@ TRAININGS: Parts[Training] = Parts(
             code=f"{_HERE}.pfedme:PFEDME",
             options=PfedmeOptions,
             keeps_personal=True,
-            check=_check_pfedme,
+            check=lambda options, rate, _: _check_pull("pfedme", max(rate, options.personal_rate), options.pull),
             plain=True,
             needs={"optimizer": (AUTO, SGD)},
             passes=lambda options: options.personal_steps,
@@ -206,7 +182,7 @@ TRAININGS: Parts[Training] = Parts(
             code=f"{_HERE}.ditto:DITTO",
             options=DittoOptions,
             keeps_personal=True,
-            check=_check_ditto,
+            check=lambda options, rate, _: _check_pull("ditto", rate, options.pull),
             passes=lambda _: 2,
         ),
     },

@@ -34,7 +34,7 @@ from fedgsp_node.hosted_data import HostedData
 from fedgsp_node.learned import Learned, check_trained
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
-from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, Arrays, PersonalState
+from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, PersonalState
 from fedgsp_node.rehearsal import check_model, features_of, rehearse, training_flop
 from fedgsp_node.relayed_state import RelayedState
 from fedgsp_node.samples import samples_of
@@ -78,8 +78,11 @@ class Clients:
             )
         self._data = HostedData(task, dict.fromkeys(hosted))
         module = guarded(lambda: _model(task, _MODULE_SEED), "model()")
-        if not isinstance(module, torch.nn.Module):
-            raise TaskError(f"the task's model() returned {type(module).__name__}", "return a torch.nn.Module")
+        TaskError.require(
+            isinstance(module, torch.nn.Module),
+            f"the task's model() returned {type(module).__name__}",
+            "return a torch.nn.Module",
+        )
         check_model(module)
         self._constant = tuple(task.constant)
         #: Of its own, from which the constants of a run are made; None before the node joins a run.
@@ -194,14 +197,6 @@ class Clients:
             client, HEAD, {spec.name: whole.arrays[spec.name] for spec in self.tensors if spec.head}, round_number
         )
 
-    def keep_personal(self, client: int, model: Weights, round_number: int) -> None:
-        """Keeps a client's personal model on this node."""
-        self.personal.put_in(client, PERSONAL_MODEL, model.arrays, round_number)
-
-    def keep_optimizer_state(self, client: int, state: Arrays, round_number: int) -> None:
-        """Keeps the state of a client's optimisers on this node."""
-        self.personal.put_in(client, OPTIMIZER, state, round_number)
-
     def train(
         self,
         client: int,
@@ -283,8 +278,9 @@ class Clients:
         correct, loss_sum, figures = self._within(
             model.copy(), lambda: evaluate(self._module, self.task, samples, control, self.device)
         )
-        if not 0 <= correct <= len(part):
-            raise OrderError(Failure(FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"))
+        OrderError.require(
+            0 <= correct <= len(part), FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"
+        )
         return Evaluated(correct, len(part), loss_sum, metrics=figures, afresh=afresh)
 
     def _personalised(
@@ -344,8 +340,9 @@ class Clients:
         return self.call(lambda: self._data.of(client))
 
     def _hosted(self, client: int) -> HostedClient:
-        if client not in self._data.sizes:
-            raise OrderError(Failure(FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"))
+        OrderError.require(
+            client in self._data.sizes, FailureCode.UNKNOWN_CLIENT, f"client {client} is not hosted here"
+        )
         return self._data.sizes[client]
 
     def _within(self, weights: Weights, call: Callable[[], T], trains: bool = False) -> T:

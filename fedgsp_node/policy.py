@@ -141,13 +141,16 @@ def refused_run(run_id: str, additions: Additions | None, policy: Policy) -> str
 
 def check_start(policy: Policy, top_server: str, task_digest: bytes) -> None:
     """Raises ConfigError if the policy accepts neither the address of the top server nor the source of the task."""
-    if not _listed(top_server, policy.top_servers):
-        raise ConfigError(f"--top-server is {top_server}", f"the policy allows {', '.join(policy.top_servers)}")
-    if policy.task_sha256 and task_digest.hex() not in policy.task_sha256:
-        raise ConfigError(
-            f"the source file of the task has SHA-256 {task_digest.hex() or '(no source file)'}",
-            "task_sha256 of the policy lists others: restore the file, or correct the policy",
-        )
+    ConfigError.require(
+        _listed(top_server, policy.top_servers),
+        f"--top-server is {top_server}",
+        f"the policy allows {', '.join(policy.top_servers)}",
+    )
+    ConfigError.require(
+        not policy.task_sha256 or task_digest.hex() in policy.task_sha256,
+        f"the source file of the task has SHA-256 {task_digest.hex() or '(no source file)'}",
+        "task_sha256 of the policy lists others: restore the file, or correct the policy",
+    )
 
 
 def start_of(work: Work | None) -> Start | None:
@@ -199,17 +202,13 @@ def _reveal(order: Order, policy: Policy, known: Known) -> Iterator[Beyond]:
         return
     view, allowed = order.work.reveal.view, policy.reveal
     kind, _, argument = view.partition(":")
-    partial = kind == "layer" or (kind == "sketch" and _is_small(argument, known))
+    # A sketch that has no fewer signs than the update has numbers tells as much as the update.
+    partial = kind == "layer" or (kind == "sketch" and 8 * _size(argument) < known.trainable)
     listed = view in allowed or kind in allowed or (kind == "sketch" and _size(argument) <= _largest_sketch(policy))
     if "exact" not in allowed and not (partial and listed):
         yield Beyond(
             f"it asks a client to reveal the view {view[:MOST_QUOTED]!r} of its update", view if partial else "exact"
         )
-
-
-def _is_small(size: str, known: Known) -> bool:
-    """Whether a sketch has fewer signs than the update has numbers; a larger one tells as much as the update."""
-    return 8 * _size(size) < known.trainable
 
 
 def _size(text: str) -> float:

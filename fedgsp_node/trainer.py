@@ -20,6 +20,7 @@ from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.outgoing.once import Once
 from fedgsp_node.outgoing.steps import Steps
 from fedgsp_node.own_models import OwnModels
+from fedgsp_node.personal_state import OPTIMIZER, PERSONAL_MODEL
 from fedgsp_node.slot import Slot
 
 logger = logging.getLogger(__name__)
@@ -148,16 +149,19 @@ class Trainer:
             if head:
                 self._clients.keep_head(client, learned.after, round_number)
             if learned.personal is not None:
-                self._clients.keep_personal(client, learned.personal, round_number)
+                self._clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, round_number)
             if learned.optimizer_state is not None:
-                self._clients.keep_optimizer_state(client, learned.optimizer_state, round_number)
+                self._clients.personal.put_in(client, OPTIMIZER, learned.optimizer_state, round_number)
 
 
 def _checked(order: Order, work: Train) -> tuple[OrderKey, Start, TrainingSettings]:
     if work.start is None or work.settings is None or order.key is None:
         raise OrderError(Failure(FailureCode.BAD_ORDER, "a training order without start or settings"))
-    if work.start.model_id == work.produces:
-        raise OrderError(Failure(FailureCode.BAD_ORDER, f"model {work.produces!r} cannot start from itself"))
+    OrderError.require(
+        work.start.model_id != work.produces,
+        FailureCode.BAD_ORDER,
+        f"model {work.produces!r} cannot start from itself",
+    )
     settings = work.settings
     if work.aside and settings.optimizer is not None and settings.optimizer.state == KEPT:
         # It says nothing of the client's training in the round.

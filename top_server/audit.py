@@ -1,7 +1,5 @@
 """Verifies the audit log of a run, line by line, and says who took part in it."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -69,7 +67,8 @@ class Verifier:
         _require(what != "began" or link.number == 1, link, "a run cannot begin twice")
         _require(not self.found.finished or what == "sealed", link, "the run had finished")
         try:
-            self._take.get(str(what), _nothing)(link, link.fields)
+            if take := self._take.get(str(what)):  # lines of other kinds only have to be in the chain
+                take(link, link.fields)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise BrokenError(link.number, f"it lacks something, or has it wrong: {visible(str(error))}") from None
         self.found.lines, self.found.last = link.number, str(what)
@@ -115,7 +114,8 @@ class Verifier:
     def _order(self, link: Link, line: Fields) -> None:
         serial, program = whole(line["serial"]), PROGRAMS.built_in.get(str(line["program"]))
         _require(serial > self._serial, link, f"order {serial} comes twice, or out of its turn")
-        _require(self._is_ours(line["run"]), link, f"it is of run {line['run']!r}")
+        ours = line["run"].partition(".")[0] == self.found.run.partition(".")[0]  # or of the local run of that run
+        _require(ours, link, f"it is of run {line['run']!r}")
         self._serial, start = serial, line["start"]
         self._calls[serial] = Call(
             line["run"],
@@ -223,10 +223,6 @@ class Verifier:
     @property
     def _signed(self) -> bool:
         return self.found.certificate is not None
-
-    def _is_ours(self, run: str) -> bool:
-        """Whether a run is that of the log, or the local run that belongs to it."""
-        return run.partition(".")[0] == self.found.run.partition(".")[0]
 
     def _trust(self, link: Link, certificate: bytes, whose: str) -> None:
         if self._ca is not None:
@@ -380,17 +376,13 @@ def check(run_dir: Path, ca: Path | None) -> Iterator[str]:
             f"{directory.audit}, {error}", "nothing from this line on is proven: compare it with a copy"
         ) from None
     yield from report(found, ca is not None)
-    if not found.whole:
-        raise RunError(
-            f"{directory.audit} has no end: the run is not finished, or lines at the end are missing",
-            "verify it again when the run is finished, or ask who ran it",
-        )
+    RunError.require(
+        found.whole,
+        f"{directory.audit} has no end: the run is not finished, or lines at the end are missing",
+        "verify it again when the run is finished, or ask who ran it",
+    )
 
 
 def _require(holds: bool, link: Link, why: str) -> None:
     if not holds:
         raise BrokenError(link.number, visible(why))
-
-
-def _nothing(link: Link, line: Fields) -> None:
-    """Lines of this kind only have to be in the chain."""

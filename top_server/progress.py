@@ -14,10 +14,6 @@ def _recent(lengths: Any = ()) -> deque[float]:
     return deque(lengths, maxlen=200)
 
 
-def _plan_to_json(plan: Plan | None) -> Any:
-    return None if plan is None else [plan.groups, plan.idle]
-
-
 def _plan_from_json(saved: Any) -> Plan | None:
     if saved is None:
         return None
@@ -30,7 +26,7 @@ class Progress:
     """The progress of a run after its last finished round. Each field names the one place that changes it."""
 
     #: The groups of the last round; None before the first one. Written by `rounds`.
-    plan: Plan | None = kept(lambda: None, _plan_to_json, _plan_from_json)
+    plan: Plan | None = kept(lambda: None, lambda plan: plan and [plan.groups, plan.idle], _plan_from_json)
     #: Clients of the first plan whose models are intact; a group of only such clients may skip rounds. Written by
     #: `rounds`.
     first_clients: frozenset[int] = kept(frozenset, sorted, frozenset)

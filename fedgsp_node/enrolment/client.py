@@ -1,7 +1,5 @@
 """What a node asks a top server: a certificate for an invitation, and a fresh certificate."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import grpc.aio
 from cryptography import x509
 
-from fedgsp.certificates import Key, belongs, ends, now, pem_of, pem_of_key, read, request_for, uris_of
+from fedgsp.certificates import Key, belongs, now, pem_of, pem_of_key, read, request_for, uris_of
 from fedgsp.channels import MAX_REASON, Channels, describe
 from fedgsp.errors import ConfigError, PeerError
 from fedgsp.files import write_secret
@@ -28,9 +26,8 @@ async def enrol(invitation: Invitation, key: Key, top_server: str) -> x509.Certi
 
     Raises ConfigError if the invitation has expired, and PeerError if the top server refuses or is not there.
     """
-    end = ends(invitation.opened)
-    if end <= now():
-        raise ConfigError(f"this invitation expired on {end:%Y-%m-%d %H:%M} UTC", "ask for a new one")
+    end = invitation.opened.not_valid_after_utc
+    ConfigError.require(end > now(), f"this invitation expired on {end:%Y-%m-%d %H:%M} UTC", "ask for a new one")
     ca = read(invitation.ca)
     with tempfile.TemporaryDirectory() as folder:
         tls = _tls(Path(folder), invitation, ca)
@@ -73,8 +70,11 @@ async def _certificate(
         whose = identity_in(uris_of(found))
     except Exception:  # `cryptography` has several errors
         whose = None
-    if whose != node(name) or not belongs(found, key):
-        raise PeerError("the top server sent a certificate that is not for this node", "mend the top server")
+    PeerError.require(
+        whose == node(name) and belongs(found, key),
+        "the top server sent a certificate that is not for this node",
+        "mend the top server",
+    )
     return found
 
 

@@ -1,7 +1,5 @@
 """The command `fedgsp-node enrol`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +33,7 @@ def enrol(
 
 
 async def _enrol(token: str, top_server: str, identity: Path) -> None:
-    from fedgsp.certificates import ends, read  # here: --help needs no cryptography
+    from fedgsp.certificates import read  # here: --help needs no cryptography
     from fedgsp.invitation import invitation_in
     from fedgsp_node.enrolment import client, folder
 
@@ -46,7 +44,7 @@ async def _enrol(token: str, top_server: str, identity: Path) -> None:
         certificate = await client.enrol(invitation, key, top_server)
         folder.write(identity, read(invitation.ca), certificate, key)
     typer.echo(
-        f"node {invitation.name} {did}, with a certificate until {ends(certificate):%Y-%m-%d %H:%M} UTC;"
+        f"node {invitation.name} {did}, with a certificate until {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC;"
         f" fedgsp-node start --identity {identity} uses and renews it"
     )
 

@@ -1,13 +1,11 @@
 """The folder of a node's identity: `ca.pem`, and `node.pem` with its certificate and key, for its owner alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fedgsp.certificates import Key, ends, new_key, now, pem_of, pem_of_key, uris_of
+from fedgsp.certificates import Key, new_key, now, pem_of, pem_of_key, uris_of
 from fedgsp.errors import ConfigError, not_written
 from fedgsp.files import MOST_OF_PEM, read_secret, write_secret
 from fedgsp.identity import enrolment_in, identity_in
@@ -45,9 +43,8 @@ def certificate_in(path: Path) -> x509.Certificate:
 
 def check(path: Path) -> None:
     """Raises ConfigError unless the folder has a certificate that is good now."""
-    end = ends(certificate_in(path))
-    if end <= now():
-        raise ConfigError(f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", _AGAIN)
+    end = certificate_in(path).not_valid_after_utc
+    ConfigError.require(end > now(), f"the certificate in {FLAG} {path} ended on {end:%Y-%m-%d %H:%M} UTC", _AGAIN)
 
 
 def prepare(path: Path, invitation: Invitation) -> x509.Certificate | None:
@@ -65,10 +62,13 @@ def prepare(path: Path, invitation: Invitation) -> x509.Certificate | None:
     certificate = certificate_in(path)
     uris = uris_of(certificate)
     found = identity_in(uris)
-    if found is None or found.name != invitation.name:
-        raise ConfigError(f"{FLAG} {path} is that of {found or 'another program'}", "give another folder")
+    ConfigError.require(
+        found is not None and found.name == invitation.name,
+        f"{FLAG} {path} is that of {found or 'another program'}",
+        "give another folder",
+    )
     same = enrolment_in(uris) == enrolment_in(uris_of(invitation.opened))
-    return certificate if same and ends(certificate) > now() else None
+    return certificate if same and certificate.not_valid_after_utc > now() else None
 
 
 def key_for_enrolment(path: Path) -> Key:

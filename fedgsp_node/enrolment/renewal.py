@@ -1,16 +1,13 @@
 """Renews the certificate of a node while the node runs, long before it ends. New connections use the new one."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from fedgsp import lifecycle
-from fedgsp.certificates import ends, new_key, now, renewal_due
+from fedgsp.certificates import new_key, now, renewal_due
 from fedgsp.errors import UserError
 from fedgsp.tls import load
 from fedgsp_node.enrolment import folder
@@ -22,11 +19,9 @@ logger = logging.getLogger(__name__)
 LOOK_S = 60.0
 
 
-@asynccontextmanager
-async def renewed(identity: Path, name: str, top_server: str) -> AsyncIterator[None]:
+def renewed(identity: Path, name: str, top_server: str) -> AbstractAsyncContextManager[None]:
     """While the body runs, the certificate in the folder `identity` is replaced at two thirds of its life."""
-    async with lifecycle.beside(_renew(identity, name, top_server), "renew the certificate"):
-        yield
+    return lifecycle.beside(_renew(identity, name, top_server), "renew the certificate")
 
 
 async def _renew(identity: Path, name: str, top_server: str) -> None:
@@ -51,5 +46,7 @@ async def _again(identity: Path, name: str, top_server: str) -> dt.datetime:
     assert tls is not None
     certificate = await renew(tls, key, name, top_server)
     folder.write(identity, None, certificate, key)
-    logger.info("this node has a new certificate, good until %s", f"{ends(certificate):%Y-%m-%d %H:%M} UTC")
+    logger.info(
+        "this node has a new certificate, good until %s", f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    )
     return renewal_due(certificate)

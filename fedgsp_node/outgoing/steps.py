@@ -33,7 +33,6 @@ class Published:
 class _Chosen:
     """One step of an order: its name, declaration, code and options."""
 
-    name: str
     step: Step
     take: Take
     options: Any
@@ -53,7 +52,11 @@ class Steps:
         #: Whether all steps may be taken twice for one training.
         self.repeatable = all(step.repeatable for step in steps)
         self._changes_values = any(not (step.selects or step.after_reveal) for step in steps)
-        if work.start is not None and work.start.without_head and not any(one.name == HEAD for one in self._chosen):
+        if (
+            work.start is not None
+            and work.start.without_head
+            and not any(one.step.name == HEAD for one in self._chosen)
+        ):
             raise OrderError(Failure(FailureCode.BAD_ORDER, "the start has no head, and the result would have one"))
 
     def publish(
@@ -73,10 +76,10 @@ class Steps:
                 own = b""
                 if not one.step.repeatable:
                     # HMAC-SHA256: without the secret these bytes look random.
-                    purpose = (key.run, key.round, client, one.name, model.digest.hex())
+                    purpose = (key.run, key.round, client, one.step.name, model.digest.hex())
                     own = hmac.digest(secret(), "\0".join(map(str, purpose)).encode(), hashlib.sha256)
                 start = learned.before.part(model.tensors) if one.step.needs_start else None
-                rng = stream(settings.seed, f"outgoing-{one.name}", key.round, client)
+                rng = stream(settings.seed, f"outgoing-{one.step.name}", key.round, client)
                 model = _take(one, Outgoing(client, key.round, model, start, rng, own))
             return model
 
@@ -102,7 +105,7 @@ class Steps:
 
 def _chosen(asked: OutgoingStep) -> _Chosen:
     step = OUTGOING[asked.name]
-    return _Chosen(asked.name, step, step.load(), step.read(asked.options))
+    return _Chosen(step, step.load(), step.read(asked.options))
 
 
 def _take(one: _Chosen, outgoing: Outgoing) -> Weights:
@@ -118,6 +121,6 @@ def _take(one: _Chosen, outgoing: Outgoing) -> Weights:
             check_finite(found)
     except (Exception, SystemExit) as error:  # a step may be code of another package
         raise OrderError(
-            Failure(FailureCode.TASK_RAISED, f"outgoing step {one.name} raised {where(error)}")
+            Failure(FailureCode.TASK_RAISED, f"outgoing step {one.step.name} raised {where(error)}")
         ) from error
     return found

@@ -112,7 +112,7 @@ def deal(
     A shift divides both files together, and accepts neither `split` nor `train_share`. Raises TaskError for wrong
     options, and DataError for missing or wrong files in `data`.
     """
-    require(data.exists(), f"{data} does not exist", f"give {usual.form}", DataError)
+    DataError.require(data.exists(), f"{data} does not exist", f"give {usual.form}")
 
     def read(part: Literal["train", "test"]) -> Split:
         if not data.is_dir():

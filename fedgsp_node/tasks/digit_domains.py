@@ -168,20 +168,18 @@ def _files(data: str | None) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for entry in data.split(",") if data is not None else ():
         path = Path(entry.strip()).expanduser()
-        require(
+        DataError.require(
             path.exists(),
             f"{path} does not exist",
             "give folders or .npz files with digits, separated by commas",
-            DataError,
         )
         found = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-        require(found, f"{path} holds no .npz file", f"give a folder in which each file is {_FORM}", DataError)
+        DataError.require(found, f"{path} holds no .npz file", f"give a folder in which each file is {_FORM}")
         for file in found:
-            require(
+            DataError.require(
                 file.stem not in {*files, *_OWN},
                 f"{file} is a second domain called {file.stem!r}",
                 "rename the file",
-                DataError,
             )
             files[file.stem] = file
     return files

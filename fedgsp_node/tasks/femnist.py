@@ -28,6 +28,7 @@ _SHAPE = (28, 28)
 _PIXELS = 784
 _LEAF_FORM = "a JSON file as LEAF writes it (users, num_samples, user_data)"
 _NPZ_FORM = "an .npz file with x_train and x_test (uint8), y_train, y_test, writer_train and writer_test"
+_LABELS = "give FEMNIST with the labels of LEAF"
 _DATA = "give the folder that holds LEAF's train/ and test/, or an .npz file"
 
 
@@ -121,11 +122,10 @@ class Femnist(Task):
 
 def _usable_writers(data: Path, train: Owned, test: Owned, min_samples: int) -> NDArray[np.int64]:
     """Ascending numbers of writers with a training sample, and with `min_samples` samples in both parts together."""
-    require(
+    DataError.require(
         np.isin(train.writers, test.writers).any(),
         f"no writer of {data} is in both parts",
         "divide the data by sample, not by user (LEAF: -t sample)",
-        DataError,
     )
     count = int(max(train.writers.max(), test.writers.max())) + 1
     trained, tested = (np.bincount(part.writers, minlength=count) for part in (train, test))
@@ -134,7 +134,7 @@ def _usable_writers(data: Path, train: Owned, test: Owned, min_samples: int) -> 
 
 def _read(data: Path) -> list[Owned]:
     """The training part and the test part, in which a writer has the same number; DataError for unusable data."""
-    require(data.exists(), f"{data} does not exist", _DATA, DataError)
+    DataError.require(data.exists(), f"{data} does not exist", _DATA)
     if data.is_dir():
         files = [path for part in _PARTS for path in _leaf_files(data / part)]
         held = decoded("femnist-leaf", files, lambda: _flat(_read_folder(data)))
@@ -154,21 +154,19 @@ def _read_npz(path: Path) -> list[Owned]:
 
 def _owned(path: Path, part: str, held: dict[str, NDArray[Any]]) -> Owned:
     images = held[f"x_{part}"]
-    require(
+    DataError.require(
         images.dtype == np.uint8 and images.shape[1:] == _SHAPE,
         f"{path}: x_{part} has dtype {images.dtype} and shape {images.shape}, not uint8 and (n, 28, 28)",
         f"give {_NPZ_FORM}",
-        DataError,
     )
     for key in (f"y_{part}", f"writer_{part}"):
-        require(
+        DataError.require(
             held[key].dtype.kind in "iu" and held[key].shape == images.shape[:1],
             f"{path}: {key} has dtype {held[key].dtype} and shape {held[key].shape} for {len(images)} images",
             f"give {_NPZ_FORM}",
-            DataError,
         )
     labels, writers = (held[f"{key}_{part}"].astype(np.int64) for key in ("y", "writer"))
-    _check_labels(path, labels)
+    check_classes(path, labels, Femnist.num_classes, _LABELS)
     if (writers < 0).any():
         raise DataError(f"{path}: writer_{part} contains the number {writers.min()}", "number the writers from 0")
     return Owned(images, labels, writers)
@@ -193,7 +191,7 @@ def _read_folder(folder: Path) -> list[Owned]:
 
 def _leaf_files(folder: Path) -> list[Path]:
     paths = sorted(folder.glob("*.json"))
-    require(paths, f"{folder} holds no .json file", _DATA, DataError)
+    DataError.require(paths, f"{folder} holds no .json file", _DATA)
     return paths
 
 
@@ -224,22 +222,16 @@ def _user(path: Path, user: str, samples: Any) -> tuple[NDArray[np.uint8], NDArr
             f"{path}: user {user!r} lacks a list x with {_PIXELS} numbers per image, or a list y ({error!r})",
             f"give {_LEAF_FORM}",
         ) from error
-    require(
+    DataError.require(
         y.shape == (len(x),) and (len(y) == 0 or y.dtype.kind in "iu"),
         f"{path}: user {user!r} has {len(x)} images, but not one whole-number label for each",
         f"give {_LEAF_FORM}",
-        DataError,
     )
-    require(
+    DataError.require(
         ((x >= 0) & (x <= 1)).all(),
         f"{path}: user {user!r} has pixels outside 0 .. 1",
         f"give {_LEAF_FORM}",
-        DataError,
     )
-    _check_labels(path, y)
+    check_classes(path, y, Femnist.num_classes, _LABELS)
     # This is exact, because LEAF's pixels are bytes divided by 255.
     return np.rint(255 * x).astype(np.uint8).reshape(-1, *_SHAPE), y.astype(np.int64)
-
-
-def _check_labels(path: Path, labels: NDArray[Any]) -> None:
-    check_classes(path, labels, Femnist.num_classes, "give FEMNIST with the labels of LEAF")

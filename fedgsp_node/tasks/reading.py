@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
 from fedgsp.files import check_regular
-from fedgsp.require import require
 from fedgsp.task import Split
 
 _IDX_UINT8 = 0x08
@@ -59,7 +58,7 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
     form = f"an .npz file with {', '.join(keys)}"
     with reading(path, form), zipfile.ZipFile(path) as archive:
         for key in keys:
-            require(f"{key}.npy" in archive.namelist(), f"{path} has no array {key!r}", f"give {form}", DataError)
+            DataError.require(f"{key}.npy" in archive.namelist(), f"{path} has no array {key!r}", f"give {form}")
         # `zipfile` reads no more of a member than its entry says.
         check_unpacked(path, sum(archive.getinfo(f"{key}.npy").file_size for key in keys))
         arrays = {}
@@ -73,11 +72,10 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
 def check_unpacked(path: Path, size: int) -> None:
     """Raises DataError if a file is far too short for the `size` bytes that it would unpack to."""
     packed = path.stat().st_size
-    require(
+    DataError.require(
         size <= MOST_RATIO * packed + MOST_MORE_BYTES,
         f"{path} has {packed:,} bytes and would unpack to {size:,}",
         "if the data are really so uniform, store them without compression, as numpy.savez does",
-        DataError,
     )
 
 
@@ -116,22 +114,20 @@ def labelled(
     accepts the labels.
     """
     wanted = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in shapes)
-    require(
+    DataError.require(
         images.dtype == np.uint8 and images.shape[1:] in shapes and len(images),
         f"{path} holds images with dtype {images.dtype} and shape {images.shape}, not uint8 and {wanted}",
         f"give {form}",
-        DataError,
     )
     return Split(images, check_labels(label_path, labels, len(images), classes, form))
 
 
 def check_labels(path: Path, labels: NDArray[Any], count: int, classes: int, form: str) -> NDArray[np.int64]:
     """The labels as int64 of shape (count,); DataError unless they are `count` whole numbers in 0 .. classes - 1."""
-    require(
+    DataError.require(
         labels.dtype.kind in "iu" and labels.shape == (count,),
         f"{path} holds labels with dtype {labels.dtype} and shape {labels.shape} for {count} images",
         f"give {form}",
-        DataError,
     )
     check_classes(path, labels, classes, f"give {form}")
     return labels.astype(np.int64)

@@ -144,14 +144,6 @@ def _label_shares(classes: int) -> NDArray[np.float64]:
     return LABEL_SHARES
 
 
-def _even_shares(classes: int) -> NDArray[np.float64]:
-    return np.full((TYPES, classes), 1 / TYPES)
-
-
-def _unchanged(kind: int, samples: Split, classes: int) -> Split:
-    return samples
-
-
 def _turned(kind: int, samples: Split, classes: int) -> Split:
     return Split(rotated(samples.x.astype(np.float32, copy=False), DEGREES[kind]), samples.y)
 
@@ -161,7 +153,7 @@ def _relabelled(kind: int, samples: Split, classes: int) -> Split:
 
 
 SHIFTS: dict[str, Shift] = {
-    "concept_shift": Shift(1 / 6, 3, _even_shares, _relabelled),
-    "feature_shift": Shift(1 / 6, 2, _even_shares, _turned),
-    "label_shift": Shift(1 / 7, 5, _label_shares, _unchanged),
+    "concept_shift": Shift(1 / 6, 3, lambda classes: np.full((TYPES, classes), 1 / TYPES), _relabelled),
+    "feature_shift": Shift(1 / 6, 2, lambda classes: np.full((TYPES, classes), 1 / TYPES), _turned),
+    "label_shift": Shift(1 / 7, 5, _label_shares, lambda _kind, samples, _classes: samples),
 }

@@ -85,7 +85,7 @@ def test_pfedme_is_evaluated_with_its_personal_model(client: int, theta: float) 
     start = clients.initial_weights(0)
     learned = clients.train(client, start, settings("pfedme"), 1, Control())
     assert learned.personal is not None
-    clients.keep_personal(client, learned.personal, 1)
+    clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, 1)
     found = evaluated(clients, learned.after, settings("pfedme"), client)
     assert found.loss_sum == pytest.approx(toy_loss(client, theta), abs=1e-9)
 
@@ -94,10 +94,10 @@ def test_pfedme_is_evaluated_with_its_personal_model(client: int, theta: float) 
 def test_ditto_is_evaluated_with_its_personal_model(client: int, expected: float) -> None:
     clients = Clients(Toy(), None)
     start = clients.initial_weights(0)
-    clients.keep_personal(client, Weights.of({"w": np.array([2.0])}, clients.tensors), 0)
+    clients.personal.put_in(client, PERSONAL_MODEL, {"w": np.array([2.0])}, 0)
     learned = clients.train(client, start, settings("ditto"), 1, Control())
     assert learned.personal is not None
-    clients.keep_personal(client, learned.personal, 1)
+    clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, 1)
     found = evaluated(clients, start, settings("ditto"), client)
     assert found.loss_sum == pytest.approx(toy_loss(client, expected), abs=1e-12)
 
@@ -128,7 +128,7 @@ def test_own_head_begins_with_the_head_that_came() -> None:
 @pytest.mark.parametrize("algorithm", KEEPING)
 def test_a_client_that_has_not_trained_yet_uses_the_model_that_came(algorithm: str) -> None:
     clients = Clients(Toy(), None)
-    clients.keep_personal(0, Weights.of({"w": np.array([9.0])}, clients.tensors), 1)
+    clients.personal.put_in(0, PERSONAL_MODEL, {"w": np.array([9.0])}, 1)
     found = evaluated(clients, clients.initial_weights(0), settings(algorithm))
     assert found.loss_sum == pytest.approx(toy_loss(1, 1.0))
 
@@ -136,7 +136,7 @@ def test_a_client_that_has_not_trained_yet_uses_the_model_that_came(algorithm: s
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_without_being_asked_it_is_the_model_itself(algorithm: str) -> None:
     clients = Clients(Toy(), None)
-    clients.keep_personal(1, Weights.of({"w": np.array([9.0])}, clients.tensors), 1)
+    clients.personal.put_in(1, PERSONAL_MODEL, {"w": np.array([9.0])}, 1)
     start = clients.initial_weights(0)
     for how, round_number in [(settings(algorithm), None), (None, ROUND), (None, None)]:
         assert evaluated(clients, start, how, round_number=round_number).loss_sum == pytest.approx(toy_loss(1, 1.0))
@@ -185,7 +185,7 @@ def test_adaptation_is_plain_sgd_on_the_training_part_and_counts_are_of_the_test
 def train(clients: Clients, how: TrainingSettings, client: int = 1) -> Weights:
     learned = clients.train(client, clients.initial_weights(0), how, 1, Control())
     if learned.personal is not None:
-        clients.keep_personal(client, learned.personal, 1)
+        clients.personal.put_in(client, PERSONAL_MODEL, learned.personal.arrays, 1)
     return learned.after
 
 

@@ -156,7 +156,7 @@ async def test_an_invitation_that_is_late_replaced_or_revoked_is_refused(
 
 async def test_a_certificate_that_has_expired_gets_no_connection(scene: Scene, tmp_path: Path) -> None:
     invitation = scene.invite("late", valid_for="1s")
-    await until(lambda: certificates.ends(invitation.opened) < dt.datetime.now(dt.UTC))
+    await until(lambda: invitation.opened.not_valid_after_utc < dt.datetime.now(dt.UTC))
     tls = token_of(tmp_path / "token", invitation)
     assert await code_of(answer(tls, scene, "Enrol", request_for(new_key()))) is grpc.StatusCode.UNAVAILABLE
 

@@ -1,7 +1,5 @@
 """The CA of a federation: what it issues, and to whom. All work is done by `cryptography`."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import ipaddress

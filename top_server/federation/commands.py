@@ -1,7 +1,5 @@
 """The commands of `top-server` that change a federation: invite, assign, revoke."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path
@@ -107,5 +105,4 @@ def revoke(name: _Name, *, federation: _Folder = Path("federation")) -> None:
 
 def _check(task: str, clients: str) -> None:
     parse_clients(clients)
-    if not is_task(task):
-        raise ConfigError(f"--task {task[:100]!r} cannot be the name of a task", f"write {TASK_RULE}")
+    ConfigError.require(is_task(task), f"--task {task[:100]!r} cannot be the name of a task", f"write {TASK_RULE}")

@@ -1,20 +1,18 @@
 """The federation while a run is up: who may join, who gets certificates, and who was revoked meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import hashlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from fedgsp import certificates, lifecycle
 from fedgsp.access import Caller
-from fedgsp.errors import UserError
+from fedgsp.errors import UserError, valid
 from fedgsp.files import file_version
 from fedgsp.identity import Role
 from fedgsp.messages import Failure, Hello
@@ -117,8 +115,7 @@ class Enrolments:
             latest, of, since = self._latest.get(which, (b"", "", now))
             if not latest or now >= since + min(PAUSE_S, entry.certificate_s / 3):
                 latest, of, _ = self._latest[which] = authority.for_node(name, entry, key), shown, now
-        if of != shown:
-            raise NotAllowedError("this node had a new certificate a moment ago: try again in a minute")
+        valid(of == shown, "this node had a new certificate a moment ago: try again in a minute", NotAllowedError)
         return latest
 
     def note(self, role: Role, name: str, certificate: bytes) -> None:
@@ -134,14 +131,12 @@ class Enrolments:
         what = "enrolled" if role is Role.INVITED else "certified"
         self._audit.note(what, node=name, fingerprint=fingerprint)
 
-    @asynccontextmanager
-    async def followed(self, note: Callable[[Collection[str]], None], tell: Tell) -> AsyncIterator[None]:
+    def followed(self, note: Callable[[Collection[str]], None], tell: Tell) -> AbstractAsyncContextManager[None]:
         """While the body runs, changes of the registry take effect, and the top server's certificate stays fresh.
 
         `note` gets all revoked enrolments before the calls of these nodes are ended; `tell` gets them afterwards.
         """
-        async with lifecycle.beside(self._follow(note, tell), "follow the registry"):
-            yield
+        return lifecycle.beside(self._follow(note, tell), "follow the registry")
 
     async def _follow(self, note: Callable[[Collection[str]], None], tell: Tell) -> None:
         while True:

@@ -1,7 +1,5 @@
 """The files of a federation: `ca.pem`, `ca.key`, `registry.json`. Only their owner can read and change them."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import fcntl

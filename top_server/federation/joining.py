@@ -1,7 +1,5 @@
 """Whether a node may join the runs of a federation: a pure check of who it is and of the clients that it claims."""
 
-from __future__ import annotations
-
 from fedgsp.identity import Identity, Role
 from fedgsp.messages import Failure, FailureCode, Hello
 from top_server.federation.registry import Registry

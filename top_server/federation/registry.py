@@ -1,7 +1,5 @@
 """Which nodes belong to a federation, and which clients belong to them, by task. Pure: values in, values out."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import uuid
@@ -11,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
 
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, valid
 from fedgsp.files import parse_json
 from fedgsp.identity import ENROLMENT, NAME_RULE, is_name
 from fedgsp.options import parse_clients
@@ -75,13 +73,13 @@ class Registry:
 
     def invited(self, name: str, entry: Entry, now: float) -> Self:
         """With an invitation of a node, which replaces an older invitation; raises ConfigError."""
-        if not is_name(name):
-            raise ConfigError(f"{name[:100]!r} cannot be the name of a node", f"write {NAME_RULE}")
+        ConfigError.require(is_name(name), f"{name[:100]!r} cannot be the name of a node", f"write {NAME_RULE}")
         found = self.nodes.get(name)
-        if found is not None and found.state is State.ENROLLED:
-            raise ConfigError(
-                f"{name} is enrolled", f"give it other clients with `top-server assign {name}`, or revoke it first"
-            )
+        ConfigError.require(
+            found is None or found.state is not State.ENROLLED,
+            f"{name} is enrolled",
+            f"give it other clients with `top-server assign {name}`, or revoke it first",
+        )
         registry = self if found is None else self._without(found.enrolment, found, now)
         return registry._with(name, entry, now)
 
@@ -98,14 +96,17 @@ class Registry:
         found = self.nodes.get(name)
         if found is None or found.state is State.REVOKED:
             raise NotAllowedError(f"this invitation was revoked, or is not known here: {_ASK}")
-        if found.enrolment != enrolment:
-            raise NotAllowedError(
-                f"a newer invitation of this node has replaced this one: use the newer token, or {_ASK}"
-            )
-        if found.state is State.ENROLLED and found.key != key:
-            raise NotAllowedError("this invitation was used already: if not by you, tell the owner of the top server")
-        if now >= found.invited_until:
-            raise NotAllowedError(f"this invitation has expired: {_ASK}")
+        valid(
+            found.enrolment == enrolment,
+            f"a newer invitation of this node has replaced this one: use the newer token, or {_ASK}",
+            NotAllowedError,
+        )
+        valid(
+            found.state is not State.ENROLLED or found.key == key,
+            "this invitation was used already: if not by you, tell the owner of the top server",
+            NotAllowedError,
+        )
+        valid(now < found.invited_until, f"this invitation has expired: {_ASK}", NotAllowedError)
         return self._with(name, dataclasses.replace(found, state=State.ENROLLED, key=key), now)
 
     def without(self, name: str, now: float) -> Self:
@@ -172,8 +173,7 @@ def parse(text: str) -> Registry:
 
 
 def _entry(name: str, one: Mapping[str, Any]) -> Entry:
-    if not is_name(name):
-        raise ValueError(f"{name[:100]!r} is no name")
+    valid(is_name(name), f"{name[:100]!r} is no name")
     entry = Entry(
         clients={str(task): str(clients) for task, clients in one["clients"].items()},
         hosts=tuple(map(str, one["hosts"])),

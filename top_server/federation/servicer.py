@@ -1,7 +1,5 @@
 """Gives certificates to invited nodes and to enrolled ones. The caller's certificate says for whom."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -9,10 +9,6 @@ from fedgsp.parts import Part
 from top_server.grouping.request import GroupingRequest, Plan
 
 
-def _nobody(_: Any) -> Collection[int]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping(Part):
     """The declaration of a grouping; its `code` is a pure function of a `GroupingRequest` and its options to a `Plan`.
@@ -32,7 +28,7 @@ class Grouping(Part):
     #: Whether the grouping gives the same clients the same groups in every round.
     static: bool = False
     #: Clients in the values of the options. Clients in names of options, such as alpha.3, are found without it.
-    names: Callable[[Any], Collection[int]] = _nobody
+    names: Callable[[Any], Collection[int]] = lambda _: ()
 
     def __call__(self, request: GroupingRequest) -> Plan:
         """The groups; raises ConfigError for a wrong option or missing evidence, RunError for a fault of the part."""

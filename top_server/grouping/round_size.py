@@ -32,37 +32,24 @@ _EPSILON = 1e-9
 _LARGEST_EXPONENT = 700.0  # e**709 is the last finite double
 
 
-def _linear(round_number: int, alpha: float) -> float:
-    return alpha * (round_number - 1) + 1
-
-
-def _log(round_number: int, alpha: float) -> float:
-    return alpha * math.log(round_number) + 1
-
-
 def _exp(round_number: int, alpha: float) -> float:
     if (round_number - 1) * math.log1p(alpha) > _LARGEST_EXPONENT:
         return math.inf
     return float((1 + alpha) ** (round_number - 1))
 
 
-def _constant(_round_number: int, _alpha: float) -> float:
-    return 1.0
-
-
 #: Name -> growth(round, alpha): the real number whose floor is multiplied by beta.
 GROWTHS: dict[str, Callable[[int, float], float]] = {
-    "linear": _linear,
-    "log": _log,
+    "linear": lambda round_number, alpha: alpha * (round_number - 1) + 1,
+    "log": lambda round_number, alpha: alpha * math.log(round_number) + 1,
     "exp": _exp,
-    "constant": _constant,
+    "constant": lambda _round_number, _alpha: 1.0,
 }
 
 
 def group_count(name: str, round_number: int, alpha: float, beta: int, clients: int) -> int:
     """The number of groups of a round: beta * floor(growth), limited to 1 .. clients; ConfigError for another name."""
-    if name not in GROWTHS:
-        raise ConfigError(f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
+    ConfigError.require(name in GROWTHS, f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
     steps = math.floor(min(GROWTHS[name](round_number, alpha), clients) + _EPSILON)
     return min(beta * steps, clients)
 

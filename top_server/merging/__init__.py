@@ -3,16 +3,15 @@
 from functools import partial
 
 from fedgsp.averages import Mean
+from fedgsp.ida import Ida
 from fedgsp.parts import Part, Parts
-from fedgsp.robust import Median, TrimOptions
+from fedgsp.robust import Median, TrimmedMean, TrimOptions
 from top_server.merging.base import MergeSettings, Merging
 from top_server.merging.one_model import (
     IdaMergeOptions,
     OneModel,
     SmoothedModel,
     SmoothedOptions,
-    inverse_distance_model,
-    trimmed_model,
 )
 from top_server.merging.server_optimisers import AdagradOptions, AdamOptions, ServerOptimiser, adagrad, adam, yogi
 from top_server.merging.several_models import Centres, Clusters, ModelPerGroup, SoftClusters, SoftOptions
@@ -34,12 +33,12 @@ _BUILT_IN = {
     ),
     "trimmed-mean": Part(
         help="one model: the mean of the groups' models without the extreme values of each coordinate",
-        code=trimmed_model,
+        code=lambda settings: OneModel(settings, partial(TrimmedMean, settings.options.trim)),
         options=TrimOptions,
     ),
     "ida": Part(
         help="one model: the mean of the groups' models, in which models far from the plain mean count less",
-        code=inverse_distance_model,
+        code=lambda settings: OneModel(settings, partial(Ida, settings.options)),
         options=IdaMergeOptions,
     ),
     "fedadagrad": Part(

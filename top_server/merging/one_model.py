@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.averages import Average, Mean
-from fedgsp.ida import INTRAC, Ida, IdaOptions
+from fedgsp.ida import INTRAC, IdaOptions
 from fedgsp.messages import TensorSpec
-from fedgsp.robust import TrimmedMean
 from fedgsp.settings.fields import setting
 from fedgsp.trainings import GAMMA
 from fedgsp.weights import Weights
@@ -73,16 +72,6 @@ class IdaMergeOptions(IdaOptions):
     def __post_init__(self) -> None:
         if self.times == INTRAC:
             raise ValueError("times=intrac needs the training accuracy of each model, which a group's model has not")
-
-
-def inverse_distance_model(settings: MergeSettings) -> OneModel:
-    """The mean in which models of groups far from the plain mean count less; options `times` and `norm`."""
-    return OneModel(settings, partial(Ida, settings.options))
-
-
-def trimmed_model(settings: MergeSettings) -> OneModel:
-    """The mean without the extreme values of every coordinate; option `trim` is the share left out at either end."""
-    return OneModel(settings, partial(TrimmedMean, settings.options.trim))
 
 
 @dataclass(frozen=True, slots=True)

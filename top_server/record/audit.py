@@ -3,12 +3,13 @@
 `top_server.audit` verifies it, and docs/audit.md describes its lines.
 """
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fedgsp.access import Caller
 from fedgsp.chained import ChainedFile
@@ -71,7 +72,7 @@ def seal_text(run: str, line: int, head: str) -> bytes:
     return json.dumps([PURPOSE, run, line, head], separators=(",", ":")).encode()
 
 
-class AuditLog(Audit):
+class AuditLog(Audit, contextlib.AbstractContextManager["AuditLog"]):
     """Writes audit.jsonl of a run directory until its `with` block ends. Only one thread may use it."""
 
     def __init__(
@@ -113,9 +114,6 @@ class AuditLog(Audit):
         self.note("finished" if finished else "stopped", reason=reason)
         self.seal(self._run, self._round)
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.__exit__()

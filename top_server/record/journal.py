@@ -1,10 +1,11 @@
 """Records what happens in a run: writes events and history to disk, and passes them to subscribers."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from io import FileIO
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from fedgsp.errors import ConfigError, not_written
 from fedgsp.times import stamp
@@ -27,7 +28,7 @@ class Recorder(Protocol):
         """Records an event."""
 
 
-class Journal:
+class Journal(contextlib.AbstractContextManager["Journal"]):
     """Writes events.jsonl and history.jsonl of a run directory, line by line, until its `with` block ends.
 
     Only one thread may use it.
@@ -68,9 +69,6 @@ class Journal:
         _append(self._history, columns)
         self.record(row)
         return columns
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._events.close()

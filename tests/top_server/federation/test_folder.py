@@ -14,7 +14,6 @@ from unittest.mock import Mock
 import pytest
 from cryptography import x509
 
-from fedgsp.certificates import ends
 from fedgsp.errors import ConfigError, DataError
 from fedgsp.settings.run import RunConfig
 from fedgsp.tls import TlsFiles, load
@@ -161,4 +160,4 @@ def test_the_certificate_of_the_top_server_is_kept_until_it_is_due(
     assert file.read_bytes() != first
     file.write_text("noise")
     here.certify(file, ["localhost"])
-    assert ends(x509.load_pem_x509_certificate(file.read_bytes())) > dt.datetime.now(dt.UTC)
+    assert x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc > dt.datetime.now(dt.UTC)
