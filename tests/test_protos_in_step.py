@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scripts import protos
 
 
+@pytest.mark.slow  # make check does the same
 def test_generated_files_are_those_of_the_contract(tmp_path: Path) -> None:
     protos.generate(tmp_path)
     fresh, committed = protos.contents(tmp_path), protos.contents(protos.ROOT)

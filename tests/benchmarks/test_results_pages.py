@@ -265,5 +265,6 @@ def test_the_same_summaries_give_the_same_bytes(kind: str, kept: Kept) -> None:
     assert picture({"experiment": "other", "kind": kind}, kept, "here") is None
 
 
+@pytest.mark.slow  # make check does the same
 def test_the_pages_of_this_project_are_what_their_summaries_say() -> None:
     assert [str(problem) for problem in site.check()] == []

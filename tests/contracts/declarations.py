@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from fedgsp.errors import ConfigError
 from fedgsp.parts import Part, Parts
 from fedgsp.settings.fields import described, values_of
 
-#: Looks a declaration up in a fresh process, which must not import torch for it.
+#: Looks declarations up in a fresh process, which must not import torch for them; names the kind that does.
 _LOOK_UP = """
 import sys
 from top_server.choosing import NAMES
-NAMES[sys.argv[1]][sys.argv[2]].read({})
-sys.exit("torch" in sys.modules)
+for kind, name in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+    NAMES[kind][name].read({})
+    if "torch" in sys.modules:
+        sys.exit(f"the declaration of {kind} {name} imports torch")
 """
 
 
@@ -40,8 +43,8 @@ def check_declaration(table: Parts[Any], name: str) -> Part:
     return part
 
 
-def check_light(table: Parts[Any], name: str) -> None:
-    """A process that only needs to know of a part does not import torch for it."""
-    command = [sys.executable, "-c", _LOOK_UP, table.kind, name]
+def check_light(names: Mapping[str, str]) -> None:
+    """A process that only needs to know of parts, given by kind, does not import torch for them."""
+    command = [sys.executable, "-c", _LOOK_UP, *(word for pair in names.items() for word in pair)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert ended.returncode == 0, ended.stderr or "its declaration imports torch"
+    assert ended.returncode == 0, ended.stderr

@@ -34,6 +34,7 @@ def plan(seed: int, *faults: Fault, optimizer: str = "sgd") -> Plan:
                 Fault("kill", "node", 1, Moment(2, 2, 0.0), NEVER_S),
             ),
             id="nodes",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             RELAYED,

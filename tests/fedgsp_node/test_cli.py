@@ -16,6 +16,7 @@ from fedgsp.settings.run import NodeSettings
 from fedgsp_node import cli, server
 from fedgsp_node.credentials import credentials
 from tests.support.certificates import Authority
+from tests.support.processes import program
 
 
 @pytest.mark.parametrize(
@@ -139,19 +140,18 @@ def test_help_and_mistakes_need_no_torch() -> None:
     assert ended.stdout.splitlines()[-1] == "False False"
 
 
-def test_a_node_that_cannot_load_its_task_says_why() -> None:
-    command = [sys.executable, "-m", "fedgsp_node", "start", "--top-server", "127.0.0.1:1", "--task", "digts"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert ended.returncode == TaskError.exit_code
-    assert ended.stderr.startswith("error: there is no task 'digts'; did you mean 'digits'?")
-    assert ended.stderr.count("\n") == 1
+async def test_a_node_that_cannot_load_its_task_says_why(tmp_path: Path) -> None:
+    command = ["fedgsp_node", "start", "--top-server", "127.0.0.1:1", "--task", "digts"]
+    async with program(command, tmp_path / "node.log") as started:
+        assert await started.ended() == TaskError.exit_code
+    assert started.errors.startswith("error: there is no task 'digts'; did you mean 'digits'?")
+    assert started.errors.count("\n") == 1
 
 
-def test_what_a_task_prints_is_not_among_the_json_lines(tmp_path: Path) -> None:
+async def test_what_a_task_prints_is_not_among_the_json_lines(tmp_path: Path) -> None:
     (tmp_path / "printing.py").write_text("def make():\n    print('reading the archive')\n")
-    command = [sys.executable, "-m", "fedgsp_node", "start", "--json", "--top-server", "127.0.0.1:1"]
-    command += ["--task", "printing:make"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=tmp_path)
-    assert ended.returncode == TaskError.exit_code
-    assert ended.stdout == ""
-    assert ended.stderr.splitlines()[0] == "reading the archive"
+    command = ["fedgsp_node", "start", "--json", "--top-server", "127.0.0.1:1", "--task", "printing:make"]
+    async with program(command, tmp_path / "node.log") as started:
+        assert await started.ended() == TaskError.exit_code
+    assert started.lines == []
+    assert started.errors.splitlines()[0] == "reading the archive"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fedgsp.settings.run import GroupingServiceSettings, ManagerSettings, NodeSe
 from fedgsp.weights import WeightsError
 from fedgsp_node.fetching import Fetcher
 from tests.support.callers import OPEN
+from tests.support.processes import program
 from top_server.nodes import local
 
 BEYOND = (
@@ -107,10 +107,8 @@ async def test_a_top_server_on_loopback_cannot_send_a_node_elsewhere_in_the_clea
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_every_program_ends_with_exit_code_2(command: list[str], tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "or --insecure" in ended.stderr
-    assert list(tmp_path.iterdir()) == []
+async def test_every_program_ends_with_exit_code_2(command: list[str], tmp_path: Path) -> None:
+    async with program(command, tmp_path / "log") as ended:
+        assert (await ended.ended(), ended.lines) == (2, [])
+    assert "or --insecure" in ended.errors
+    assert os.listdir(tmp_path) == ["log"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +17,7 @@ from fedgsp.settings.fields import described
 from fedgsp.settings.flags import combine
 from fedgsp.settings.run import RunConfig
 from tests.support.certificates import Authority
+from tests.support.processes import program, top_server
 from top_server import cli
 from top_server.choosing import NAMES
 
@@ -117,18 +118,20 @@ def test_options_of_a_file_go_with_the_task_they_belong_to() -> None:
 
 
 @pytest.mark.parametrize("existed", [False, True], ids=["new", "there before"])
-def test_a_start_that_nobody_joins_ends_with_the_reason_and_leaves_no_files(tmp_path: Path, existed: bool) -> None:
+async def test_a_start_that_nobody_joins_ends_with_the_reason_and_leaves_no_files(
+    tmp_path: Path, existed: bool
+) -> None:
     settings, record = tmp_path / "settings.toml", tmp_path / "run"
     settings.write_text('rounds = 7\nlisten = "127.0.0.1:0"\njoin_timeout = 0.1\n')
     if existed:
         record.mkdir()
-    arguments = ["--config", str(settings), "--run-dir", str(record)]
-    ended = subprocess.run([*TOP_SERVER, *arguments], capture_output=True, text=True, timeout=50, check=False)
-    assert ended.returncode == RunError.exit_code
-    assert [line[9:] for line in ended.stdout.splitlines()[1:]] == ["waiting at most 0.1 s for 1 node and 1 client"]
-    (reason,) = ended.stderr.splitlines()
+    command = ["top_server", "--config", str(settings), "--run-dir", str(record)]
+    async with program(command, tmp_path / "log") as started:
+        assert await started.ended() == RunError.exit_code
+    assert [line[9:] for line in started.lines[1:]] == ["waiting at most 0.1 s for 1 node and 1 client"]
+    (reason,) = started.errors.splitlines()
     assert reason.startswith("error: only 0 of 1 node with 0 of 1 client joined")
-    assert (list(record.iterdir()) == []) if existed else not record.exists()
+    assert (os.listdir(record) == []) if existed else "run" not in os.listdir(tmp_path)
 
 
 def test_a_task_that_raises_ends_a_start_in_the_usual_place_with_its_reason_and_leaves_no_folder_there(
@@ -150,18 +153,11 @@ def test_a_task_that_raises_ends_a_start_in_the_usual_place_with_its_reason_and_
 async def test_a_run_that_is_asked_to_stop_says_so_by_its_exit_code(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *TOP_SERVER,
-        *("--listen", "127.0.0.1:0", "--run-dir", str(tmp_path), "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert json.loads(await process.stdout.readline())["event"] == "listening"
-    process.send_signal(number)
-    _, stderr = await process.communicate()
-    assert process.returncode == code
-    assert b"Traceback" not in stderr
+    async with top_server(tmp_path) as started:
+        await started.event("listening")
+        started.send(number)
+        assert await started.ended() == code
+    assert "Traceback" not in started.errors
 
 
 async def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
@@ -176,12 +172,8 @@ async def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None
     assert b"BrokenPipe" not in stderr
 
 
-async def test_the_grouping_service_listens_until_it_is_stopped() -> None:
-    process = await asyncio.create_subprocess_exec(
-        *TOP_SERVER, "grouping-service", "--listen", "127.0.0.1:0", stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert b"listening on 127.0.0.1:" in await process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    await process.communicate()
-    assert process.returncode == 143
+async def test_the_grouping_service_listens_until_it_is_stopped(tmp_path: Path) -> None:
+    async with program(["top_server", "grouping-service", "--listen", "127.0.0.1:0"], tmp_path / "log") as started:
+        assert "listening on 127.0.0.1:" in await started.line("")
+        started.send(signal.SIGTERM)
+        assert await started.ended() == 143
