@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -65,11 +66,25 @@ class ClientData:
     test: Part
 
 
+def _are_classes(outputs: Any, targets: Any) -> bool:
+    """Whether there is an output per class, and a class per sample, pixel or token."""
+    import torch
+
+    return (
+        isinstance(outputs, torch.Tensor)
+        and isinstance(targets, torch.Tensor)
+        and outputs.ndim > 1
+        and outputs.shape[1] > 1
+        and not (targets.is_floating_point() or targets.is_complex())
+        and targets.shape == (outputs.shape[0], *outputs.shape[2:])
+    )
+
+
 class Task(abc.ABC):
     """What clients learn. Subclass it, and name the class, or a function that returns a task: `--task module:name`."""
 
-    #: Number of classes; class histograms have this length.
-    num_classes: int
+    #: Number of classes; class histograms have this length. 0: the targets are no classes, as in a regression.
+    num_classes: int = 0
     #: Number of clients, an int; client ids are 0 .. num_clients - 1. It may also be a property, which mypy allows to
     #: override Any, but not int.
     num_clients: Any
@@ -85,6 +100,17 @@ class Task(abc.ABC):
     data_is_repeatable: bool = False
     #: Whether an epoch leaves out its last batch if it is short, unless it is the only batch.
     drop_last: bool = False
+    #: The label of pixels or tokens that neither the default loss() nor the default correct() counts.
+    ignore_index: int = -100
+    #: What rates a model: a metric of metrics(), "accuracy" or "loss", after a minus sign if smaller values are
+    #: better, such as "f1" or "-mae". Empty: accuracy, or "-loss" if the task has no accuracy.
+    score: str = ""
+    #: Metric -> how the values of several clients become one: "samples", "clients", "root-mean-square", "ratio" or
+    #: "sum" (`fedgsp.scoring.WAYS`). Metrics that are not named are averaged, weighted by test samples.
+    combine: Mapping[str, str] = MappingProxyType({})
+    #: Client -> what people call it, such as the name of a hospital: a mapping, or a sequence with one name for each
+    #: client. A node needs only the names of its own clients. It may also be a property.
+    client_names: Any = ()
 
     #: Names of options that may differ between the nodes of a run. Options that are paths always may.
     local_options: tuple[str, ...] = ()
@@ -104,21 +130,22 @@ class Task(abc.ABC):
         """
         import torch
 
-        return torch.nn.functional.cross_entropy(outputs, targets)
+        return torch.nn.functional.cross_entropy(outputs, targets, ignore_index=self.ignore_index)
 
-    def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int:
-        """Number of correct samples in a batch; by default those for which the largest output is that of the target.
+    def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> int | tuple[int, int] | None:
+        """Number of correct samples in a batch; or a pair, how many labels are correct and how many there are.
 
-        The default needs outputs of shape (n, classes) and targets of shape (n,), and raises TaskError for others.
+        None if the task has no accuracy. By default a label is correct if the largest output is its own: for outputs
+        of shape (n, classes) and whole numbers of shape (n,), or (n, classes, ...) and (n, ...), a class per pixel or
+        token, of which those that are `ignore_index` do not count. For other outputs and targets the default is None.
         """
-        found = outputs.argmax(dim=1)
-        if targets.ndim != 1 or found.shape != targets.shape:
-            raise TaskError(
-                f"the default correct() finds no class per sample in outputs of shape {tuple(outputs.shape)}"
-                f" for y of shape {tuple(targets.shape)}",
-                "override correct() to count the correct samples",
-            )
-        return int((found == targets).sum())
+        if not _are_classes(outputs, targets):
+            return None
+        right = outputs.argmax(dim=1) == targets
+        if targets.ndim == 1:
+            return int(right.sum())
+        judged = targets != self.ignore_index
+        return int((right & judged).sum()), int(judged.sum())
 
     def optimizer(self, parameters: list[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
         """A new optimiser of the trainable parameters; a task that does not override it trains by plain SGD.
@@ -128,8 +155,12 @@ class Task(abc.ABC):
         """
         return None
 
-    def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, float]:
-        """Further figures by name, for the outputs of a client's whole test part; by default none."""
+    def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, float | tuple[float, float]]:
+        """Further figures by name, for the outputs of a client's whole test part; by default none.
+
+        A metric that `combine` calls a "ratio" is a pair (numerator, denominator). NaN says that this client has no
+        such figure.
+        """
         return {}
 
     def collate(self, items: Sequence[Any]) -> tuple[Any, Any]:
@@ -162,6 +193,8 @@ class Task(abc.ABC):
 
     def class_counts(self, train: Part) -> NDArray[np.int64]:
         """Number of samples per class in a training part, shape (num_classes,). TaskError if `y` has other values."""
+        if not self.num_classes:
+            raise TaskError("the task has no classes", "set num_classes and override class_counts()")
         y = train.y if isinstance(train, Split) else self._targets(train)
         if not isinstance(y, np.ndarray):
             raise TaskError(f"y is a {type(y).__name__}, not an array of classes", "override class_counts()")

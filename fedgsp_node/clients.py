@@ -1,5 +1,6 @@
 """The clients that a node hosts: training, evaluation and histograms on their data."""
 
+import dataclasses
 import logging
 import threading
 import time
@@ -28,6 +29,7 @@ from fedgsp.task import ClientData, Part, Task
 from fedgsp.weights import Weights, without_head
 from fedgsp_node.chosen import chosen, chosen_stepping
 from fedgsp_node.constants import Constants
+from fedgsp_node.declared import Declared
 from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
@@ -76,6 +78,8 @@ class Clients:
                 f"client {client} does not exist: the task has {task.num_clients} clients",
                 f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
             )
+        #: What the task declares; by `rehearse`.
+        self.declared = Declared()
         self._data = HostedData(task, dict.fromkeys(hosted))
         module = guarded(lambda: _model(task, _MODULE_SEED), "model()")
         TaskError.require(
@@ -150,10 +154,13 @@ class Clients:
         self.shared = without_head(self.tensors)
 
     def rehearse(self) -> None:
-        """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round."""
+        """Tries the task on a few samples of one client; raises TaskError for mistakes that would fail every round.
+
+        What the task declares is known afterwards.
+        """
         data = self._data.of(next(iter(self._data.sizes)))
         with bound(self._module, self.initial_weights(0)):
-            rehearse(self._module, self.task, data.train, data.test, self.device)
+            self.declared = rehearse(self._module, self.task, data.train, data.test, self.device)
 
     @property
     def hosted(self) -> tuple[HostedClient, ...]:
@@ -256,7 +263,7 @@ class Clients:
         training_part: bool = False,
         personalised_in: int | None = None,
     ) -> Evaluated:
-        """Correct samples, loss and metrics of a model on the client's test part, or on its training part.
+        """Correct labels, loss and metrics of a model on the client's test part, or on its training part.
 
         With a round in `personalised_in`, the training algorithm first adapts the model to this client.
         """
@@ -275,13 +282,8 @@ class Clients:
         samples = samples_of(part, self.task)
         seed_generators(settings.seed if settings else 0, "evaluation", client)
         # On a copy: a model may change its state while it is evaluated, but stored weights have a digest.
-        correct, loss_sum, figures = self._within(
-            model.copy(), lambda: evaluate(self._module, self.task, samples, control, self.device)
-        )
-        OrderError.require(
-            0 <= correct <= len(part), FailureCode.TASK_RAISED, f"correct() counts {correct} of {len(part)} samples"
-        )
-        return Evaluated(correct, len(part), loss_sum, metrics=figures, afresh=afresh)
+        found = self._within(model.copy(), lambda: evaluate(self._module, self.task, samples, control, self.device))
+        return dataclasses.replace(found, afresh=afresh)
 
     def _personalised(
         self, client: int, model: Weights, settings: TrainingSettings, round_number: int, control: Control

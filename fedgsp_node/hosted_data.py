@@ -132,7 +132,7 @@ def _narrow(values: Any) -> Any:
 def _targets(y: np.ndarray, task: Task, client: int) -> np.ndarray:
     if y.dtype.kind in "iu":
         y = y.astype(np.int64, copy=False)
-        if y.ndim == 1 and len(y):
+        if task.num_classes and y.ndim == 1 and len(y):
             require(
                 0 <= y.min() <= y.max() < task.num_classes,
                 f"client {client} has labels {y.min()} .. {y.max()}",

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,13 +13,15 @@ from torch.nn.parameter import is_lazy
 from fedgsp.errors import TaskError
 from fedgsp.messages import TensorSpec
 from fedgsp.require import require
+from fedgsp.scoring import ACCURACY, CLASS_COUNTS, CLASS_LABELS
 from fedgsp.task import Part, Task
+from fedgsp_node.declared import Declared, declared
 from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.optimizers import has_own, own
 from fedgsp_node.samples import samples_of
 from fedgsp_node.training.evaluation import on_cpu
-from fedgsp_node.users_code import guarded, histogram, numbers, where, whole
+from fedgsp_node.users_code import guarded, histogram, judged, numbers, where
 
 logger = logging.getLogger(__name__)
 
@@ -140,25 +142,33 @@ def _shown(found: Any) -> str:
     return f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
 
 
-def rehearse(module: nn.Module, task: Task, train: Part, test: Part, device: torch.device = CPU) -> None:
-    """Calls the model and the task's methods with a few samples of both parts; raises TaskError if a call fails.
+def rehearse(module: nn.Module, task: Task, train: Part, test: Part, device: torch.device = CPU) -> Declared:
+    """Calls the model and the task's methods with a few samples of both parts; returns what the task declares.
 
-    The model is in evaluation mode, and no gradient is computed.
+    Raises TaskError if a call fails. The model is in evaluation mode, and no gradient is computed.
     """
     module.eval()
-    for name, part in (("training", train), ("test", test)):
-        if len(part):
-            _rehearse(module, task, name, part, device)
+    parts = {name: part for name, part in (("training", train), ("test", test)) if len(part)}
+    seen = [_rehearse(module, task, name, part, device) for name, part in parts.items()]
     if has_own(task):
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         guarded(lambda: own(task)(parameters, 0.01), "optimizer()")
+    lacks = set[str]().union(*(lacking for lacking, _ in seen))
     try:
         histogram(task.class_counts(train), task.num_classes)
-    except (Exception, SystemExit) as error:  # only a warning: the node does not know the run's scheme
-        logger.warning("the task has no class histograms, which the scheme fedgsp needs: %s", where(error))
+    except (Exception, SystemExit) as error:  # schemes that need them are refused when the run starts
+        logger.info("the task has no class histograms, which some schemes need: %s", where(error))
+        lacks.add(CLASS_COUNTS)
+    found = declared(task, lacks, set[str]().union(*(metrics for _, metrics in seen)))
+    if ACCURACY in lacks:
+        logger.info("the task has no accuracy: correct() finds no class per sample; its score is %s", found.score)
+    return found
 
 
-def _rehearse(module: nn.Module, task: Task, name: str, part: Part, device: torch.device) -> None:
+def _rehearse(
+    module: nn.Module, task: Task, name: str, part: Part, device: torch.device
+) -> tuple[set[str], Iterable[str]]:
+    """What the task lacks on this part, and the names of its metrics."""
     samples = samples_of(part, task)
     some = guarded(
         lambda: samples.take(slice(0, min(_SAMPLES, len(samples)))), f"collate() on samples of a {name} part"
@@ -180,10 +190,11 @@ def _rehearse(module: nn.Module, task: Task, name: str, part: Part, device: torc
     )
     with torch.inference_mode():
         outputs = module(x)
-        right = guarded(lambda: whole(task.correct(outputs, y)), "correct()")
-        require(
-            0 <= right <= count(y),
-            f"the task's correct() counts {right} of {count(y)} samples",
-            "return the number of correct samples of the batch",
-        )
-        guarded(lambda: numbers(task.metrics(*mapped(on_cpu, (outputs, y)))), "metrics()")
+        right = guarded(lambda: judged(task.correct(outputs, y), count(y)), "correct()")
+        metrics, _ = guarded(lambda: numbers(task.metrics(*mapped(on_cpu, (outputs, y))), task.combine), "metrics()")
+    lacks = {
+        ACCURACY: right is None,
+        CLASS_LABELS: not (isinstance(y, torch.Tensor) and y.ndim == 1 and not y.is_floating_point())
+        or task.num_classes < 2,
+    }
+    return {what for what, lacking in lacks.items() if lacking}, metrics

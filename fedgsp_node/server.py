@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc.aio
 import torch
 
-from fedgsp import access, local_key, on_nodes, windows, wire
+from fedgsp import access, local_key, windows, wire
 from fedgsp.access import shown
 from fedgsp.addresses import is_near, is_wildcard, resolve, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, describe, start_server
@@ -22,7 +22,6 @@ from fedgsp.identity import TOP_SERVER, Role, node
 from fedgsp.identity import manager as manager_of
 from fedgsp.limits.answers import Unreadable, stream
 from fedgsp.messages import (
-    PROTOCOL,
     Attached,
     AttachTo,
     Failure,
@@ -52,13 +51,13 @@ from fedgsp_node.credentials import credentials, name_of
 from fedgsp_node.dialling import Dialling
 from fedgsp_node.fetching import Fetcher
 from fedgsp_node.guard import Guard
-from fedgsp_node.optimizers import has_own
+from fedgsp_node.hello import hello_of
 from fedgsp_node.personal_state import PersonalState
 from fedgsp_node.policy import check_start, refused_run
 from fedgsp_node.policy_file import policy_of
 from fedgsp_node.receipts import Receipts, receipt_log
 from fedgsp_node.slot import Slot
-from fedgsp_node.tasks import load_task, options_to_share, source_digest
+from fedgsp_node.tasks import load_task, source_digest
 from fedgsp_node.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -189,24 +188,7 @@ class _Node:
         self._worker = worker
         self._top_host, _ = split_address(settings.top_server)
         self._name = name_of(settings, name)
-        self._hello = Hello(
-            PROTOCOL,
-            self._name,
-            settings.task,
-            clients.task.num_classes,
-            clients.hosted,
-            clients.task_tensors,
-            peer_address,
-            clients.training_flop,
-            options_to_share(settings.task, settings.task_option, clients.task),
-            source_digest(clients.task),
-            on_nodes.installed(),
-            clients.features,
-            has_own(clients.task),
-            clients.constants,
-            *devices.described(clients.device),
-            torch.__version__,
-        )
+        self._hello = hello_of(settings, clients, self._name, peer_address)
         self._log = OrderLog()
         self._joins = SeldomLog(logger, logging.INFO, "time")
         self._ends = SeldomLog(logger, logging.INFO, "connection")

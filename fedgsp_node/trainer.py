@@ -142,7 +142,9 @@ class Trainer:
         """The accuracy of a trained model on the client's training part, at least that of a guess."""
         clients = self._clients
         counts = await self._slot.run(lambda control: clients.evaluate(client, trained, control, training_part=True))
-        return max(counts.correct / counts.samples, 1 / clients.task.num_classes)
+        if not counts.judged:
+            raise OrderError(Failure(FailureCode.TASK_RAISED, "the task has no accuracy"))
+        return max(counts.correct / counts.judged, 1 / max(1, clients.task.num_classes))
 
     def _keep(self, client: int, learned: Learned, head: bool, round_number: int) -> None:
         with failing(FailureCode.UNSPECIFIED, UserError):

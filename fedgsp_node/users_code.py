@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,9 @@ import torch
 
 from fedgsp.errors import TaskError, UserError
 from fedgsp.messages import MOST_SAMPLES
+from fedgsp.names import TEXT_RULE, is_text
 from fedgsp.require import require
+from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, RATIO
 
 T = TypeVar("T")
 
@@ -47,8 +49,26 @@ def where(error: BaseException) -> str:
     return text.encode(errors="replace").decode()
 
 
+def judged(found: object, samples: int) -> tuple[int, int] | None:
+    """The result of correct() for a batch: how many labels are correct, and of how many; None without accuracy.
+
+    TypeError if it is neither a number, nor a pair of numbers, nor None; TaskError for numbers that cannot be.
+    """
+    if found is None:
+        return None
+    pair = found if isinstance(found, tuple) and len(found) == 2 else (found, samples)
+    correct, labels = whole(pair[0]), whole(pair[1])
+    what = "labels" if pair is found else "samples"
+    require(
+        0 <= correct <= labels <= MOST_SAMPLES,
+        f"the task's correct() counts {correct} of {labels} {what}",
+        f"return the number of correct {what} of the batch",
+    )
+    return correct, labels
+
+
 def whole(count: object) -> int:
-    """The result of correct() as an int; TypeError if it is not a whole number."""
+    """A count of correct() as an int; TypeError if it is not a whole number."""
     try:
         number = float(count)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
@@ -75,8 +95,27 @@ def histogram(counts: Any, classes: int) -> tuple[int, ...]:
     return found
 
 
-def numbers(figures: Any) -> dict[str, float]:
-    """The result of metrics() as floats by name; TypeError or ValueError if it is not a dict of numbers."""
-    if not isinstance(figures, dict) or not all(isinstance(name, str) for name in figures):
+def numbers(figures: Any, combine: Mapping[str, str]) -> tuple[dict[str, float], dict[str, float]]:
+    """The result of metrics() as floats by name, and the denominators of those that `combine` calls ratios.
+
+    TypeError or ValueError if it is not a dict of numbers, and of pairs of numbers for ratios.
+    """
+    if not isinstance(figures, Mapping) or not all(isinstance(name, str) for name in figures):
         raise TypeError("metrics() must return a dict from names to numbers")
-    return {name: float(value) for name, value in figures.items()}
+    if len(figures) > MOST_METRICS:
+        raise ValueError(f"metrics() returned {len(figures)} metrics, and {MOST_METRICS} are read")
+    values, denominators = {}, {}
+    for name, found in figures.items():
+        if not is_text(name):
+            raise ValueError(f"metrics() returned a metric named {name[:60]!r}: a name has to be {TEXT_RULE}")
+        if name in (ACCURACY, LOSS):
+            raise ValueError(f"metrics() returned {name!r}, which every task has: give it another name")
+        if combine.get(name) == RATIO:
+            if not isinstance(found, tuple | list) or len(found) != 2:
+                raise TypeError(f"metrics() must return a pair (numerator, denominator) for {name!r}, a ratio")
+            values[name], denominators[name] = map(float, found)
+        elif isinstance(found, tuple | list):
+            raise TypeError(f"metrics() returned a pair for {name!r}: set combine = {{{name!r}: {RATIO!r}}}")
+        else:
+            values[name] = float(found)
+    return values, denominators

@@ -316,10 +316,12 @@ def _flaws(work: Work | None, result: Result | Recalled | None, needed: Need) ->
         case Trained(update=update) if update is not None:
             asked = isinstance(work, Train) and work.reveal is not None and update.id == update_of(produces)
             flaws.append((not asked, f"it revealed {update.id!r}, which was not asked for"))
-        case Evaluated(correct=correct, squared_distance=distance, metrics=metrics):
+        case Evaluated(correct=correct, judged=judged, squared_distance=distance, metrics=metrics):
             flaws += [
                 (not all(map(is_text, metrics)), f"the name of a metric has to be {TEXT_RULE}"),
-                (correct > samples, f"{correct} right answers on {samples} samples"),
+                (not result.denominators.keys() <= metrics.keys(), "it gave a denominator without its numerator"),
+                (correct > judged, f"{correct} right answers on {judged} labels"),
+                (judged > MOST_SAMPLES, f"it says that it has {judged} labels"),
                 (math.isnan(distance) or distance < 0, f"a squared distance of {distance}"),
             ]
         case Described(class_counts=counts):

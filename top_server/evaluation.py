@@ -1,52 +1,118 @@
-"""The accuracy and loss of the models on the clients' own test parts."""
+"""The accuracy, loss and metrics of the models on the clients' own test parts."""
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from fedgsp.messages import Evaluated
+from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, Figure, Scoring, metric_of, rated
 from top_server.groups.run import survey
 from top_server.groups.taking import note_lost
 from top_server.groups.task import GroupTask
 from top_server.merging import Merging
 from top_server.progress import Progress
-from top_server.record.events.rounds import NotEvaluated
+from top_server.record.events.rounds import MetricLeftOut, NotEvaluated
 from top_server.run import RunContext
 
-#: Most metrics in a row of the history. A client may tell names of its own.
-MOST_METRICS = 256
+#: Why the figure of a client does not count.
+NOT_FINITE, NOT_REPORTED = "it is not a finite number", "the client did not report it"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The answers of the clients that have test samples."""
+    """The answers of the clients that have test samples, by ascending client."""
 
     #: Client -> its answer, with the model that it would use now.
     of: dict[int, Evaluated]
     #: Whether a client gave no answer.
     partial: bool = False
+    #: How the task combines its metrics, and what rates a model.
+    scoring: Scoring = field(default_factory=Scoring)
 
     @property
     def overall(self) -> dict[str, float | None]:
-        """Accuracy and mean loss over all samples; both are None if the evaluation is partial."""
+        """Accuracy and mean loss over all samples; None if the evaluation is partial, or if there is no accuracy."""
         samples = sum(one.samples for one in self.of.values())
         return {
-            "accuracy": None if self.partial else sum(one.correct for one in self.of.values()) / samples,
+            "accuracy": None if self.partial else _accuracy(self.of.values()),
             "loss": None if self.partial else sum(one.loss_sum for one in self.of.values()) / samples,
         }
 
     @property
     def per_client(self) -> dict[int, float]:
-        """Accuracy of each client."""
-        return {client: one.correct / one.samples for client, one in self.of.items()}
+        """Accuracy of each client that has one."""
+        return {client: one.correct / one.judged for client, one in self.of.items() if one.judged}
 
     @property
     def metrics(self) -> dict[str, dict[int, float]]:
         """The task's further figures: name -> client -> value. The `MOST_METRICS` names of most clients are kept."""
-        found: dict[str, dict[int, float]] = {}
-        for client, one in self.of.items():
-            for name, value in one.metrics.items():
-                found.setdefault(name, {})[client] = value
-        kept = sorted(found, key=lambda name: (-len(found[name]), name))[:MOST_METRICS]
-        return {name: found[name] for name in sorted(kept)}
+        return {
+            name: {client: self.scoring.own(name, figure) for client, figure in self._figures(name).items()}
+            for name in self._names
+        }
+
+    @property
+    def combined(self) -> dict[str, float | None]:
+        """The task's further figures over all clients, by name; None if partial, or if no client has a number."""
+        return {
+            name: None if self.partial else self.scoring.combined(name, self._figures(name).values())
+            for name in self._names
+        }
+
+    @property
+    def score(self) -> float | None:
+        """What rates the model or models, over all clients: larger is better. None if the evaluation is partial."""
+        metric = metric_of(self.scoring.score)
+        return rated(self.scoring.score, {**self.combined, **self.overall}.get(metric))
+
+    @property
+    def score_per_client(self) -> dict[int, float]:
+        """The score of each client that has one, larger is better."""
+        metric = metric_of(self.scoring.score)
+        if metric == ACCURACY:
+            values = self.per_client
+        elif metric == LOSS:
+            values = {client: one.loss_sum / one.samples for client, one in self.of.items()}
+        else:
+            values = {client: self.scoring.own(metric, one) for client, one in self._figures(metric).items()}
+        scores = {client: rated(self.scoring.score, value) for client, value in values.items()}
+        return {client: score for client, score in scores.items() if score is not None}
+
+    @property
+    def left_out(self) -> dict[str, dict[int, str]]:
+        """Figure -> client -> why its value does not count: it is no finite number, or the score is missing."""
+        found = {
+            name: {client: NOT_FINITE for client, one in self._figures(name).items() if not one.is_finite}
+            for name in self._names
+        }
+        found[LOSS] = {client: NOT_FINITE for client, one in self.of.items() if not math.isfinite(one.loss_sum)}
+        metric = metric_of(self.scoring.score)
+        if metric not in (ACCURACY, LOSS):
+            missing = self.of.keys() - self._figures(metric).keys()
+            found[metric] = found.get(metric, {}) | dict.fromkeys(sorted(missing), NOT_REPORTED)
+        return {name: dict(sorted(clients.items())) for name, clients in found.items() if clients}
+
+    @property
+    def _names(self) -> list[str]:
+        counts = Counter(name for one in self.of.values() for name in one.metrics)
+        return sorted(sorted(counts, key=lambda name: (-counts[name], name))[:MOST_METRICS])
+
+    def _figures(self, name: str) -> dict[int, Figure]:
+        return {
+            client: Figure(one.metrics[name], one.denominators.get(name, 0.0), one.samples)
+            for client, one in self.of.items()
+            if name in one.metrics
+        }
+
+
+def _accuracy(answers: Collection[Evaluated]) -> float | None:
+    """Over all samples, so that a client with more labels per sample counts no more than its samples do."""
+    judged = [one for one in answers if one.judged]
+    if not judged:
+        return None
+    right = (one.correct if one.judged == one.samples else one.samples * one.correct / one.judged for one in judged)
+    return sum(right) / sum(one.samples for one in judged)
 
 
 async def evaluate(context: RunContext, progress: Progress, merging: Merging, round_number: int) -> Evaluation | None:
@@ -84,4 +150,20 @@ async def evaluate(context: RunContext, progress: Progress, merging: Merging, ro
         reason = "no client has test samples"
     if partial or not told:
         context.journal.record(NotEvaluated(round=round_number, reason=reason))
-    return Evaluation(told, partial) if told else None
+    if not told:
+        return None
+    found = Evaluation(told, partial, context.membership.scoring)
+    _name_left_out(context, progress, round_number, found)
+    return found
+
+
+def _name_left_out(context: RunContext, progress: Progress, round_number: int, found: Evaluation) -> None:
+    """Records which figures of which clients do not count, if they are others than in the evaluation before."""
+    left_out = found.left_out
+    for name, clients in left_out.items():
+        if progress.left_out.get(name) == list(clients):
+            continue
+        for reason in sorted(set(clients.values())):
+            theirs = [client for client in clients if clients[client] == reason]
+            context.journal.record(MetricLeftOut(round=round_number, metric=name, clients=theirs, reason=reason))
+    progress.left_out = {name: list(clients) for name, clients in left_out.items()}

@@ -42,6 +42,8 @@ class Progress:
     began: dict[int, int] = remembered(int, init=True)
     #: How many of the last rounds, one after the other, trained nobody. Written by `rounds`.
     in_vain: int = kept(int, int, int)
+    #: Figure -> the clients that it left out in the last evaluation. Written by `evaluation`.
+    left_out: dict[str, list[int]] = kept(dict, dict, dict)
 
     def save(self) -> dict[str, Any]:
         """All fields as JSON."""

@@ -36,10 +36,13 @@ MOST: dict[Descriptor, dict[str, int]] = {
         "hello.features.shape": 32,
         "hello.task_options": 1_000,
         "hello.parts": 1_000,
+        "hello.combine": 256,
+        "hello.lacks": 32,
     },
     order_pb2.NodeReport.DESCRIPTOR: {
         "progress.orders": MOST_ORDERS,
         "done.evaluated.metrics": 256,
+        "done.evaluated.denominators": 256,
         "done.described.class_counts": MOST_CLASSES,
         "done.discriminated.correct": MOST_CLASSES,
         "done.recalled.model_ids": MOST_CLIENTS_OF_NODE,

@@ -57,6 +57,14 @@ class Hello:
     device_memory: int = 0
     #: Version of torch.
     torch: str = ""
+    #: What rates a model: a metric of the task, accuracy or loss; after a minus sign if smaller values are better.
+    #: Empty: accuracy.
+    score: str = ""
+    #: Metric of the task -> how the values of several clients become one; see `fedgsp.scoring`. Other metrics are
+    #: averaged, weighted by test samples.
+    combine: Mapping[str, str] = field(default_factory=dict)
+    #: What the task lacks, and some schemes need: "accuracy", "class counts", "class labels".
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,8 @@ class HostedClient:
     client: int
     train_samples: int
     test_samples: int
+    #: What people call the client, such as the name of a hospital. Empty: it has a number alone.
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

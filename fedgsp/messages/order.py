@@ -66,8 +66,7 @@ class Train:
     reveal: Reveal | None = None
     #: The result becomes the client's own model. The node keeps it, and the client's model before it.
     retain: bool = False
-    #: Only the revealed update is used. The head and the personal model that the node keeps for the client stay
-    #: unchanged.
+    #: Only the revealed update is used. The head and the personal model that the node keeps stay unchanged.
     trial: bool = False
     #: The node uploads the result to the manager before it reports, and then forgets it unless `retain` is set.
     bring: bool = False
@@ -273,8 +272,7 @@ class Attached:
     run_id: str
     #: Name of the node.
     node: str
-    #: Name of the manager that the node wants to serve. Another process may have got the manager's address meanwhile;
-    #: it refuses the node.
+    #: Name of the manager that the node wants to serve. Another process, at the same address meanwhile, refuses it.
     manager: str = ""
 
 
@@ -336,8 +334,7 @@ class Trained:
     keeps: bool = False
     #: Only with `keeps`: the node had no such part before and began it anew.
     afresh: bool = False
-    #: Share of the samples of the client's training part that the trained model classifies correctly, but at least the
-    #: share of a guess, 1 / classes of the task. 0 unless the order asked for it.
+    #: Accuracy of the trained model on the client's training part, at least that of a guess. 0 unless asked for.
     train_accuracy: float = 0.0
     #: The start, as it came to the node.
     start: ModelRef | None = None
@@ -347,7 +344,7 @@ class Trained:
 class Evaluated:
     """Result of Evaluate."""
 
-    #: Samples that the model classifies correctly.
+    #: Labels that the model predicts correctly.
     correct: int
     #: Samples evaluated.
     samples: int
@@ -357,13 +354,16 @@ class Evaluated:
     source: Source | None = None
     #: Bytes fetched for this order.
     bytes: int = 0
-    #: Further metrics of the task.
+    #: Further metrics of the task; of a metric that is a ratio, its numerator.
     metrics: Mapping[str, float] = field(default_factory=dict)
-    #: Squared Euclidean distance to the model `compared_with`, over the trainable tensors that both have. 0 without a
-    #: comparison.
+    #: Squared Euclidean distance to the model `compared_with`, over the trainable tensors of both; 0 without one.
     squared_distance: float = 0.0
     #: The scheme evaluates with a head or a personal model of the client, and the node had none.
     afresh: bool = False
+    #: Labels behind `correct`; with a class per sample as many as samples. 0: no accuracy, or all labels are ignored.
+    judged: int = 0
+    #: The denominators of the metrics that are ratios.
+    denominators: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,26 @@ class Hello(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class CombineEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PROTOCOL_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
@@ -88,6 +108,9 @@ class Hello(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     DEVICE_MEMORY_FIELD_NUMBER: _builtins.int
     TORCH_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    COMBINE_FIELD_NUMBER: _builtins.int
+    LACKS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """Version of the protocol that the node speaks; see `PROTOCOL`."""
     node: _builtins.str
@@ -110,6 +133,10 @@ class Hello(_message.Message):
     """Bytes of memory of the device; 0 if unknown."""
     torch: _builtins.str
     """Version of torch."""
+    score: _builtins.str
+    """What rates a model: a metric of the task, accuracy or loss; after a minus sign if smaller values are better.
+    Empty: accuracy.
+    """
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostedClient]: ...
     @_builtins.property
@@ -136,6 +163,16 @@ class Hello(_message.Message):
         them once the top server has asked for them.
         """
 
+    @_builtins.property
+    def combine(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Metric of the task -> how the values of several clients become one; see `fedgsp.scoring`. Other metrics are
+        averaged, weighted by test samples.
+        """
+
+    @_builtins.property
+    def lacks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the task lacks, and some schemes need: "accuracy", "class counts", "class labels"."""
+
     def __init__(
         self,
         *,
@@ -156,10 +193,13 @@ class Hello(_message.Message):
         device: _builtins.str = ...,
         device_memory: _builtins.int = ...,
         torch: _builtins.str = ...,
+        score: _builtins.str = ...,
+        combine: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        lacks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "constants", b"constants", "device", b"device", "device_memory", b"device_memory", "features", b"features", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "torch", b"torch", "training_flop", b"training_flop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "combine", b"combine", "constants", b"constants", "device", b"device", "device_memory", b"device_memory", "features", b"features", "lacks", b"lacks", "node", b"node", "num_classes", b"num_classes", "own_optimizer", b"own_optimizer", "parts", b"parts", "peer_address", b"peer_address", "protocol", b"protocol", "score", b"score", "task", b"task", "task_digest", b"task_digest", "task_options", b"task_options", "tensors", b"tensors", "torch", b"torch", "training_flop", b"training_flop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -229,19 +269,23 @@ class HostedClient(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     TRAIN_SAMPLES_FIELD_NUMBER: _builtins.int
     TEST_SAMPLES_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     client: _builtins.int
     train_samples: _builtins.int
     test_samples: _builtins.int
+    name: _builtins.str
+    """What people call the client, such as the name of a hospital. Empty: it has a number alone."""
     def __init__(
         self,
         *,
         client: _builtins.int = ...,
         train_samples: _builtins.int = ...,
         test_samples: _builtins.int = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "test_samples", b"test_samples", "train_samples", b"train_samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "name", b"name", "test_samples", b"test_samples", "train_samples", b"train_samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -189,9 +189,7 @@ class Train(_message.Message):
     retain: _builtins.bool
     """The result becomes the client's own model. The node keeps it, and the client's model before it."""
     trial: _builtins.bool
-    """Only the revealed update is used. The head and the personal model that the node keeps for the client stay
-    unchanged.
-    """
+    """Only the revealed update is used. The head and the personal model that the node keeps stay unchanged."""
     bring: _builtins.bool
     """The node uploads the result to the manager before it reports, and then forgets it unless `retain` is set."""
     aside: _builtins.bool
@@ -819,9 +817,7 @@ class Attached(_message.Message):
     node: _builtins.str
     """Name of the node."""
     manager: _builtins.str
-    """Name of the manager that the node wants to serve. Another process may have got the manager's address meanwhile; it
-    refuses the node.
-    """
+    """Name of the manager that the node wants to serve. Another process, at the same address meanwhile, refuses it."""
     def __init__(
         self,
         *,
@@ -988,9 +984,7 @@ class Trained(_message.Message):
     afresh: _builtins.bool
     """Only with `keeps`: the node had no such part before and began it anew."""
     train_accuracy: _builtins.float
-    """Share of the samples of the client's training part that the trained model classifies correctly, but at least the
-    share of a guess, 1 / classes of the task. 0 unless the order asked for it.
-    """
+    """Accuracy of the trained model on the client's training part, at least that of a guess. 0 unless asked for."""
     @_builtins.property
     def ref(self) -> _model_pb2.ModelRef:
         """The new model."""
@@ -1057,6 +1051,26 @@ class Evaluated(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class DenominatorsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CORRECT_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     LOSS_SUM_FIELD_NUMBER: _builtins.int
@@ -1065,8 +1079,10 @@ class Evaluated(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     SQUARED_DISTANCE_FIELD_NUMBER: _builtins.int
     AFRESH_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
+    DENOMINATORS_FIELD_NUMBER: _builtins.int
     correct: _builtins.int
-    """Samples that the model classifies correctly."""
+    """Labels that the model predicts correctly."""
     samples: _builtins.int
     """Samples evaluated."""
     loss_sum: _builtins.float
@@ -1074,18 +1090,22 @@ class Evaluated(_message.Message):
     bytes: _builtins.int
     """Bytes fetched for this order."""
     squared_distance: _builtins.float
-    """Squared Euclidean distance to the model `compared_with`, over the trainable tensors that both have. 0 without a
-    comparison.
-    """
+    """Squared Euclidean distance to the model `compared_with`, over the trainable tensors of both; 0 without one."""
     afresh: _builtins.bool
     """The scheme evaluates with a head or a personal model of the client, and the node had none."""
+    judged: _builtins.int
+    """Labels behind `correct`; with a class per sample as many as samples. 0: no accuracy, or all labels are ignored."""
     @_builtins.property
     def source(self) -> _model_pb2.Source:
         """The source that delivered the model."""
 
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Further metrics of the task."""
+        """Further metrics of the task; of a metric that is a ratio, its numerator."""
+
+    @_builtins.property
+    def denominators(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The denominators of the metrics that are ratios."""
 
     def __init__(
         self,
@@ -1098,10 +1118,12 @@ class Evaluated(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         squared_distance: _builtins.float = ...,
         afresh: _builtins.bool = ...,
+        judged: _builtins.int = ...,
+        denominators: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "correct", b"correct", "loss_sum", b"loss_sum", "metrics", b"metrics", "samples", b"samples", "source", b"source", "squared_distance", b"squared_distance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["afresh", b"afresh", "bytes", b"bytes", "correct", b"correct", "denominators", b"denominators", "judged", b"judged", "loss_sum", b"loss_sum", "metrics", b"metrics", "samples", b"samples", "source", b"source", "squared_distance", b"squared_distance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

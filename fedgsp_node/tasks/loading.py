@@ -21,6 +21,7 @@ from fedgsp.options import shortened, suggestion, truth
 from fedgsp.require import require
 from fedgsp.task import Task
 from fedgsp.tasks import TASKS
+from fedgsp_node.tasks.attributes import check_attributes, described
 
 #: Type -> the function that converts a text, and what an error says should be given.
 _PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -31,7 +32,6 @@ _PLAIN: dict[Any, tuple[Callable[[str], Any], str]] = {
     Path: (lambda text: Path(text).expanduser(), "a path"),
     typing.Any: (str, "text"),
 }
-_NONE = object()
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -55,24 +55,16 @@ def _load(name: str, options: Mapping[str, str]) -> Task:
     task = _guarded(f"task {name!r} could not be built", module, lambda: factory(**arguments))
     if not isinstance(task, Task):
         raise TaskError(
-            f"task {name!r}: {getattr(factory, '__name__', name)} returned {_described(task)}, not a fedgsp.Task",
+            f"task {name!r}: {getattr(factory, '__name__', name)} returned {described(task)}, not a fedgsp.Task",
             "return an instance of a subclass of fedgsp.Task",
         )
-    for number in ("num_classes", "num_clients"):
-        read = functools.partial(getattr, task, number, _NONE)
-        value = _guarded(f"task {name!r}: {number} cannot be read", module, read)
-        require(
-            value is not _NONE,
-            f"task {name!r} has no {number}",
-            f"set {number} to a positive int in {type(task).__name__}",
+
+    def read(attribute: str, otherwise: Any) -> Any:
+        return _guarded(
+            f"task {name!r}: {attribute} cannot be read", module, lambda: getattr(task, attribute, otherwise)
         )
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise TaskError(f"task {name!r}: {number} is {_described(value)}", f"set {number} to a positive int")
-    for attribute in ("head", "local_options"):
-        found = getattr(task, attribute)
-        if not isinstance(found, tuple | list) or not all(isinstance(text, str) for text in found):
-            remedy = f"write {attribute} = ({found!r},)" if isinstance(found, str) else f"write {attribute} = ('...',)"
-            raise TaskError(f"task {name!r}: {attribute} is {found!r}, not a tuple of strings", remedy)
+
+    check_attributes(f"task {name!r}", task, read)
     return task
 
 
@@ -211,11 +203,6 @@ def _location(error: BaseException, module: ModuleType | None) -> str:
     if inside:
         return f"{inside[-1].filename}:{inside[-1].lineno}"
     return str(own or "no file")
-
-
-def _described(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}" if value is not None else "None"
 
 
 def parse_options(name: str, factory: Callable[..., object], options: Mapping[str, str]) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
+from fedgsp.messages import Evaluated
 from fedgsp.task import Task
 from fedgsp_node.devices import CPU
 from fedgsp_node.nested import count, mapped
 from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control
-from fedgsp_node.users_code import numbers, where, whole
+from fedgsp_node.users_code import judged, numbers, where
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +25,14 @@ def evaluate(
     samples: Samples,
     control: Control,
     device: torch.device = CPU,
-) -> tuple[int, float, dict[str, float]]:
-    """The number of correct samples, the sum of the losses over samples, and the task's further metrics by name.
+) -> Evaluated:
+    """The numbers of correct and of all labels, the sum of the losses over samples, and the task's further metrics.
 
     Raises StoppedError, and what the task and the model raise.
     """
     module.eval()
-    correct, loss_sum, together = 0, 0.0, batch_size(samples)
+    loss_sum, together = 0.0, batch_size(samples)
+    counts: list[tuple[int, int] | None] = []
     kept: list[tuple[Any, Any]] = []
     with_metrics = type(task).metrics is not Task.metrics  # they need the outputs of all samples together
     with torch.inference_mode():
@@ -39,17 +41,29 @@ def evaluate(
             inputs, targets = mapped(lambda one: one.to(device), samples.take(slice(begin, begin + together)))
             known = mapped(_copied, targets) if with_metrics else None
             outputs = module(inputs)
-            correct += whole(task.correct(outputs, targets))
+            counts.append(judged(task.correct(outputs, targets), count(targets)))
             loss_sum += float(task.loss(outputs, targets)) * count(targets)
             if with_metrics:
                 kept.append((mapped(on_cpu, outputs), known))
             control.tick()
+        metrics: dict[str, float] = {}
+        denominators: dict[str, float] = {}
         try:
-            figures = numbers(task.metrics(*_joined(kept))) if kept else {}
+            if kept:
+                metrics, denominators = numbers(task.metrics(*_joined(kept)), task.combine)
         except Exception as error:  # accuracy and loss remain valid
             logger.warning("the task's metrics() failed, so they are missing in the results: %s", where(error))
-            figures = {}
-    return correct, loss_sum, figures
+    known_counts = [one for one in counts if one is not None]
+    if len(known_counts) < len(counts):
+        known_counts.clear()
+    return Evaluated(
+        sum(correct for correct, _ in known_counts),
+        len(samples),
+        loss_sum,
+        metrics=metrics,
+        judged=sum(labels for _, labels in known_counts),
+        denominators=denominators,
+    )
 
 
 def on_cpu(value: Any) -> Any:

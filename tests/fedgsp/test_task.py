@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -47,13 +49,26 @@ def test_samples_are_right_by_their_largest_output() -> None:
     assert Blobs().correct(outputs, torch.tensor([0, 2, 1])) == 2
 
 
+def test_pixels_are_right_one_by_one_and_those_to_be_ignored_do_not_count() -> None:
+    outputs = torch.zeros(2, 3, 2)
+    outputs[:, 1] = 1
+    assert Blobs().correct(outputs, torch.tensor([[1, 0], [1, -100]])) == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("outputs", "y"),
-    [((4, 3, 8, 8), (4, 8, 8)), ((4, 3), (4, 1)), ((4, 3), (4, 3)), ((4, 3, 1), (4,)), ((1, 3, 8), (1, 8))],
-    ids=["per pixel", "column", "several classes", "columns of outputs", "one sample"],
+    [
+        (torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64)),
+        (torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.int64)),
+        (torch.zeros(4, 3, 1), torch.zeros(4, dtype=torch.int64)),
+        (torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)),
+        (torch.zeros(4), torch.zeros(4, dtype=torch.int64)),
+        (torch.zeros(4, 3), torch.zeros(4)),
+        (torch.zeros(4, 3), torch.zeros(4, 3)),
+        ((torch.zeros(4, 3),), torch.zeros(4, dtype=torch.int64)),
+        (torch.zeros(4, 3), {"y": torch.zeros(4, dtype=torch.int64)}),
+    ],
+    ids=["column", "several classes", "columns", "one output", "no column", "floats", "shares", "tuple", "dict"],
 )
-def test_outputs_without_a_class_per_sample_are_counted_by_no_default(
-    outputs: tuple[int, ...], y: tuple[int, ...]
-) -> None:
-    with pytest.raises(TaskError, match=r"the default correct\(\) finds no class per sample.*; override correct\(\)"):
-        Blobs().correct(torch.zeros(outputs), torch.zeros(y, dtype=torch.int64))
+def test_there_is_no_accuracy_without_an_output_per_class_and_a_class_per_label(outputs: Any, y: Any) -> None:
+    assert Blobs().correct(outputs, y) is None

@@ -112,7 +112,7 @@ def test_the_toy_problem_gives_the_published_values(client: int, expected: float
 def test_evaluation_counts_the_test_part() -> None:
     clients = Clients(Toy(), None)
     counted = clients.evaluate(1, clients.initial_weights(0), Control())
-    assert counted == Evaluated(correct=0, samples=3, loss_sum=3 * 4.5)
+    assert counted == Evaluated(correct=0, samples=3, loss_sum=3 * 4.5, judged=3)
 
 
 def test_initial_weights_depend_on_the_seed_alone() -> None:
@@ -289,7 +289,10 @@ def test_counts_that_cannot_be_are_the_tasks_fault(count: int) -> None:
     ]
     remedy = f"return numbers from 0 to {MOST_SAMPLES}"
     assert found == [
-        (FailureCode.TASK_RAISED, f"correct() counts {count} of 5 samples"),
+        (
+            FailureCode.TASK_RAISED,
+            f"the task's correct() counts {count} of 5 samples; return the number of correct samples of the batch",
+        ),
         (FailureCode.TASK_RAISED, f"class_counts() returned {count} samples for a class; {remedy}"),
     ]
 

@@ -12,6 +12,7 @@ import torch
 from fedgsp.errors import TaskError
 from fedgsp.task import ClientData, Split, Task
 from fedgsp_node.clients import Clients
+from fedgsp_node.declared import Declared
 from fedgsp_node.order_error import OrderError
 from fedgsp_node.training.control import Control
 from tests.support.blobs_task import Blobs
@@ -88,11 +89,11 @@ class Segmentation(Blobs):
         return ClientData(part, part)
 
 
-def test_a_class_per_pixel_needs_a_count_of_samples_of_its_own() -> None:
-    with pytest.raises(
-        TaskError, match=r"no class per sample in .* \(2, 3, 2, 2\) .* \(2, 2, 2\); override correct\(\)"
-    ):
-        Clients(Segmentation(), None).rehearse()
+def test_a_class_per_pixel_is_counted_by_pixel() -> None:
+    clients = Clients(Segmentation(), None)
+    clients.rehearse()
+    assert clients.declared == Declared("accuracy", {}, ("class counts", "class labels"))
+    assert clients.evaluate(0, clients.initial_weights(0), Control()).judged == 4 * 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -104,12 +105,14 @@ def test_a_class_per_pixel_needs_a_count_of_samples_of_its_own() -> None:
         (None, "class_counts() returned shape ()"),
     ],
 )
-def test_a_task_without_histograms_starts_with_a_warning(
+def test_a_task_without_histograms_says_so_when_it_joins(
     returns: Any, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     clients = Clients(task_with(class_counts=lambda train: returns), None)
     clients.rehearse()
-    assert f"no class histograms, which the scheme fedgsp needs: {what}" in caplog.text
+    assert clients.declared.lacks == ("class counts",)
+    assert f"no class histograms, which some schemes need: {what}" in caplog.text
     with pytest.raises(OrderError) as refused:
         clients.class_counts(0)
     assert refused.value.failure.detail.startswith(what)

@@ -119,8 +119,8 @@ TRAIN = Train(None, "made", SETTINGS)
         ),
         (TRAIN, Trained(ModelRef("made"), 2**64 - 1), "18446744073709551615 samples"),
         (TRAIN, Trained(ModelRef("made"), bytes=2**64 - 1), "moved 18446744073709551615 bytes"),
-        (Evaluate(None), Evaluated(3, 2, 0.0), "3 right answers on 2"),
-        (Evaluate(None), Evaluated(1, 2, 0.0, squared_distance=float("nan")), "distance of nan"),
+        (Evaluate(None), Evaluated(3, 4, 0.0, judged=2), "3 right answers on 2"),
+        (Evaluate(None), Evaluated(1, 2, 0.0, judged=2, squared_distance=float("nan")), "distance of nan"),
         (Describe(), Described((1, 2**64 - 1)), "samples of class 1"),
     ],
 )

@@ -35,7 +35,7 @@ REF = ModelRef("m", 8, b"digest")
 GOOD: list[tuple[Work, Result | Recalled | None]] = [
     (Train(None, "m", None), Trained(REF)),
     (Initialise("m", 1), Trained(REF)),
-    (Evaluate(None), Evaluated(1, 2, 0.5)),
+    (Evaluate(None), Evaluated(1, 2, 0.5, judged=2)),
     (Describe(), Described((1, 2))),
     (Discriminate(None, "m", (1,), None), Discriminated(REF)),
     (Recall("run/", ("m",)), Recalled(("m",))),

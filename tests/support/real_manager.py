@@ -70,7 +70,7 @@ REPORTS: list[order_pb2.NodeReport] = [
     for report in (
         HELLO,
         NodeReport(Done(KEY, MADE)),
-        NodeReport(Done(KEY, Evaluated(1, 2, 0.5, metrics={"f1": 0.5}))),
+        NodeReport(Done(KEY, Evaluated(1, 2, 0.5, judged=2, metrics={"f1": 0.5}))),
         NodeReport(Done(KEY, Described((1, 2)))),
         NodeReport(Done(KEY, Discriminated(ModelRef("made"), (1,), 2))),
         NodeReport(Done(KEY, Recalled(("made",)))),

@@ -265,7 +265,9 @@ class GroupReference(Reference):
             for begin in range(0, len(data), EVALUATED_TOGETHER):
                 y = torch.from_numpy(data.y[begin : begin + EVALUATED_TOGETHER])
                 outputs = model(torch.from_numpy(data.x[begin : begin + EVALUATED_TOGETHER]))
-                right += self.task.correct(outputs, y)
+                counted = self.task.correct(outputs, y)
+                assert isinstance(counted, int)
+                right += counted
                 loss_sum += self.task.loss(outputs, y).item() * len(y)
         return right, loss_sum, len(data)
 

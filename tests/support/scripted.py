@@ -243,7 +243,13 @@ class ScriptedNode:
                     return Evaluated(0, 0, 0.0, source, size, squared_distance=distance), None
                 samples = scene.samples_of(client) if training_part else 10
                 return Evaluated(
-                    min(client, samples), samples, value_of(weights), source, size, squared_distance=distance
+                    min(client, samples),
+                    samples,
+                    value_of(weights),
+                    source,
+                    size,
+                    squared_distance=distance,
+                    judged=samples,
                 ), None
             case Discriminate(start) as work:
                 fetched = await self._fetch(start) if start is not None else (None, None, 0)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+import functools
+
 import pytest
 
 from fedgsp.messages import Described, Evaluated, MemberDone, Result
+from fedgsp.scoring import MOST_METRICS, Scoring
 from tests.support.surveyed import surveyed
-from top_server.evaluation import MOST_METRICS, Evaluation, evaluate
+from top_server.evaluation import NOT_FINITE, NOT_REPORTED, Evaluation, evaluate
 
-TWO = {0: Evaluated(3, 4, 2.0, metrics={"auc": 0.9}), 5: Evaluated(1, 12, 6.0)}
+TWO = {0: Evaluated(3, 4, 2.0, judged=4, metrics={"auc": 0.9}), 5: Evaluated(1, 12, 6.0, judged=12)}
 
 
 def test_figures_are_over_all_samples_and_per_client() -> None:
@@ -17,8 +21,8 @@ def test_figures_are_over_all_samples_and_per_client() -> None:
 
 
 def test_the_metrics_of_most_clients_are_kept_whatever_names_some_make_up() -> None:
-    answers = {client: Evaluated(1, 2, 0.5, metrics={"auc": 0.5}) for client in range(300)}
-    answers[300] = Evaluated(1, 2, 0.5, metrics={f"a{number}": 1.0 for number in range(1_000)})
+    answers = {client: Evaluated(1, 2, 0.5, judged=2, metrics={"auc": 0.5}) for client in range(300)}
+    answers[300] = Evaluated(1, 2, 0.5, judged=2, metrics={f"a{number}": 1.0 for number in range(1_000)})
     found = Evaluation(answers).metrics
     assert len(found) == MOST_METRICS
     assert found["auc"] == dict.fromkeys(range(300), 0.5)
@@ -37,10 +41,66 @@ async def test_a_client_with_another_answer_than_was_asked_for_gave_none(
     """A manager of another version may let it through."""
     async with surveyed(monkeypatch, 2, "weighted-mean") as surveys:
         surveys.answers["evaluate"] = lambda task: surveys.outcome(
-            task, done=(MemberDone(0, 0, Evaluated(3, 5, 2.0)), MemberDone(1, 1, result))
+            task, done=(MemberDone(0, 0, Evaluated(3, 5, 2.0, judged=5)), MemberDone(1, 1, result))
         )
         play = surveys.stage
         found = await evaluate(play.context, play.progress, play.merging, 1)
         (told,) = surveys.stage.journal.of_kind("not_evaluated")
-    assert found == Evaluation({0: Evaluated(3, 5, 2.0)}, partial=True)
+    assert found == Evaluation({0: Evaluated(3, 5, 2.0, judged=5)}, partial=True)
     assert told["reason"] == "1 of 2 clients gave no answer: another answer than was asked for"
+
+
+def regression(client: int, mae: float, loss: float = 6.0, **more: float) -> Evaluated:
+    return Evaluated(0, 2 * client, loss, metrics={"mae": mae, **more})
+
+
+def test_a_task_without_accuracy_has_a_score_instead() -> None:
+    found = Evaluation({1: regression(1, 1.0), 3: regression(3, 2.0)}, scoring=Scoring("-mae"))
+    assert found.overall == {"accuracy": None, "loss": pytest.approx(12 / 8)}
+    assert found.per_client == {}
+    assert (found.combined, found.score) == ({"mae": 1.75}, -1.75)
+    assert found.score_per_client == {1: -1.0, 3: -2.0}
+    by_loss = dataclasses.replace(found, scoring=Scoring("-loss"))
+    assert (by_loss.score, by_loss.score_per_client) == (-12 / 8, {1: -3.0, 3: -1.0})
+
+
+def test_pixels_give_an_accuracy_weighted_by_samples() -> None:
+    ignored = Evaluated(0, 5, 1.0)
+    found = Evaluation({0: Evaluated(30, 2, 1.0, judged=60), 1: Evaluated(4, 6, 1.0, judged=4), 2: ignored})
+    assert found.per_client == {0: 0.5, 1: 1.0}
+    assert found.overall["accuracy"] == (2 * 0.5 + 6 * 1.0) / 8
+
+
+def test_what_is_no_number_is_named_and_left_out() -> None:
+    nan, inf = float("nan"), float("inf")
+    answers = {1: regression(1, nan), 2: regression(2, 4.0), 3: regression(3, 2.0, inf), 4: Evaluated(0, 8, 6.0)}
+    found = Evaluation(answers, scoring=Scoring("-mae"))
+    assert found.score == -(4 * 4.0 + 6 * 2.0) / 10
+    assert found.left_out == {"mae": {1: NOT_FINITE, 4: NOT_REPORTED}, "loss": {3: NOT_FINITE}}
+    assert found.score_per_client == {2: -4.0, 3: -2.0}
+    assert dataclasses.replace(found, scoring=Scoring("-loss")).score is None
+
+
+def test_a_partial_evaluation_has_no_score() -> None:
+    found = Evaluation({1: regression(1, 1.0)}, partial=True, scoring=Scoring("-mae"))
+    assert (found.combined, found.score, found.score_per_client) == ({"mae": None}, None, {1: -1.0})
+
+
+async def test_clients_that_are_left_out_are_named_until_they_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    nan = float("nan")
+    values = [{0: nan, 1: 1.0}, {0: nan, 1: 1.0}, {0: nan, 1: nan}, {0: 2.0, 1: 1.0}, {0: nan, 1: 1.0}]
+    async with surveyed(monkeypatch, 2, "weighted-mean") as surveys:
+        play = surveys.stage
+        for number, told in enumerate(values, start=1):
+            done = tuple(
+                MemberDone(client, client, Evaluated(1, 5, 1.0, judged=5, metrics={"auc": value}))
+                for client, value in told.items()
+            )
+            surveys.answers["evaluate"] = functools.partial(surveys.outcome, done=done)
+            await evaluate(play.context, play.progress, play.merging, number)
+        events = play.journal.of_kind("metric_left_out")
+    assert [(one["round"], one["metric"], list(one["clients"])) for one in events] == [
+        (1, "auc", [0]),
+        (3, "auc", [0, 1]),
+        (5, "auc", [0]),
+    ]

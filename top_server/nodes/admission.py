@@ -31,6 +31,7 @@ from fedgsp.names import (
     is_text,
 )
 from fedgsp.options import same
+from fedgsp.scoring import ACCURACY, LACKS, SAMPLES, WAYS, metric_of
 from fedgsp.weights import DIGEST_BYTES, WeightsError, check_same_tensors, total_bytes
 
 #: The most nodes of a run. A node keeps a connection open, which takes about 70 KiB and a file descriptor here.
@@ -111,6 +112,16 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
             all(not text or is_text(text) for text in (hello.device, hello.torch)),
             f"the name of its device, and its version of torch, have to be {TEXT_RULE}",
         ),
+        (
+            not hello.score or (is_text(hello.score) and metric_of(hello.score) != ""),
+            f"the score of its task has to be {TEXT_RULE}",
+        ),
+        (all(map(is_text, hello.combine)), f"the name of a metric has to be {TEXT_RULE}"),
+        (
+            set(hello.combine.values()) <= WAYS.keys(),
+            f"its task combines a metric in a way that is none of {', '.join(WAYS)}",
+        ),
+        (set(hello.lacks) <= LACKS, f"what its task lacks has to be among {', '.join(sorted(LACKS))}"),
         (len(hello.peer_address) <= MOST_ADDRESS, f"its address has more than {MOST_ADDRESS} characters"),
     )
     yield from (Refusal(Failure(FailureCode.WRONG_PROTOCOL, why)) for holds, why in found if not holds)
@@ -229,6 +240,7 @@ def _model(hello: Hello, known: Known) -> Iterator[Refusal]:
             has, other = ("has", "has none") if hello.own_optimizer else ("lacks", "has one")
             detail = f"its task {has} an optimizer(), and that of the run {other}: use the same version of the task"
             yield Refusal(Failure(FailureCode.WRONG_TASK, detail))
+        yield from _figures(hello, first)
         check_same_tensors(hello.tensors, first.tensors, f"the model of node {hello.node!r}")
     except WeightsError as error:
         if first is None:
@@ -237,6 +249,19 @@ def _model(hello: Hello, known: Known) -> Iterator[Refusal]:
             detail = f"its model has other tensors than the run's: {remedy}, and the same version of the task"
             more = f"{error.failure.detail} by node {first.node!r}"
             yield Refusal(Failure(FailureCode.WRONG_SHAPES, detail), more)
+
+
+def _figures(hello: Hello, first: Hello) -> Iterator[Refusal]:
+    """The figures of all clients are compared and combined, so that their tasks must declare the same."""
+    same, more = "use the same version of the task", f"that of node {first.node!r} has "
+    if hello.score != first.score:
+        detail = f"its task has score {hello.score or ACCURACY!r}, and that of the run another: {same}"
+        yield Refusal(Failure(FailureCode.WRONG_TASK, detail), f"{more}{first.score or ACCURACY!r}")
+    for metric in sorted(hello.combine.keys() | first.combine.keys()):
+        own, other = (task.combine.get(metric, SAMPLES) for task in (hello, first))
+        if own != other:
+            detail = f"its task combines metric {metric!r} by {own!r}, and that of the run otherwise: {same}"
+            yield Refusal(Failure(FailureCode.WRONG_TASK, detail), f"{more}{other!r}")
 
 
 def _constants(hello: Hello, known: Known) -> Iterator[Refusal]:

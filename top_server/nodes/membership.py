@@ -27,10 +27,12 @@ from fedgsp.messages import (
     TensorSpec,
     Welcome,
 )
+from fedgsp.scoring import Scoring
 from fedgsp.signing import fingerprint, has_expired
 from fedgsp.tickets import Issuer, Ticket, Verb
 from top_server.grouping.request import ranges
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
+from top_server.nodes.declared import scoring_of
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
 from top_server.nodes.versions import beginning, differs_from
@@ -144,9 +146,19 @@ class Membership:
         return {one.tensor.name: one.digest for one in self._standard.constants if one.tensor}
 
     @property
+    def scoring(self) -> Scoring:
+        """How the task combines its metrics, and what rates a model."""
+        return scoring_of(self._standard)
+
+    @property
     def nodes(self) -> int:
         """The number of present nodes."""
         return len(self._nodes)
+
+    @property
+    def hellos(self) -> list[Hello]:
+        """What the present nodes said when they joined."""
+        return [node.hello for node in self._nodes.values()]
 
     @property
     def clients(self) -> dict[int, HostedClient]:

@@ -78,8 +78,8 @@ class TrainingAccuracy(Profile[NoOptions]):
         """Column `train_accuracy` of accuracies in 0..1, of the clients that answered."""
         everyone = tuple(self.context.membership.clients)
         answers = await self.evaluate(round_number, "evaluate-training", everyone, self.start(everyone))
-        clients = tuple(sorted(answers))
-        accuracies = [[answers[client].correct / answers[client].samples] for client in clients]
+        clients = tuple(sorted(client for client in answers if answers[client].judged))
+        accuracies = [[answers[client].correct / answers[client].judged] for client in clients]
         return Evidence(clients, figures={"train_accuracy": np.array(accuracies).reshape(-1, 1)})
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedgsp.encoding import BFLOAT16, wire_bytes
 from fedgsp.programs import PROGRAMS
+from fedgsp.scoring import ACCURACY
 from top_server.baseline.local_run import gains
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
@@ -59,14 +60,19 @@ def row_of(
 
 
 def _served(context: RunContext, evaluated: Evaluation, each: bool) -> dict[str, Any]:
-    """Accuracy and loss over all clients; with `each`, of every client too."""
+    """Accuracy, loss, metrics and score over all clients; with `each`, of every client too."""
     found: dict[str, Any] = {**evaluated.overall, "clients_evaluated": len(evaluated.of)}
-    if each:
+    by_accuracy = evaluated.scoring.score == ACCURACY
+    if not by_accuracy:
+        found |= {"scored_by": evaluated.scoring.score, "score": evaluated.score}
+    if each and (by_accuracy or evaluated.per_client):
         found["accuracy_per_client"] = evaluated.per_client
+    if each and not by_accuracy:
+        found["score_per_client"] = evaluated.score_per_client
     if evaluated.metrics:
-        found["metrics_per_client"] = evaluated.metrics
+        found |= {"metrics": evaluated.combined, "metrics_per_client": evaluated.metrics}
     if context.alone is not None:
-        found["ipr"], found["rsd"] = gains(evaluated.per_client, context.alone) or (None, None)
+        found["ipr"], found["rsd"] = gains(evaluated.score_per_client, context.alone) or (None, None)
     return found
 
 

@@ -84,7 +84,7 @@ def test_plain_sgd_learns_the_digits_within_two_passes() -> None:
                 for weights, gradient in zip(model.parameters(), gradients, strict=True):
                     weights.sub_(gradient, alpha=0.05)
     tests = [own.test for own in parts(task)]
-    right = sum(task.correct(model(torch.from_numpy(test.x)), torch.from_numpy(test.y)) for test in tests)
+    right = sum(int((model(torch.from_numpy(test.x)).argmax(1) == torch.from_numpy(test.y)).sum()) for test in tests)
     assert right / sum(map(len, tests)) > 0.93
 
 

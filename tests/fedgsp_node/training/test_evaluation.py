@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedgsp.messages import Evaluated
 from fedgsp_node.samples import Samples
 from fedgsp_node.training.control import Control, StoppedError
 from fedgsp_node.training.evaluation import BATCH_SIZE, batch_size, evaluate
@@ -32,12 +34,13 @@ def trained() -> nn.Module:
 def test_counts_are_those_of_a_plain_loop_in_evaluation_mode(count: int) -> None:
     module, (x, y) = trained(), data(count)
     control = Control()
-    correct, loss_sum, _ = evaluate(module, Blobs(), Samples(x, y), control)
+    found = evaluate(module, Blobs(), Samples(x, y), control)
     with torch.no_grad():
         outputs = [module.eval()(x[i : i + 1])[0] for i in range(count)]
-    assert correct == sum(int(output.argmax()) == int(target) for output, target in zip(outputs, y, strict=True))
+    assert (found.samples, found.judged) == (count, count)
+    assert found.correct == sum(int(output.argmax()) == int(target) for output, target in zip(outputs, y, strict=True))
     expected = sum(float(nn.functional.cross_entropy(out, target)) for out, target in zip(outputs, y, strict=True))
-    assert loss_sum == pytest.approx(expected, rel=1e-4)
+    assert found.loss_sum == pytest.approx(expected, rel=1e-4)
     assert control.mark == -(-count // BATCH_SIZE)
 
 
@@ -50,7 +53,7 @@ def test_it_changes_nothing_in_the_model_and_repeats_itself() -> None:
 
 def test_an_empty_test_part_counts_nothing() -> None:
     x, y = data(0)
-    assert evaluate(trained(), Blobs(), Samples(x, y), Control()) == (0, 0.0, {})
+    assert evaluate(trained(), Blobs(), Samples(x, y), Control()) == Evaluated(0, 0, 0.0)
 
 
 def test_it_stops_when_told_to() -> None:
@@ -68,7 +71,7 @@ def test_the_tasks_own_measure_decides_what_is_right() -> None:
             return 1
 
     x, y = data(BATCH_SIZE + 1)
-    assert evaluate(trained(), Strict(), Samples(x, y), Control())[0] == 2
+    assert evaluate(trained(), Strict(), Samples(x, y), Control()).correct == 2
 
 
 class _Pair(NamedTuple):
@@ -97,7 +100,7 @@ class _Asking(Blobs):
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         return super().loss(self._logits(outputs), targets)
 
-    def correct(self, outputs: Any, targets: torch.Tensor) -> int:
+    def correct(self, outputs: Any, targets: torch.Tensor) -> Any:
         return super().correct(self._logits(outputs), targets)
 
     def metrics(self, outputs: Any, targets: torch.Tensor) -> dict[str, float]:
@@ -120,11 +123,11 @@ def test_metrics_see_all_outputs_in_the_shape_the_model_gives_them(
 ) -> None:
     x, y = data(2 * BATCH_SIZE + 3)
     module = _Wrapped(shape)
-    correct, loss_sum, figures = evaluate(module, _Asking(logits), Samples(x, y), Control())
-    assert (correct, loss_sum) == evaluate(module.inner, Blobs(), Samples(x, y), Control())[:2]
+    found = evaluate(module, _Asking(logits), Samples(x, y), Control())
+    assert dataclasses.replace(found, metrics={}) == evaluate(module.inner, Blobs(), Samples(x, y), Control())
     with torch.no_grad():
         expected = float(module.inner(x).sum())
-    assert figures == {"rows": len(x), "sum": pytest.approx(expected, rel=1e-4)}
+    assert found.metrics == {"rows": len(x), "sum": pytest.approx(expected, rel=1e-4)}
 
 
 class _Opaque:
@@ -134,8 +137,8 @@ class _Opaque:
 
 def test_outputs_that_cannot_be_joined_cost_the_figures_only(caplog: pytest.LogCaptureFixture) -> None:
     x, y = data(5)
-    correct, _, figures = evaluate(_Wrapped(_Opaque), _Asking(lambda out: out.logits), Samples(x, y), Control())
-    assert (correct, figures) == (evaluate(trained(), Blobs(), Samples(x, y), Control())[0], {})
+    found = evaluate(_Wrapped(_Opaque), _Asking(lambda out: out.logits), Samples(x, y), Control())
+    assert found == evaluate(trained(), Blobs(), Samples(x, y), Control())
     assert "the model returned _Opaque" in caplog.text
 
 

@@ -16,7 +16,7 @@ from top_server.schemes import SCHEMES
 from top_server.teams import Teams
 
 PLAN = Plan(((0, 1), (2, 3)), ())
-SERVED = Evaluation({0: Evaluated(10, 5, 1.0), 1: Evaluated(10, 10, 3.0)})
+SERVED = Evaluation({0: Evaluated(10, 20, 1.0, judged=20), 1: Evaluated(10, 10, 3.0, judged=10)})
 
 
 @pytest.mark.parametrize("merge", ["mean", "none"])

@@ -107,6 +107,17 @@ class NotEvaluated(RoundEvent):
     reason: str
 
 
+class MetricLeftOut(RoundEvent):
+    """A figure of a client does not count in this evaluation, and those of all other clients do.
+
+    The event comes again only if the clients are others than in the evaluation before.
+    """
+
+    metric: str = told("a metric of the task, or `loss`")
+    clients: Sequence[int]
+    reason: str
+
+
 class ModelNotSaved(Event):
     """After the last round: a client has no trained model, or its model cannot be fetched."""
 
@@ -137,6 +148,18 @@ class RoundFinished(RoundEvent):
     d_comm_bytes: float = told("modelled traffic, likewise", default=None)
     accuracy_per_client: Mapping[int, float] = told("schemes in which all clients train", default=ABSENT)
     partition: Sequence[Sequence[int]] = told("the groups that were formed; the same schemes", default=ABSENT)
-    metrics_per_client: Mapping[str, Mapping[int, float]] = told("figures of the task, by name", default=ABSENT)
+    metrics: Mapping[str, float | None] = told(
+        "figures of the task over all these clients, by name; `combine` of the task says how", default=ABSENT
+    )
+    metrics_per_client: Mapping[str, Mapping[int, float]] = told(
+        "figures of the task, by name and client; null is no number", default=ABSENT
+    )
+    scored_by: str = told("the `score` of the task, such as `f1` or `-mae`, unless it is accuracy", default=ABSENT)
+    score: float | None = told(
+        "the value of `scored_by`; larger is better, so that it is -2 for `-mae` if `mae` is 2", default=ABSENT
+    )
+    score_per_client: Mapping[int, float] = told(
+        "the score of each client, where there would be `accuracy_per_client`", default=ABSENT
+    )
     ipr: float | None = told("with `--local-run`: share of clients that are better off than alone", default=ABSENT)
     rsd: float | None = told("with `--local-run`: standard deviation of the clients' gains", default=ABSENT)

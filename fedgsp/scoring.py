@@ -1,0 +1,119 @@
+"""How the metrics of several clients become one figure, and which figure rates a model.
+
+A task declares both (`Task.combine`, `Task.score`). The declarations travel when a node joins, so that the top server
+can combine and rate without running code of the task.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+ACCURACY, LOSS = "accuracy", "loss"
+CLASS_COUNTS, CLASS_LABELS = "class counts", "class labels"
+#: What schemes may need of a task, and a task may lack.
+LACKS = frozenset((ACCURACY, CLASS_COUNTS, CLASS_LABELS))
+#: Most metrics of a client that are read, and most declarations.
+MOST_METRICS = 256
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class Figure(NamedTuple):
+    """One metric of one client: its value, or numerator and denominator of a ratio, and the client's test samples."""
+
+    value: float
+    denominator: float
+    samples: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it can be combined with those of other clients."""
+        return math.isfinite(self.value) and math.isfinite(self.denominator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to combine the values of a metric, each of shape (clients,)."""
+
+    #: What it does, for the documentation.
+    help: str
+    #: Of values, denominators and numbers of samples.
+    of: Callable[[Floats, Floats, Floats], np.floating | float]
+    #: Whether metrics() returns a pair (numerator, denominator) in place of a number.
+    ratio: bool = False
+
+
+SAMPLES, RATIO = "samples", "ratio"
+WAYS: Mapping[str, Way] = {
+    SAMPLES: Way(
+        help="the mean, weighted by test samples: exact for means over samples, such as the mean absolute error",
+        of=lambda values, _, samples: np.average(values, weights=samples),
+    ),
+    "clients": Way(
+        help="the plain mean over the clients, for figures that only exist by client, such as an area under a curve",
+        of=lambda values, _, __: values.mean(),
+    ),
+    "root-mean-square": Way(
+        help="the root of the mean of squares, weighted by test samples: exact for the root mean squared error",
+        of=lambda values, _, samples: np.sqrt(np.average(values**2, weights=samples)),
+    ),
+    RATIO: Way(
+        help="the sum of the numerators, divided by the sum of the denominators: exact for F1, recall, Dice and IoU",
+        of=lambda values, denominators, _: values.sum() / denominators.sum(),
+        ratio=True,
+    ),
+    "sum": Way(help="the sum over the clients, for counts", of=lambda values, _, __: values.sum()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a task declares about its figures."""
+
+    #: The figure that rates a model: a metric, `accuracy` or `loss`, after a minus sign if smaller values are better.
+    score: str = ACCURACY
+    #: Metric -> a name in `WAYS`; other metrics are combined by `SAMPLES`.
+    combine: Mapping[str, str] = field(default_factory=dict)
+
+    def combined(self, metric: str, figures: Iterable[Figure]) -> float | None:
+        """One figure for several clients; None if it is not a finite number.
+
+        Figures that are not finite, and those of clients without samples, do not count.
+        """
+        known = [one for one in figures if one.is_finite and one.samples]
+        if not known:
+            return None
+        values, denominators, samples = np.array(known, np.float64).T
+        with np.errstate(all="ignore"):
+            found = float(WAYS[self.combine.get(metric, SAMPLES)].of(values, denominators, samples))
+        return found if math.isfinite(found) else None
+
+    def own(self, metric: str, figure: Figure) -> float:
+        """The metric of one client as people read it; NaN for a ratio whose denominator is 0."""
+        if not WAYS[self.combine.get(metric, SAMPLES)].ratio:
+            return figure.value
+        return figure.value / figure.denominator if figure.denominator else math.nan
+
+
+def metric_of(score: str) -> str:
+    """The figure behind a score, such as `mae` of `-mae`."""
+    return score.removeprefix("-")
+
+
+def larger_is_better(score: str) -> bool:
+    """Whether larger values of the figure behind a score are better."""
+    return not score.startswith("-")
+
+
+def rated(score: str, value: float | None) -> float | None:
+    """The score of a model by the value of the figure behind it: a larger score is always better.
+
+    None if there is no such value, or if it is not finite.
+    """
+    if value is None or not math.isfinite(value):
+        return None
+    return value if larger_is_better(score) else -value
