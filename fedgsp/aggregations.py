@@ -5,10 +5,11 @@ The table is shared by the top server, which names an aggregation, and by group 
 
 from dataclasses import dataclass
 
-from fedgsp.ida import IdaOptions
+from fedgsp.ida import INTRAC, IdaOptions
 from fedgsp.optimizers import AUTO, SGD
 from fedgsp.parts import Part, Parts
 from fedgsp.robust import TrimOptions
+from fedgsp.scoring import ACCURACY
 
 _HERE = "group_manager.aggregation_classes"
 
@@ -51,6 +52,7 @@ AGGREGATIONS: Parts[Aggregation] = Parts(
             help="the mean, in which models far from the plain mean count less",
             code=f"{_HERE}:InverseDistance",
             options=IdaOptions,
+            needs_of_task=lambda options: (ACCURACY,) if options.times == INTRAC else (),
         ),
     },
     Aggregation,

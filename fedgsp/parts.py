@@ -41,6 +41,8 @@ class Part:
     options: type[Any] = NoOptions
     #: Choices of the scheme that the part needs: the kind of another part -> the names that fit.
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: What the part with these options needs of the task, of `fedgsp.scoring.LACKS`.
+    needs_of_task: Callable[[Any], tuple[str, ...]] = lambda _: ()
     #: These three are filled in by the table. The package has its version; it is empty for a part of FedGSP.
     kind: str = ""
     name: str = ""

@@ -1,4 +1,8 @@
-"""Numbers with nouns, for messages to people."""
+"""Numbers with nouns and names, for messages to people."""
+
+from collections.abc import Mapping
+
+from fedgsp.visible import visible
 
 
 def counted(number: int | None, noun: str) -> str:
@@ -9,3 +13,8 @@ def counted(number: int | None, noun: str) -> str:
 def share(number: int, total: int, noun: str) -> str:
     """A number and its total, such as "1 of 4 nodes"; only "4 nodes" if both are equal."""
     return counted(number, noun) if number >= total else f"{number:,} of {counted(total, noun)}"
+
+
+def with_name(client: int, names: Mapping[int, str]) -> str:
+    """The number of a client, and what people call it if it has a name, such as "3 (Charité)"."""
+    return f"{client} ({visible(names[client])})" if client in names else str(client)

@@ -12,8 +12,10 @@ from fedgsp.errors import TaskError
 from fedgsp.messages import HostedClient
 from fedgsp.require import require
 from fedgsp.task import ClientData, Split, Task
+from fedgsp.words import with_name
 from fedgsp_node.nested import leaves, mapped
 from fedgsp_node.samples import in_file
+from fedgsp_node.tasks.attributes import names_in
 from fedgsp_node.users_code import guarded
 
 #: Most bytes of data that are kept, of the clients used last, if the task can return data again.
@@ -32,9 +34,10 @@ class HostedData:
         self._size = 0
         #: Numbers of training and test samples by client.
         self.sizes: dict[int, HostedClient] = {}
+        names = names_of(task)
         for client in clients:
             data = self._keep(client, _load(task, client))
-            self.sizes[client] = HostedClient(client, len(data.train), len(data.test))
+            self.sizes[client] = HostedClient(client, len(data.train), len(data.test), names.get(client, ""))
 
     def of(self, client: int) -> ClientData:
         """The data of a client. If they must be loaded again, raises TaskError or a UserError of the task."""
@@ -58,7 +61,13 @@ def _nbytes(data: ClientData) -> int:
     return sum(leaf.nbytes for leaf in found if not in_file(leaf))
 
 
+def names_of(task: Task) -> dict[int, str]:
+    """Client -> what people call it; only clients that have a name."""
+    return names_in(guarded(lambda: task.client_names, "client_names")) or {}
+
+
 def _load(task: Task, client: int) -> ClientData:
+    named = f"client {with_name(client, names_of(task))}"
     data = guarded(lambda: task.data(client), f"data({client})")
     if not isinstance(data, ClientData):
         raise TaskError(f"the task's data({client}) returned {type(data).__name__}", "return a fedgsp.ClientData")
@@ -66,33 +75,32 @@ def _load(task: Task, client: int) -> ClientData:
         is_data_set = hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, _NO_DATA_SETS)
         if not isinstance(part, Split) and not is_data_set:
             raise TaskError(
-                f"client {client}'s {name} is a {type(part).__name__}",
+                f"{named}'s {name} is a {type(part).__name__}",
                 "return ClientData with two Split, or two data sets with len() and samples by number",
             )
     require(
         len(data.train),
-        f"client {client} has no training samples",
+        f"{named} has no training samples",
         "leave it out of --clients, or change the partition",
     )
-    return ClientData(*(_usable(part, task, client) for part in (data.train, data.test)))
+    return ClientData(*(_usable(part, task, client, named) for part in (data.train, data.test)))
 
 
-def _usable(part: Any, task: Task, client: int) -> Any:
+def _usable(part: Any, task: Task, client: int, named: str) -> Any:
     """The part with dtypes for torch: float64 inputs become float32, whole-number labels int64. Raises TaskError.
 
     A data set is returned as it is: its samples are seen first when they are collated.
     """
     if not isinstance(part, Split):
         return part
-    x, y = (
-        mapped(functools.partial(_column, name, client), values) for name, values in (("x", part.x), ("y", part.y))
-    )
+    checked = functools.partial(_column, client, named)
+    x, y = (mapped(functools.partial(checked, name), values) for name, values in (("x", part.x), ("y", part.y)))
     if isinstance(y, np.ndarray):
-        y = _targets(y, task, client)
+        y = _targets(y, task, named)
     return Split(mapped(_narrow, x), y)
 
 
-def _column(name: str, client: int, values: Any) -> Any:
+def _column(client: int, named: str, name: str, values: Any) -> Any:
     """An array or tensor of the data, checked; a memory map is not read for that."""
     require(
         not np.ma.is_masked(values),
@@ -100,7 +108,7 @@ def _column(name: str, client: int, values: Any) -> Any:
         f"replace the masked values: {name}.filled(...)",
     )
     if isinstance(values, torch.Tensor):
-        require(not values.requires_grad, f"client {client}'s {name} takes gradients", f"return {name}.detach()")
+        require(not values.requires_grad, f"{named}'s {name} takes gradients", f"return {name}.detach()")
         values = values.cpu()
         if values.dtype == torch.bfloat16:  # numpy has no such dtype
             return values
@@ -113,12 +121,12 @@ def _column(name: str, client: int, values: Any) -> Any:
     )
     require(
         array.dtype.kind in "fiub",
-        f"client {client}'s {name} has dtype {array.dtype}",
+        f"{named}'s {name} has dtype {array.dtype}",
         "return arrays of numbers",
     )
     require(
         array.dtype.kind != "f" or in_file(array) or np.isfinite(array).all(),
-        f"client {client}'s {name} holds NaN or infinite values",
+        f"{named}'s {name} holds NaN or infinite values",
         "remove or impute these values",
     )
     return array
@@ -129,24 +137,22 @@ def _narrow(values: Any) -> Any:
     return values.astype(np.float32) if wide else values
 
 
-def _targets(y: np.ndarray, task: Task, client: int) -> np.ndarray:
+def _targets(y: np.ndarray, task: Task, named: str) -> np.ndarray:
     if y.dtype.kind in "iu":
         y = y.astype(np.int64, copy=False)
         if task.num_classes and y.ndim == 1 and len(y):
             require(
                 0 <= y.min() <= y.max() < task.num_classes,
-                f"client {client} has labels {y.min()} .. {y.max()}",
+                f"{named} has labels {y.min()} .. {y.max()}",
                 f"number the classes 0 .. {task.num_classes - 1}",
             )
     if len(y) and getattr(task.loss, "__func__", None) is Task.loss:
         # With other labels, cross-entropy would fail in the first batch, for any model. Class probabilities, floats of
         # shape (n, num_classes), are allowed.
-        require(
-            y.shape[1:] != (1,), f"client {client}'s y has shape {y.shape}", "return y.ravel(), one label per sample"
-        )
+        require(y.shape[1:] != (1,), f"{named}'s y has shape {y.shape}", "return y.ravel(), one label per sample")
         require(
             y.dtype.kind != "b" and (y.dtype.kind != "f" or y.ndim != 1),
-            f"client {client}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
+            f"{named}'s y has dtype {y.dtype}, but the task's loss, cross-entropy, needs whole numbers",
             "return y.astype(np.int64), or override loss() if y are not classes",
         )
     return y

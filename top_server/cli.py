@@ -145,7 +145,7 @@ def picture(
     run_dir: Annotated[Path, typer.Argument(help="the directory of a run, finished or not")],
     out: Annotated[Path | None, typer.Option(help="the file to write; RUN_DIR/run.png by default")] = None,
 ) -> None:
-    """Draw a run: accuracy and loss by round, who trained with whom, distances between data, gains."""
+    """Draw a run: score, loss and metrics by round, who trained with whom, distances between data, gains."""
     from top_server.pictures import run as drawing
 
     target = out or run_dir / "run.png"

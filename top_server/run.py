@@ -47,7 +47,7 @@ class RunContext:
     why_not_trusted: Callable[[bytes], str] = lambda _: "this run has no CA"
     #: (node, fingerprint) of the renewed certificates that the audit log has.
     renewed: set[tuple[str, str]] = field(default_factory=set)
-    #: With `--local-run`: the accuracy that each client reached when all clients trained alone.
+    #: With `--local-run`: the score that each client reached when all clients trained alone.
     alone: Mapping[int, float] | None = None
     #: How often the run was resumed.
     times: int = 0

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import secrets
 import shutil
@@ -21,7 +20,7 @@ from fedgsp import local_key, on_nodes, windows
 from fedgsp.access import AccessControl, Caller
 from fedgsp.addresses import loopback, split_address
 from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
-from fedgsp.errors import ConfigError, UserError, not_written
+from fedgsp.errors import ConfigError, UserError
 from fedgsp.identity import TOP_SERVER, Identity, Role
 from fedgsp.messages import FailureCode, Leave, RelayMode
 from fedgsp.model_service import ModelServicer
@@ -49,7 +48,9 @@ from top_server.managers import ports as manager_ports
 from top_server.managers.pool import manager_pool
 from top_server.merging import MERGES, MergeSettings, Merging
 from top_server.models import INITIAL, Models
+from top_server.needs import check_task
 from top_server.nodes import local as local_nodes
+from top_server.nodes.declared import lacked_by_all, names_of
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
 from top_server.nodes.waiting import wait_for_nodes, wait_for_return
@@ -61,16 +62,15 @@ from top_server.record.audit import NO_AUDIT, Audit, Fetches
 from top_server.record.directory import RunDirectory, make_state, prepare, usable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.run import (
-    ClientsServed,
     Listening,
     RunFinished,
     RunResumed,
     RunStarted,
     StateDamaged,
 )
-from top_server.record.figures import summarise
-from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
+from top_server.record.scores import rating_of
+from top_server.record.summary import write_summary
 from top_server.resume import state
 from top_server.resume.audit import opened
 from top_server.resume.find import Resumed
@@ -168,6 +168,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             else:
                 await wait_for_nodes(config, membership, journal)
             manager_ports.check(config, scheme, len(membership.clients))
+            check_task(config, scheme, lacked_by_all(membership.hellos))
 
             context = RunContext(
                 run_id=run_id,
@@ -190,6 +191,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 if not local_run.recorded(config):
                     await _play_alone(context, store, channels)
                 alone = local_run.recorded(config) or {}
+                local_run.check_score(config, membership.scoring.score)
                 local_run.tell_left_out(config, membership.clients, alone, journal)
                 context = dataclasses.replace(context, alone=alone)
             if away := absent(scheme, membership.clients):
@@ -254,14 +256,19 @@ async def _play(
                 await state.save(context, progress, merging, profile, directory, number, files)
     finally:
         profile.close()
-    _summarise(directory, context.journal)
+    write_summary(directory, context.journal, names_of(membership.hellos))
     return row
 
 
 def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], begin: float) -> None:
     """Records the end of a run, given the last row of its history, and removes the state that --resume would need."""
     journal.record(
-        RunFinished(rounds=row["round"], accuracy=row["accuracy"], seconds=round(time.monotonic() - begin, 1))
+        RunFinished(
+            rounds=row["round"],
+            accuracy=row["accuracy"],
+            seconds=round(time.monotonic() - begin, 1),
+            **rating_of(row),
+        )
     )
     shutil.rmtree(directory.state, ignore_errors=True)
 
@@ -282,6 +289,7 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
                     rounds=settings.rounds,
                     accuracy=event["accuracy"],
                     seconds=event["seconds"],
+                    **rating_of(event),
                 )
             )
 
@@ -384,14 +392,3 @@ def _assign(scheme: Scheme, channels: Channels) -> Assign:
         return functools.partial(_ask, channels, scheme.service, scheme.grouping)
     grouping = GROUPINGS[scheme.grouping]
     return lambda request: asyncio.to_thread(grouping, request)  # in a thread, so that streams go on
-
-
-def _summarise(directory: RunDirectory, journal: Journal) -> None:
-    summary = summarise(read_lines(directory.history))
-    if summary is None:
-        return
-    try:
-        directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise not_written(directory.summary, error) from error
-    journal.record(ClientsServed(**{name: summary["last"][name] for name in ("mean", "std", "min", "max")}))

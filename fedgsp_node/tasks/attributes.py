@@ -1,10 +1,11 @@
 """Checks the attributes of a task when it is loaded."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedgsp.errors import TaskError
-from fedgsp.names import TEXT_RULE, is_text
+from fedgsp.names import CLIENT_NAME_RULE, TEXT_RULE, is_client_name, is_text
 from fedgsp.require import require
 from fedgsp.scoring import ACCURACY, LOSS, MOST_METRICS, WAYS, metric_of
 from fedgsp.task import Task
@@ -39,6 +40,7 @@ def check_attributes(what: str, task: Task, read: Read) -> None:
             raise TaskError(f"{what}: {attribute} is {found!r}, not a tuple of strings", remedy)
     _check_score(what, read("score", ""))
     _check_combine(what, read("combine", {}))
+    _check_names(what, read("client_names", ()), clients)
 
 
 def _check_score(what: str, score: Any) -> None:
@@ -73,6 +75,42 @@ def _check_combine(what: str, combine: Any) -> None:
             f"{what}: combine has {described(way)} for metric {metric!r}",
             f"choose among {ways}",
         )
+
+
+def _check_names(what: str, names: Any, clients: int) -> None:
+    of = names_in(names)
+    if of is None:
+        raise TaskError(
+            f"{what}: client_names is {described(names)}",
+            "give a dict from numbers of clients to names, or a sequence of names",
+        )
+    require(
+        isinstance(names, Mapping) or len(names) in (0, clients),
+        f"{what}: client_names has {len(names)} names for {clients} clients",
+        "give a name for each client, or a dict with the names of some",
+    )
+    for client, name in of.items():
+        require(
+            type(client) is int and 0 <= client < clients,
+            f"{what}: client_names names client {described(client)}",
+            f"number the clients 0 .. {clients - 1}",
+        )
+        require(
+            isinstance(name, str) and is_client_name(name),
+            f"{what}: client_names has {described(name)} for client {client}",
+            f"a name has to be {CLIENT_NAME_RULE}",
+        )
+    if twice := [name for name, count in Counter(of.values()).items() if count > 1]:
+        raise TaskError(f"{what}: client_names has {twice[0]!r} twice", "give each client another name")
+
+
+def names_in(names: Any) -> dict[Any, Any] | None:
+    """Client -> its name, of a value of `client_names`; None if it is neither a mapping nor a sequence of names."""
+    if isinstance(names, Mapping):
+        return dict(names)
+    if isinstance(names, Sequence) and not isinstance(names, str | bytes):
+        return dict(enumerate(names))
+    return None
 
 
 def described(value: object) -> str:

@@ -25,6 +25,7 @@ from top_server.record.directory import RunDirectory, check_free, claim, lock, u
 from top_server.record.events.alone import GainsNotTold
 from top_server.record.history import read_lines
 from top_server.record.journal import Recorder
+from top_server.record.scores import scored_by
 from top_server.schemes import SCHEMES
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def settings(config: RunConfig) -> RunConfig:
 
 
 def recorded(config: RunConfig) -> dict[int, float] | None:
-    """Accuracy of each client at the end of an earlier local run; None if the directory has none yet.
+    """Score of each client at the end of an earlier local run; None if the directory has none yet.
 
     Raises ConfigError for a directory with a run of other settings, or with a run that did not finish.
     """
@@ -94,7 +95,7 @@ def recorded(config: RunConfig) -> dict[int, float] | None:
         last = parse_json(read_file(directory.summary))["last"]
         if last["round"] != config.rounds:
             raise ValueError
-        return {int(client): float(accuracy) for client, accuracy in last["per_client"].items()}
+        return {int(client): float(score) for client, score in last["per_client"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if _cut_off(directory):
             return None
@@ -142,6 +143,15 @@ def _value(config: RunConfig, name: str) -> Any:
     return getattr(SCHEMES[config.scheme], name, None) if value is None else value
 
 
+def check_score(config: RunConfig, score: str) -> None:
+    """Raises ConfigError if the recorded local run rates models by another score than the task of this run."""
+    assert config.local_run is not None
+    directory = RunDirectory(config.local_run)
+    found = scored_by(parse_json(read_file(directory.summary)))
+    if found != score:
+        raise ConfigError(f"--local-run {directory.path} is scored by {found}, and this task by {score}", _ANOTHER)
+
+
 def tell_left_out(
     config: RunConfig, hosted: Mapping[int, HostedClient], alone: Mapping[int, float], recorder: Recorder
 ) -> None:
@@ -177,7 +187,7 @@ def check(config: RunConfig) -> None:
 
 
 def gained(reached: Mapping[int, float], alone: Mapping[int, float]) -> dict[int, float]:
-    """Client -> its gain in accuracy over training alone; for clients in both mappings, in ascending order."""
+    """Client -> its gain in score over training alone; for clients in both mappings, in ascending order."""
     return {client: reached[client] - alone[client] for client in sorted(reached.keys() & alone.keys())}
 
 

@@ -21,11 +21,13 @@ from fedgsp.messages import (
     TensorSpec,
 )
 from fedgsp.names import (
+    CLIENT_NAME_RULE,
     MOST_ADDRESS,
     MOST_OPTION,
     OPTION_RULE,
     TASK_RULE,
     TEXT_RULE,
+    is_client_name,
     is_option,
     is_task,
     is_text,
@@ -60,6 +62,8 @@ class Known:
     standard: Hello | None
     #: The digests of the tensors that do not travel, by name; None if no node has told them.
     constants: Mapping[str, bytes] | None = None
+    #: The client that has a name; None if no present client has.
+    named: Callable[[str], int | None] = lambda _: None
     #: Whether the run is over.
     over: bool = False
     #: Clients that would belong to the node: those of its earlier joins, and those that it brings now.
@@ -86,7 +90,7 @@ class Refusal:
 
 def refusal(hello: Hello, known: Known, made: bool = True) -> Refusal | None:
     """The first reason why a node may not join; None if it may. `made`: it has made its constants."""
-    checks = (_names, _node, _clients, _options, _model, *((_constants,) if made else ()))
+    checks = (_names, _node, _clients, _client_names, _options, _model, *((_constants,) if made else ()))
     return next((found for check in checks for found in check(hello, known)), None)
 
 
@@ -115,6 +119,10 @@ def _names(hello: Hello, known: Known) -> Iterator[Refusal]:
         (
             not hello.score or (is_text(hello.score) and metric_of(hello.score) != ""),
             f"the score of its task has to be {TEXT_RULE}",
+        ),
+        (
+            all(not hosted.name or is_client_name(hosted.name) for hosted in hello.clients),
+            f"the name of a client has to be {CLIENT_NAME_RULE}",
         ),
         (all(map(is_text, hello.combine)), f"the name of a metric has to be {TEXT_RULE}"),
         (
@@ -207,6 +215,19 @@ def _clients(hello: Hello, known: Known) -> Iterator[Refusal]:
         if owner is not None:
             detail = f"client {client} is already hosted by another node: choose other --clients"
             yield Refusal(Failure(FailureCode.CLIENT_TAKEN, detail), f"by node {owner!r}")
+
+
+def _client_names(hello: Hello, known: Known) -> Iterator[Refusal]:
+    own = {hosted.client for hosted in hello.clients}
+    seen: set[str] = set()
+    for hosted in hello.clients:
+        holder = known.named(hosted.name) if hosted.name else None
+        if hosted.name in seen or (holder is not None and holder not in own):
+            detail = f"the name of its client {hosted.client} is that of another client: give it another client_names"
+            more = f"client {holder} is called {hosted.name!r}" if holder is not None else ""
+            yield Refusal(Failure(FailureCode.CLIENT_TAKEN, detail), more)
+        if hosted.name:
+            seen.add(hosted.name)
 
 
 def _options(hello: Hello, known: Known) -> Iterator[Refusal]:

@@ -32,11 +32,12 @@ from fedgsp.signing import fingerprint, has_expired
 from fedgsp.tickets import Issuer, Ticket, Verb
 from top_server.grouping.request import ranges
 from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
-from top_server.nodes.declared import scoring_of
+from top_server.nodes.declared import names_of, scoring_of
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
 from top_server.nodes.versions import beginning, differs_from
 from top_server.record.audit import NO_AUDIT, Audit, who
+from top_server.record.events.base import ABSENT
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
 from top_server.record.journal import Recorder
 
@@ -94,6 +95,7 @@ class Membership:
         self.local_key = b""
         self._nodes: dict[str, Node] = {}
         self._clients: dict[int, tuple[HostedClient, Node]] = {}
+        self._named: dict[str, int] = {}  # what people call a client -> its number
         #: What newcomers are checked against; `admit` fills in what changes.
         self._known = Known(
             task=task,
@@ -217,6 +219,7 @@ class Membership:
         self._clients.update(
             {hosted.client: (hosted, admitted) for hosted in hello.clients if self._bears(hosted.client)}
         )
+        self._named.update((hosted.name, hosted.client) for hosted in hello.clients if hosted.name)
         if caller.proven is not None and self.registered is None:
             self.own({hosted.client: hello.node for hosted in hello.clients})
         admitted.outbox.put_nowait(self._welcome_for(hello.node, caller))
@@ -237,6 +240,7 @@ class Membership:
             NodeJoined(
                 node=hello.node,
                 clients=len(hello.clients),
+                names=names_of([hello]) or ABSENT,
                 address=hello.peer_address or None,
                 task_digest=beginning(hello.task_digest) or None,
                 differs_from=differs_from(hello, self._standard),
@@ -280,6 +284,7 @@ class Membership:
             host_of=functools.partial(self._host_of, hello.node, older),
             standard=self._standard,
             constants=self.constants,
+            named=self._named.get,
             over=self._over is not None,
         )
         by_registry = self.registered(hello, caller) if self.registered and not known.over else None
@@ -296,6 +301,7 @@ class Membership:
         del self._nodes[node.hello.node]
         for hosted in node.hello.clients:
             self._clients.pop(hosted.client, None)
+            self._named.pop(hosted.name, None)
         if not self._nodes and not self._working:
             self._standard = None
         if node.managers:

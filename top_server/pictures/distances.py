@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from fedgsp.errors import DataError
 from fedgsp.files import parse_json, read_file
+from fedgsp.visible import visible
+from fedgsp.words import with_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +26,11 @@ _FEW_NAMES = 12
 _MOST_LETTERS = 45
 #: Up to this number of clients outlines are broad.
 _FEW_CLIENTS = 60
+
+
+def literal(text: str) -> str:
+    """A text of others as matplotlib draws it letter by letter: a dollar sign would begin a formula."""
+    return visible(text).replace("$", r"\$")
 
 
 def read_distances(path: Path) -> tuple[list[int], NDArray[np.float64]] | None:
@@ -52,9 +60,16 @@ def by_coalition(clients: Sequence[int], partition: Sequence[Sequence[int]]) -> 
 
 
 def draw_distances(
-    axes: Axes, clients: Sequence[int], matrix: NDArray[np.float64], partition: Sequence[Sequence[int]]
+    axes: Axes,
+    clients: Sequence[int],
+    matrix: NDArray[np.float64],
+    partition: Sequence[Sequence[int]],
+    called: Mapping[int, str] = MappingProxyType({}),
 ) -> AxesImage:
-    """Draws the matrix (N, N), rows and columns by coalition, each outlined; a value below 0 is shown as 0."""
+    """Draws the matrix (N, N), rows and columns by coalition, each outlined; a value below 0 is shown as 0.
+
+    `called` are what people call clients.
+    """
     ordered, sizes = by_coalition(clients, partition)
     row = {client: index for index, client in enumerate(clients)}
     rows = [row[client] for client in ordered]
@@ -66,16 +81,18 @@ def draw_distances(
         corners = ([begin, end, end, begin, begin], [begin, begin, end, end, begin])
         axes.plot(*corners, color="#e8590c", linewidth=width, solid_joinstyle="miter", clip_on=False, zorder=3)
         begin = end
-    name_clients(axes, "x", ordered)
-    name_clients(axes, "y", ordered)
+    name_clients(axes, "x", ordered, called)
+    name_clients(axes, "y", ordered, called)
     axes.set(xlabel="client", ylabel="client")
     return image
 
 
-def name_clients(axes: Axes, side: Literal["x", "y"], clients: Sequence[int]) -> None:
-    """Labels the positions 0, 1, ... along one side with client numbers, or some of them if there are many."""
+def name_clients(
+    axes: Axes, side: Literal["x", "y"], clients: Sequence[int], called: Mapping[int, str] = MappingProxyType({})
+) -> None:
+    """Labels the positions 0, 1, ... along one side with numbers and names of clients, or some of them if many."""
     step = -(-len(clients) // _MOST_NAMES)
-    names = [str(client) for client in clients[::step]]
+    names = [literal(with_name(client, called)) for client in clients[::step]]
     axis = axes.xaxis if side == "x" else axes.yaxis
     axis.set_ticks(range(0, len(clients), step), names, fontsize=8.0 if len(names) <= _FEW_NAMES else 6.5)
     if side == "x" and len("".join(names)) > _MOST_LETTERS:

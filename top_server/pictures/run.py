@@ -1,4 +1,4 @@
-"""Draws a run: accuracy and loss by round, who trained with whom, distances between data, gains over training alone.
+"""Draws a run: score, loss and metrics by round, who trained with whom, distances between data, gains over alone.
 
 Needs the `plots` extra.
 """
@@ -6,6 +6,7 @@ Needs the `plots` extra.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgsp.errors import ConfigError, DataError
+from fedgsp.scoring import ACCURACY, LOSS, larger_is_better, metric_of
 from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
-from fedgsp.words import share
+from fedgsp.words import share, with_name
 from top_server.baseline import local_run
-from top_server.pictures.distances import by_coalition, draw_distances, name_clients, read_distances
+from top_server.pictures.distances import by_coalition, draw_distances, literal, name_clients, read_distances
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_columns
+from top_server.record.history import read_columns, read_lines
+from top_server.record.scores import score_of, scored_by, scores_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +45,8 @@ _ROW_INCHES, _INCHES_PER_CLIENT, _TALLEST_INCHES = 4.2, 0.06, 9.0
 _MOST_ROUNDS, _MOST_CLIENTS = 100, 150
 #: A history with later rounds is damaged: the picture would have a column for each.
 _LAST_ROUND = 1_000_000
+#: Metrics of the task in one panel, at most.
+_MOST_METRICS = 8
 _BETTER, _NOT_BETTER = "#2f9e44", "#e8590c"
 
 
@@ -69,15 +74,17 @@ def _are_groups(value: Any) -> bool:
 #: What is drawn of the history, and of the events -> whether a value of it can be drawn.
 _COLUMNS = {
     "round": _is_round,
-    **dict.fromkeys(("accuracy", "loss", "ipr", "rsd"), _is_number),
-    "accuracy_per_client": _are_figures,
+    **dict.fromkeys(("accuracy", "loss", "score", "ipr", "rsd"), _is_number),
+    **dict.fromkeys(("accuracy_per_client", "score_per_client"), _are_figures),
+    "scored_by": lambda value: value is None or isinstance(value, str),
+    "metrics": lambda value: value is None or (isinstance(value, dict) and all(map(_is_number, value.values()))),
     "partition": _are_groups,
 }
 _OF_EVENTS = {"round": lambda value: value is None or _is_round(value), "teams": _are_groups}
 
 
 def draw(run_dir: Path, out: Path) -> None:
-    """Writes a picture of the run in `run_dir` to the file `out`: accuracy, loss, and who trained with whom.
+    """Writes a picture of the run in `run_dir` to the file `out`: score, loss, metrics, and who trained with whom.
 
     Raises UserError if the run has no finished round, or if matplotlib is not installed.
     """
@@ -94,24 +101,30 @@ def draw(run_dir: Path, out: Path) -> None:
         raise ConfigError("drawing needs matplotlib", "install the extra: pip install 'fedgsp[plots]'") from None
     mpl.use("Agg")
     groups = groups_by_round(directory, rows)
-    layout = panels(groups, distances is not None, bool(gains))
+    names = names_of(directory)
+    evaluated = [row for row in rows if row["loss"] is not None]
+    metrics = further_metrics(evaluated)
+    by_loss = bool(evaluated) and metric_of(scored_by(evaluated[-1])) == LOSS
+    layout = panels(groups, distances is not None, bool(gains), loss=not by_loss, metrics=bool(metrics))
     heights = [_height(row, groups) for row in layout]
     figure, axes = plt.subplot_mosaic(
         layout, figsize=(5 * len(layout[0]), sum(heights)), layout="constrained", height_ratios=heights
     )
     partition = last_partition(rows)
-    evaluated = [row for row in rows if row["accuracy"] is not None]
-    _accuracy(axes["accuracy"], rows, evaluated)
-    axes["loss"].plot([row["round"] for row in evaluated], [row["loss"] for row in evaluated], marker=".")
-    _by_round(axes["loss"], "loss")
+    draw_score(axes["score"], rows)
+    if "loss" in axes:
+        axes["loss"].plot([row["round"] for row in evaluated], [row["loss"] for row in evaluated], marker=".")
+        _by_round(axes["loss"], "loss")
+    if metrics:
+        _metrics(axes["metrics"], metrics)
     if groups is not None:
-        _groups(axes["groups"], groups)
+        _groups(axes["groups"], groups, names)
     if distances is not None:
-        image = draw_distances(axes["distances"], *distances, partition)
+        image = draw_distances(axes["distances"], *distances, partition, names)
         axes["distances"].set_title("distances, and coalitions outlined")
         figure.colorbar(image, ax=axes["distances"], label="distance")
     if gains:
-        _gains(axes["gains"], gains, partition)
+        _gains(axes["gains"], gains, partition, scored_by(rows[-1]), names)
     figure.suptitle(run_dir.resolve().name)
     try:
         figure.savefig(out, dpi=120)
@@ -140,9 +153,12 @@ class Groups:
         return max(len(self.rounds), len(self.clients)) > _NARROW
 
 
-def panels(groups: Groups | None, distances: bool, gains: bool) -> list[HashableList[str]]:
+def panels(
+    groups: Groups | None, distances: bool, gains: bool, loss: bool = True, metrics: bool = False
+) -> list[HashableList[str]]:
     """The panels, row by row: many groups have a row for themselves, gains the rest of a second row."""
-    upper: HashableList[str] = ["accuracy", "loss", *(["groups"] if groups is not None and not groups.wide else [])]
+    there = {"score": True, "loss": loss, "metrics": metrics, "groups": groups is not None and not groups.wide}
+    upper: HashableList[str] = [name for name, shown in there.items() if shown]
     matrix: HashableList[str] = ["distances"] if distances else []
     rows = [upper, matrix + ["gains"] * (len(upper) - len(matrix))] if gains else [upper + matrix]
     return [*rows, ["groups"] * len(rows[0])] if groups is not None and groups.wide else rows
@@ -192,7 +208,7 @@ def _height(panels: HashableList[str], groups: Groups | None) -> float:
 
 
 def recorded_alone(directory: RunDirectory) -> dict[int, float]:
-    """The accuracy that each client reached alone; empty without a local run, or if the local run is gone."""
+    """The score that each client reached alone; empty without a local run, or if the local run is gone."""
     if not directory.config.exists():
         return {}
     try:
@@ -205,10 +221,8 @@ def recorded_alone(directory: RunDirectory) -> dict[int, float]:
 
 def gains_over(alone: dict[int, float], rows: Rows) -> dict[int, float]:
     """Gain of each client over training alone at the last evaluation; only of clients that are in both runs."""
-    reached: dict[str, float] = next(
-        (row["accuracy_per_client"] for row in reversed(rows) if row.get("accuracy_per_client")), {}
-    )
-    return local_run.gained({int(client): value for client, value in reached.items()}, alone)
+    reached: dict[int, float] = next(filter(None, map(scores_of, reversed(rows))), {})
+    return local_run.gained(reached, alone)
 
 
 def last_partition(rows: Rows) -> list[list[int]]:
@@ -230,28 +244,60 @@ def group_image(rounds: list[list[list[int]] | None], by_member: bool) -> tuple[
     return clients, image
 
 
-def _accuracy(axes: Axes, rows: Rows, evaluated: Rows) -> None:
-    by_round = {row["round"]: row["accuracy_per_client"] for row in rows if row.get("accuracy_per_client")}
+def names_of(directory: RunDirectory) -> dict[int, str]:
+    """What people call clients, by the events of the run; only clients that have names."""
+    try:
+        joined = [event.get("names") for event in read_lines(directory.events)]
+    except DataError:  # the picture of the groups says so
+        return {}
+    found = {client: name for names in joined if isinstance(names, dict) for client, name in names.items()}
+    return {int(client): name for client, name in found.items() if client.isdecimal() and isinstance(name, str)}
+
+
+def further_metrics(evaluated: Rows) -> dict[str, dict[int, float]]:
+    """Metric -> round -> value, of at most `_MOST_METRICS` metrics of the task beside the one that is the score."""
+    shown = {metric_of(scored_by(row)) for row in evaluated}
+    told = {row["round"]: row.get("metrics") or {} for row in evaluated}
+    names = dict.fromkeys(name for metrics in told.values() for name in metrics if name not in shown)
+    return {
+        name: {number: metrics[name] for number, metrics in told.items() if metrics.get(name) is not None}
+        for name in list(names)[:_MOST_METRICS]
+    }
+
+
+def draw_score(axes: Axes, rows: Rows) -> None:
+    """Draws the figure that rates the models, by round: over all samples, and of each client if the rows have it."""
+    score = next((scored_by(row) for row in reversed(rows) if score_of(row) is not None), scored_by(rows[-1]))
+    factor = (100 if score == ACCURACY else 1) * (1 if larger_is_better(score) else -1)
+    by_round = {row["round"]: scores_of(row) for row in rows if scored_by(row) == score}
     for number, client in enumerate(dict.fromkeys(client for found in by_round.values() for client in found)):
-        curve = {played: 100 * found[client] for played, found in by_round.items() if client in found}
+        curve = {played: factor * found[client] for played, found in by_round.items() if client in found}
         label = "_" if number else "each client"
         axes.plot(list(curve), list(curve.values()), color="0.8", linewidth=0.8, zorder=1, label=label)
-    accuracies = [100 * row["accuracy"] for row in evaluated]
-    axes.plot([row["round"] for row in evaluated], accuracies, marker=".", label="over all samples")
+    told = {row["round"]: factor * value for row in rows if (value := score_of(row)) is not None}
+    axes.plot(list(told), list(told.values()), marker=".", label="over all clients")
     axes.legend()
-    _by_round(axes, "accuracy on the clients' test parts, %")
-    compared = [row for row in evaluated if row.get("ipr") is not None and row.get("rsd") is not None]
+    _by_round(axes, f"{literal(metric_of(score))} on the clients' test parts{', %' if score == ACCURACY else ''}")
+    compared = [row for row in rows if row.get("ipr") is not None and row.get("rsd") is not None]
     if compared:
         last = compared[-1]
-        axes.set_title(f"round {last['round']}: IPR {100 * last['ipr']:.1f} %, RSD {100 * last['rsd']:.1f} %")
+        rsd = f"{100 * last['rsd']:.1f} %" if score == ACCURACY else f"{last['rsd']:.4g}"
+        axes.set_title(f"round {last['round']}: IPR {100 * last['ipr']:.1f} %, RSD {rsd}")
 
 
-def _groups(axes: Axes, groups: Groups) -> None:
+def _metrics(axes: Axes, metrics: dict[str, dict[int, float]]) -> None:
+    for name, curve in metrics.items():
+        axes.plot(list(curve), list(curve.values()), marker=".", label=literal(name))
+    axes.legend()
+    _by_round(axes, "metrics of the task")
+
+
+def _groups(axes: Axes, groups: Groups, called: Mapping[int, str]) -> None:
     import matplotlib as mpl
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    names = dict(enumerate(map(str, groups.clients)))
+    names = dict(enumerate(literal(with_name(client, called)) for client in groups.clients))
     axes.imshow(
         groups.image % _COLOURS,
         # The palettes have light colours beside dark ones: the dark colours come first, as they differ more.
@@ -277,18 +323,20 @@ def _by_round(axes: Axes, shown: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _gains(axes: Axes, gains: dict[int, float], partition: list[list[int]]) -> None:
+def _gains(
+    axes: Axes, gains: dict[int, float], partition: list[list[int]], score: str, called: Mapping[int, str]
+) -> None:
     ordered, sizes = by_coalition(list(gains), partition)
-    heights = [100 * gains[client] for client in ordered]
+    heights = [(100 if score == ACCURACY else 1) * gains[client] for client in ordered]
     axes.bar(range(len(ordered)), heights, color=[_BETTER if height > 0 else _NOT_BETTER for height in heights])
     axes.axhline(0, color="black", linewidth=0.8)
     for end in np.cumsum(sizes).tolist() if len(sizes) <= _MOST_LINES else ():
         axes.axvline(end - 0.5, color="0.7", linewidth=0.8, zorder=0)
-    name_clients(axes, "x", ordered)
+    name_clients(axes, "x", ordered, called)
     axes.set_xlim(-0.5, len(ordered) - 0.5)
     better = sum(height > 0 for height in heights)
     axes.set(
         xlabel="client, by group",
-        ylabel="accuracy gained over training alone, points",
+        ylabel=f"{literal(score)} gained over training alone{', points' if score == ACCURACY else ''}",
         title=f"{better} of {len(ordered)} clients are better off than alone",
     )

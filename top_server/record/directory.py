@@ -45,7 +45,7 @@ class RunDirectory:
         self.events = path / "events.jsonl"
         #: Who did what, in lines that are chained by hashes; `top-server audit` verifies it.
         self.audit = path / "audit.jsonl"
-        #: Accuracy of each client at the end of the run; only of schemes in which all clients train in every round.
+        #: Score and metrics of each client at the end of the run, if its history has them.
         self.summary = path / "summary.json"
         #: Distances between the clients' data, in runs that measure them.
         self.distances = path / "distances.json"

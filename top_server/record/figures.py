@@ -19,6 +19,7 @@ from top_server.grouping.cpd import cpd_median
 from top_server.groups.task import GroupOutcome, Moved
 from top_server.record.events.base import ABSENT
 from top_server.record.events.rounds import RoundFinished
+from top_server.record.scores import scored_by, scores_of
 from top_server.run import RunContext
 from top_server.teams import Teams
 
@@ -63,12 +64,14 @@ def _served(context: RunContext, evaluated: Evaluation, each: bool) -> dict[str,
     """Accuracy, loss, metrics and score over all clients; with `each`, of every client too."""
     found: dict[str, Any] = {**evaluated.overall, "clients_evaluated": len(evaluated.of)}
     by_accuracy = evaluated.scoring.score == ACCURACY
-    if not by_accuracy:
-        found |= {"scored_by": evaluated.scoring.score, "score": evaluated.score}
     if each and (by_accuracy or evaluated.per_client):
         found["accuracy_per_client"] = evaluated.per_client
-    if each and not by_accuracy:
-        found["score_per_client"] = evaluated.score_per_client
+    if not by_accuracy:
+        found |= {
+            "scored_by": evaluated.scoring.score,
+            "score": evaluated.score,
+            "score_per_client": evaluated.score_per_client,
+        }
     if evaluated.metrics:
         found |= {"metrics": evaluated.combined, "metrics_per_client": evaluated.metrics}
     if context.alone is not None:
@@ -151,24 +154,41 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     }
 
 
-def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Accuracy of each client and its spread, after the last evaluated round and at best.
+def summarise(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str] | None = None) -> dict[str, Any] | None:
+    """Score and metrics of each client and their spread, after the last evaluated round; the score also at best.
 
-    Returns None if no row has accuracies of clients. "Best" is each client's own best round, as HCCT's authors report
-    it. This figure is too optimistic, because the test part chooses the round.
+    Returns None if no row has figures of clients. "Best" is each client's own best round, as HCCT's authors report
+    it. This figure is too optimistic, because the test part chooses the round. `names` are what people call clients.
     """
-    evaluated = [row for row in rows if row.get("accuracy_per_client")]
+    evaluated = [row for row in rows if scores_of(row) or row.get("metrics_per_client")]
     if not evaluated:
         return None
-    told = [row["accuracy_per_client"] for row in evaluated]
-    last = {int(client): float(accuracy) for client, accuracy in told[-1].items()}
+    told = [scores for scores in map(scores_of, rows) if scores]
     best: dict[int, float] = {}
-    for accuracies in told:
-        for client, accuracy in accuracies.items():
-            best[int(client)] = max(best.get(int(client), 0.0), float(accuracy))
+    for scores in told:
+        for client, score in scores.items():
+            best[client] = max(best.get(client, -math.inf), score)
+    end = evaluated[-1]
     found: dict[str, Any] = {"rounds": rows[-1].get("round")}
-    for name, per_client in (("last", last), ("best", best)):
+    if (rated_by := scored_by(end)) != ACCURACY:
+        found["scored_by"] = rated_by
+    if names:
+        found["names"] = dict(names)
+    found |= {"last": {}, "best": {}}
+    for name, per_client in (("last", told[-1]), ("best", best)) if told else ():
         found[name] = {**spread(per_client.values()), "per_client": dict(sorted(per_client.items()))}
-    found["last"]["round"] = evaluated[-1].get("round")
-    found["last"].update({name: evaluated[-1][name] for name in ("ipr", "rsd") if evaluated[-1].get(name) is not None})
+    found["last"]["round"] = end.get("round")
+    found["last"].update({name: end[name] for name in ("ipr", "rsd") if end.get(name) is not None})
+    if end.get("metrics_per_client"):
+        found["last"]["metrics"] = {
+            name: _metric(end.get("metrics", {}).get(name), per_client)
+            for name, per_client in end["metrics_per_client"].items()
+        }
     return found
+
+
+def _metric(over_all: float | None, per_client: Mapping[str, float | None]) -> dict[str, Any]:
+    """One metric over all clients, its spread over the clients that have a number, and its value for each client."""
+    known = [value for value in per_client.values() if value is not None]
+    clients = dict(sorted((int(client), value) for client, value in per_client.items()))
+    return {"all": over_all, **(spread(known) if known else {}), "per_client": clients}

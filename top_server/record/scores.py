@@ -21,3 +21,8 @@ def scores_of(row: Mapping[str, Any]) -> dict[int, float]:
     """The score of each client; empty unless the row tells clients apart."""
     found = row.get("score_per_client" if row.get("scored_by") else "accuracy_per_client") or {}
     return {int(client): float(value) for client, value in found.items() if value is not None}
+
+
+def rating_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row that say what rates the models, and how they are rated; empty if accuracy does."""
+    return {name: row[name] for name in ("scored_by", "score") if name in row}

@@ -4,25 +4,62 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedgsp.scoring import ACCURACY, LOSS, metric_of, rated
 from fedgsp.visible import visible
-from fedgsp.words import counted
+from fedgsp.words import counted, with_name
+from top_server.record.scores import score_of, scored_by
 
 #: Lines about a local run, at most; in plain output every line stays visible.
 LOCAL_RUN_LINES = 10
+#: Metrics of a task in a line, at most; the history has all.
+MOST_SHOWN = 5
 #: A start of fewer group managers takes about a second and gets no line.
 FEW_MANAGERS = 5
 
 
-def describe(event: Mapping[str, Any]) -> str | None:
-    """The line for an event; None for events that are only recorded, and for most events of a long preparation."""
+def describe(event: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str | None:
+    """The line for an event; None for events that are only recorded, and for most events of a long preparation.
+
+    `names` are what people call clients.
+    """
     kind = event["event"]
     if kind not in _LINES or (kind in _SHOWN and not _SHOWN[kind](event)):
         return None
     fields = defaultdict(lambda: "-", {name: _text(name, value) for name, value in event.items() if value is not None})
+    fields |= _clients(event, names or {})
+    fields["figures"] = ", ".join(f"{visible(name)} {_text('', value)}" for name, value in figures(event).items())
+    fields["scored_by"] = visible(scored_by(event))
     for name, noun in _COUNTED.items():
         fields[f"{name}_counted"] = counted(None if event.get(name) is None else count(event[name]), noun)
     fields["bytes"] = size(sum(count(event.get(name)) for name in ("bytes", "bytes_direct", "bytes_relayed")))
     return _LINES[kind].format_map(fields)
+
+
+def figures(event: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line tells of an evaluation, by name: the figure that rates the models first, and at most some metrics.
+
+    The figure that rates the models, and the loss of a round, are "-" if they are unknown.
+    """
+    score, value = scored_by(event), score_of(event)
+    name = metric_of(score)
+    found = {name: rated(score, value), ACCURACY: event.get(ACCURACY)}  # a second turn undoes what a minus sign turned
+    always = {name}
+    for metric, one in list((event.get("metrics") or {}).items())[:MOST_SHOWN]:
+        found.setdefault(metric, one)
+    if event["event"] == "round_finished":
+        found.setdefault(LOSS, event.get(LOSS))
+        always.add(LOSS)
+    return {one: "-" if value is None else value for one, value in found.items() if value is not None or one in always}
+
+
+def _clients(event: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, str]:
+    """The fields that name clients, with the names that people use."""
+    found = {}
+    if type(event.get("client")) is int:
+        found["client"] = with_name(event["client"], names)
+    if isinstance(event.get("clients"), list) and all(type(one) is int for one in event["clients"]):
+        found["clients"] = ", ".join(with_name(one, names) for one in event["clients"])
+    return found
 
 
 def count(value: Any) -> int:
@@ -113,6 +150,7 @@ _LINES: dict[str, str] = {
     "state_damaged": "warning: {reason}; the run continues from the saved state before it and repeats later rounds",
     "initial_model_failed": "the initial model {model} could not be made: {reason}",
     "not_evaluated": "round {round} was not evaluated: {reason}",
+    "metric_left_out": "round {round}: {metric} of clients {clients} is left out: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",
     "client_skipped": "round {round}, group {group}: client {client} was skipped: {reason}",
     "client_left_out": "client {client} is left out of the run: {reason}",
@@ -128,12 +166,12 @@ _LINES: dict[str, str] = {
     "distances_found": "round {round}: measured distances between {clients_counted} in {seconds} s, {bytes}",
     "local_run_started": "first every client trains alone for {rounds_counted}, recorded in {directory}",
     "gains_not_told": "gains over training alone are unknown for clients {clients}: {reason}",
-    "local_round_finished": "alone: round {round} of {rounds}, accuracy {accuracy}, {seconds} s",
+    "local_round_finished": "alone: round {round} of {rounds}, {figures}, {seconds} s",
     "update_missing": "the update of client {client} is missing: {reason}",
     "model_lost": "the model of client {client} is lost: {reason}",
     "model_not_saved": "the model of client {client} was not saved: {reason}",
-    "clients_served": "accuracy over the clients: mean {mean}, deviation {std}, from {min} to {max}",
+    "clients_served": "{scored_by} over the clients: mean {mean}, deviation {std}, from {min} to {max}",
     "round_finished": "round {round}: {sampled_groups} of {groups_counted}, {clients_trained_counted}, "
-    "accuracy {accuracy}, loss {loss}, {seconds} s, {bytes}",
-    "run_finished": "run finished: {rounds_counted}, accuracy {accuracy}, {seconds} s",
+    "{figures}, {seconds} s, {bytes}",
+    "run_finished": "run finished: {rounds_counted}, {figures}, {seconds} s",
 }

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from fedgsp.scoring import ACCURACY, LOSS
 from fedgsp.words import share
-from top_server.view.lines import count, describe
+from top_server.view.lines import count, describe, figures
 
 LAST_EVENTS = 4
 #: The time left is estimated from the mean duration of this many rounds: later rounds have more groups than the first.
@@ -60,7 +61,13 @@ class ViewState:
     #: None unless distances between clients are being measured.
     discriminators: Discriminators | None = None
     finished_rounds: int = 0
-    accuracies: list[float] = field(default_factory=list)
+    #: What people call clients; of clients that have names.
+    names: dict[int, str] = field(default_factory=dict)
+    #: The figure that rates the models, in each evaluated round, and its name.
+    ratings: list[float] = field(default_factory=list)
+    rated_by: str = ACCURACY
+    #: Metrics of the task in the last evaluated round, at most some.
+    metrics: dict[str, float] = field(default_factory=dict)
     loss: float | None = None
     started: datetime | None = None
     finished: bool = False
@@ -70,7 +77,7 @@ class ViewState:
     def apply(self, event: Mapping[str, Any]) -> str | None:
         """Update the state by one event and return the event's line, or None; unknown events change nothing."""
         self._change(event["event"], event)
-        line = describe(event)
+        line = describe(event, self.names)
         if line is not None and event["event"] in ("node_joined", "node_left") and event.get("reason") != "dismissed":
             line += f" ({self.present})"
         if line is not None and event["event"] not in _IN_NUMBERS:
@@ -103,6 +110,7 @@ class ViewState:
                 self.all_nodes = max(self.all_nodes, count(event.get("nodes")))
                 self.all_clients = max(self.all_clients, count(event.get("clients")))
             case "node_joined":
+                self.names |= {int(client): str(name) for client, name in (event.get("names") or {}).items()}
                 self.nodes[str(event.get("node"))] = count(event.get("clients"))
                 self.all_nodes = max(self.all_nodes, len(self.nodes))
                 self.all_clients = max(self.all_clients, self.clients)
@@ -116,7 +124,8 @@ class ViewState:
                 # A local run may have left other values; a resumed run begins after the last round that was saved.
                 self.finished_rounds = count(event.get("round"))
                 self.round = 1 if alone else self.finished_rounds
-                self.accuracies.clear()
+                self.ratings.clear()
+                self.metrics.clear()
                 self.round_seconds.clear()
             case "managers_starting" | "manager_spawned":
                 self.managers_starting = count(event.get("managers"))
@@ -141,16 +150,24 @@ class ViewState:
             case "round_finished" | "local_round_finished":
                 self.finished_rounds += 1
                 self.round = int(event.get("round") or self.round)
-                if event.get("accuracy") is not None:
-                    self.accuracies.append(float(event["accuracy"]))
-                if event.get("loss") is not None:
-                    self.loss = float(event["loss"])
+                self._evaluated(event)
                 if event.get("seconds") is not None:
                     self.round_seconds.append(float(event["seconds"]))
                 if kind == "local_round_finished":
                     self.round = min(self.round + 1, self.rounds)
             case "run_finished":
                 self.finished = True
+
+    def _evaluated(self, event: Mapping[str, Any]) -> None:
+        told = figures(event)
+        rating = next(iter(told), ACCURACY)
+        if told.get(rating, "-") != "-":
+            self.rated_by = rating
+            self.ratings.append(float(told.pop(rating)))
+        if event.get("loss") is not None:
+            self.loss = float(event["loss"])
+        if event.get("metrics") is not None:
+            self.metrics = {name: float(value) for name, value in told.items() if name != LOSS and value != "-"}
 
     def _in_training(self, event: Mapping[str, Any]) -> Group | None:
         """The group of an event; None for events of a survey, which asks clients something outside the training.

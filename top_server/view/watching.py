@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedgsp.scoring import LOSS
+from fedgsp.visible import visible
 from fedgsp.words import counted
 from top_server.record.directory import RunDirectory, is_worth_keeping
 from top_server.record.history import to_line
@@ -103,10 +105,12 @@ def draw(state: ViewState, now: datetime, width: int, height: int, ascii_only: b
         numbers.append(
             f"   starting {counted(state.managers_starting, 'group manager')}: {state.managers_ready} ready", "bold"
         )
-    if state.accuracies:
-        numbers.append(f"   accuracy {state.accuracies[-1]:.4f} ", "bold")
-        numbers.append(sparkline(state.accuracies, SPARKLINE_WIDTH, ascii_only), "green")
-    if state.loss is not None:
+    if state.ratings:
+        numbers.append(f"   {visible(state.rated_by)} {state.ratings[-1]:.4f} ", "bold")
+        numbers.append(sparkline(state.ratings, SPARKLINE_WIDTH, ascii_only), "green")
+    for name, value in state.metrics.items():
+        numbers.append(f"   {visible(name)} {value:.4f}")
+    if state.loss is not None and state.rated_by != LOSS:
         numbers.append(f"   loss {state.loss:.4f}")
     return _fitted(state, [_head(state, now, width), numbers, *_groups(state, width, max(height - OTHER_LINES, 1))])
 

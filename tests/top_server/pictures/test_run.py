@@ -153,13 +153,14 @@ def test_without_events_groups_are_left_out_with_a_warning(
 
 def test_what_is_there_is_what_is_drawn(tmp_path: Path) -> None:
     few = groups_of(run_directory(tmp_path, ROWS))
-    assert panels(None, False, False) == [["accuracy", "loss"]]
-    assert panels(few, True, True) == [["accuracy", "loss", "groups"], ["distances", "gains", "gains"]]
-    assert panels(few, True, False) == [["accuracy", "loss", "groups", "distances"]]
-    assert panels(few, False, True) == [["accuracy", "loss", "groups"], ["gains"] * 3]
+    assert panels(None, False, False) == [["score", "loss"]]
+    assert panels(few, True, True) == [["score", "loss", "groups"], ["distances", "gains", "gains"]]
+    assert panels(few, False, False, loss=False, metrics=True) == [["score", "metrics", "groups"]]
+    assert panels(few, True, False) == [["score", "loss", "groups", "distances"]]
+    assert panels(few, False, True) == [["score", "loss", "groups"], ["gains"] * 3]
     many = groups_of(run_directory(tmp_path, [{**ROWS[0], "partition": [list(range(100))]}]))
-    assert panels(many, False, False) == [["accuracy", "loss"], ["groups"] * 2]
-    assert panels(many, True, True) == [["accuracy", "loss"], ["distances", "gains"], ["groups"] * 2]
+    assert panels(many, False, False) == [["score", "loss"], ["groups"] * 2]
+    assert panels(many, True, True) == [["score", "loss"], ["distances", "gains"], ["groups"] * 2]
 
 
 def test_distances_and_gains_are_panels_of_their_own(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_a_client_that_is_not_compared_is_a_line_with_the_reason() -> None:
 
 def test_a_round_without_an_evaluation_keeps_the_last_accuracy() -> None:
     state = state_after(*started(), event("round_finished", round=1, **ROW), event("round_finished", round=2))
-    assert state.accuracies == [0.5]
+    assert (state.rated_by, state.ratings) == ("accuracy", [0.5])
     assert state.finished_rounds == 2
 
 

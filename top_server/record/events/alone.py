@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from top_server.record.events.base import Event, RoundEvent
+from top_server.record.events.base import ABSENT, Event, RoundEvent, told
 
 
 class LocalRunStarted(Event):
@@ -17,11 +17,13 @@ class LocalRoundFinished(RoundEvent):
 
     rounds: int
     accuracy: float | None
+    scored_by: str = told("the `score` of the task, unless it is accuracy", default=ABSENT)
+    score: float | None = told("its value; larger is better", default=ABSENT)
     seconds: float
 
 
 class GainsNotTold(Event):
-    """Only one of the two runs has an accuracy of these clients."""
+    """Only one of the two runs has a score of these clients."""
 
     clients: Sequence[int]
     reason: str

@@ -1,6 +1,8 @@
 """Events of nodes and group managers."""
 
-from top_server.record.events.base import Event, told
+from collections.abc import Mapping
+
+from top_server.record.events.base import ABSENT, Event, told
 
 
 class WaitingForNodes(Event):
@@ -23,6 +25,7 @@ class NodeJoined(Event):
 
     node: str
     clients: int = told("number of clients that the node hosts")
+    names: Mapping[int, str] = told("what people call its clients, by number", default=ABSENT)
     address: str | None = told("where other nodes dial this node; null if they cannot")
     task_digest: str | None = told("first 16 digits of the SHA-256 of the task's source file; null if it has none")
     differs_from: str | None = told("the first node of the run, if its task has another digest; else null")

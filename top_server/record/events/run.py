@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from top_server.record.events.base import Event, told
+from top_server.record.events.base import ABSENT, Event, told
 
 
 class Listening(Event):
@@ -48,7 +48,9 @@ class InitialModelFailed(Event):
 
 
 class ClientsServed(Event):
-    """All rounds are done, and the accuracy of single clients is known: its spread after the last evaluation."""
+    """All rounds are done, and the score of single clients is known: its spread after the last evaluation."""
+
+    scored_by: str = told("the `score` of the task, unless it is accuracy", default=ABSENT)
 
     mean: float = told("mean over the clients")
     std: float = told("standard deviation over the clients")
@@ -61,4 +63,6 @@ class RunFinished(Event):
 
     rounds: int
     accuracy: float | None = told("accuracy after the last round")
+    scored_by: str = told("the `score` of the task, unless it is accuracy", default=ABSENT)
+    score: float | None = told("its value after the last round; larger is better", default=ABSENT)
     seconds: float = told("time since this top server began")

@@ -1,0 +1,30 @@
+"""Writes summary.json when all rounds are done: the figures of each client."""
+
+import json
+from collections.abc import Mapping
+
+from fedgsp.errors import not_written
+from top_server.record.directory import RunDirectory
+from top_server.record.events.base import ABSENT
+from top_server.record.events.run import ClientsServed
+from top_server.record.figures import summarise
+from top_server.record.history import read_lines
+from top_server.record.journal import Journal
+
+_SPREAD = ("mean", "std", "min", "max")
+
+
+def write_summary(directory: RunDirectory, journal: Journal, names: Mapping[int, str]) -> None:
+    """Writes the summary of the history, if that has figures of clients; `names` are what people call them.
+
+    Raises RunError if the disk is full.
+    """
+    summary = summarise(read_lines(directory.history), names)
+    if summary is None:
+        return
+    try:
+        directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise not_written(directory.summary, error) from error
+    if spread := {name: summary["last"][name] for name in _SPREAD if name in summary["last"]}:
+        journal.record(ClientsServed(**spread, scored_by=summary.get("scored_by", ABSENT)))
