@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from sklearn.metrics import roc_auc_score
 
+from examples.progression import Clinics
+from examples.screening import Hospitals
+from examples.segmentation import Scans
+from examples.several_labels import Reports
+from fedgsp import Task
 from fedgsp.averages import Mean
+from fedgsp.files import parse_json
 from fedgsp.messages import TensorSpec
 from fedgsp.weights import Weights
 from tests.support import cluster
@@ -73,6 +81,70 @@ async def test_a_data_set_of_hugging_face_is_learned(tmp_path: Path) -> None:
     options = {**SITES, "data": str(tmp_path / "texts")}
     run = await played(tmp_path, "hugging_face:Texts", options, 3, optimizer="adam", learning_rate=0.03, rounds=3)
     assert run.rows[-1]["accuracy"] > 0.8
+
+
+async def test_a_regression_is_rated_by_its_error(tmp_path: Path) -> None:
+    run = await played(tmp_path, "progression:Clinics", {}, 6, learning_rate=0.05)
+    first, last = run.rows
+    assert (last["accuracy"], last["scored_by"], last["score"]) == (None, "-mae", -last["metrics"]["mae"])
+    assert last["score"] > first["score"]
+    (event,) = run.of_kind("run_finished")
+    assert (event["score"], event["accuracy"]) == (last["score"], None)
+    outputs = all_outputs(Clinics(), run)
+    errors = np.concatenate([100 * out - y for out, y in outputs])
+    assert last["metrics"]["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-5)
+    assert last["metrics"]["rmse"] == pytest.approx(np.sqrt(np.square(errors).mean()), rel=1e-5)
+    assert last["loss"] == pytest.approx(np.square(errors / 100).mean(), rel=1e-5)
+
+
+async def test_a_class_per_pixel_has_an_accuracy_and_the_dice_of_all_images_at_once(tmp_path: Path) -> None:
+    options = {"images": "12", "size": "16"}
+    run = await played(tmp_path, "segmentation:Scans", options, 4, optimizer="adam", learning_rate=0.01)
+    outputs = all_outputs(Scans(images=12, size=16), run)
+    found = np.concatenate([out.argmax(axis=1) for out, _ in outputs])
+    there = np.concatenate([y for _, y in outputs])
+    assert run.rows[-1]["accuracy"] == pytest.approx((found == there).mean())
+    dice = 2 * (found & there).sum() / (found.sum() + there.sum())
+    assert run.rows[-1]["score"] == pytest.approx(dice)
+    iou = (found & there).sum() / (found | there).sum()
+    assert run.rows[-1]["metrics"] == pytest.approx({"dice": dice, "iou": iou})
+
+
+async def test_several_labels_per_sample_have_the_f1_of_all_samples_at_once(tmp_path: Path) -> None:
+    run = await played(tmp_path, "several_labels:Reports", {"samples": "300"}, 6, learning_rate=0.3)
+    outputs = all_outputs(Reports(samples=300), run)
+    found = np.concatenate([out > 0 for out, _ in outputs])
+    there = np.concatenate([y for _, y in outputs]) > 0
+    assert run.rows[-1]["score"] == pytest.approx(2 * (found & there).sum() / (found.sum() + there.sum()))
+    assert run.rows[-1]["score"] > 0.5
+
+
+async def test_f1_and_auc_are_told_by_hospital(tmp_path: Path) -> None:
+    run = await played(tmp_path, "screening:Hospitals", {}, 4, learning_rate=0.1)
+    row, summary = run.rows[-1], parse_json(run.directory.summary.read_bytes())
+    outputs = all_outputs(Hospitals(), run)
+    curves = [roc_auc_score(y, out[:, 1] - out[:, 0]) if len(set(y)) == 2 else None for out, y in outputs]
+    known = [area for area in curves if area is not None]
+    assert row["metrics"]["auc"] == pytest.approx(np.mean(known), rel=1e-5)
+    told = list(row["metrics_per_client"]["auc"].values())
+    assert [None if area is None else pytest.approx(area, rel=1e-5) for area in curves] == told
+    found, there = (np.concatenate([pair[part] for pair in outputs]) for part in (0, 1))
+    found = found.argmax(axis=1)
+    assert row["score"] == pytest.approx(2 * (found & there).sum() / (found.sum() + there.sum()))
+    assert row["accuracy"] == pytest.approx((found == there).mean())
+    assert summary["names"] == {"0": "North", "1": "East", "2": "South", "3": "West"}
+    assert summary["last"]["metrics"]["auc"]["all"] == row["metrics"]["auc"]
+    left_out = [event["clients"] for event in run.of_kind("metric_left_out") if event["metric"] == "auc"]
+    assert left_out == [[client for client, area in enumerate(curves) if area is None]]
+
+
+def all_outputs(task: Task, run: Finished) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Outputs of the last model for each client's test part, and the targets: an oracle without nodes."""
+    model = task.model().eval()
+    model.load_state_dict({name: torch.from_numpy(np.array(one)) for name, one in run.model(2).items()})
+    tests = [task.data(client).test for client in range(task.num_clients)]
+    with torch.no_grad():
+        return [(model(torch.from_numpy(test.x)).numpy(), test.y) for test in tests]
 
 
 async def test_lora_sends_a_fiftieth_of_a_pretrained_encoder(tmp_path: Path) -> None:

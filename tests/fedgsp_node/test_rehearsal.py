@@ -158,3 +158,72 @@ def test_figures_that_fail_in_a_round_cost_neither_accuracy_nor_loss(caplog: pyt
         found = clients.evaluate(1, weights, Control())
     assert found == Clients(Blobs(), None).evaluate(1, weights, Control())
     assert "metrics() failed, so they are missing in the results: ValueError: only one class present" in caplog.text
+
+
+class Regression(Blobs):
+    """Its y are measurements."""
+
+    num_classes = 0
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Linear(6, 1)
+
+    def data(self, client: int) -> ClientData:
+        x = np.ones((5, 6), np.float32)
+        return ClientData(Split(x, np.arange(5.0, dtype=np.float32)), Split(x[:3], np.zeros(3, np.float32)))
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs[:, 0] - targets).square().mean()
+
+    def metrics(self, outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        return {"mae": float((outputs[:, 0] - targets).abs().mean())}
+
+
+def changed(**attributes: Any) -> Clients:
+    return Clients(type("Changed", (Regression,), attributes)(), None)
+
+
+def test_a_regression_needs_no_count_of_correct_samples_and_is_rated_by_its_loss() -> None:
+    clients = changed()
+    clients.rehearse()
+    assert clients.declared == Declared("-loss", {}, ("accuracy", "class counts", "class labels"))
+    found = clients.evaluate(0, clients.initial_weights(0), Control())
+    assert (found.correct, found.judged, found.samples, set(found.metrics)) == (0, 0, 3, {"mae"})
+
+
+@pytest.mark.parametrize("attributes", [{"score": "-mae"}, {"score": "-auc", "combine": {"auc": "clients"}}])
+def test_a_score_names_a_metric_that_was_returned_or_is_combined(attributes: dict[str, Any]) -> None:
+    clients = changed(**attributes)
+    clients.rehearse()
+    assert clients.declared.score == attributes["score"]
+    assert clients.declared.combine == attributes.get("combine", {})
+
+
+def returning(figures: dict[str, Any]) -> Any:
+    return lambda self, outputs, targets: figures
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error"),
+    [
+        ({"score": "f1"}, "score is 'f1', and for two samples metrics.. returned mae; name one of these"),
+        ({"score": "f1", "metrics": Task.metrics}, "metrics.. returned no metrics"),
+        ({"score": "accuracy"}, "the task's score is 'accuracy', and correct.. finds no accuracy"),
+        ({"metrics": returning({"f1": (1, 2)})}, "returned a pair for 'f1': set combine = {'f1': 'ratio'}"),
+        ({"metrics": returning({"f1": 1}), "combine": {"f1": "ratio"}}, "must return a pair .* for 'f1', a ratio"),
+        ({"metrics": returning({"loss": 1})}, "returned 'loss', which every task has"),
+        ({"metrics": returning({"a\x1b": 1})}, "returned a metric named"),
+        ({"metrics": returning(dict.fromkeys(map(str, range(257)), 1))}, "returned 257 metrics, and 256 are read"),
+    ],
+)
+def test_figures_that_no_round_could_use_are_refused(attributes: dict[str, Any], error: str) -> None:
+    with pytest.raises(TaskError, match=error):
+        changed(**attributes).rehearse()
+
+
+def test_names_of_clients_stand_in_errors_and_go_to_the_top_server() -> None:
+    clients = changed(client_names={0: "Charité", 3: "Ghent"})
+    assert [hosted.name for hosted in clients.hosted] == ["Charité", "", "", "Ghent"]
+    empty = data_of("train", lambda part: Split(part.x[:0], part.y[:0]))
+    with pytest.raises(TaskError, match=r"client 0 \(Charité\) has no training samples"):
+        changed(client_names={0: "Charité"}, data=lambda self, client: empty(client))

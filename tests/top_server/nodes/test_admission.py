@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedgsp.messages import PROTOCOL, Constant, Failure, FailureCode, Hello, RelayMode, TensorSpec
+from fedgsp.messages import PROTOCOL, Constant, Failure, FailureCode, Hello, HostedClient, RelayMode, TensorSpec
 from tests.support.hellos import hello
 from tests.support.weights import TENSORS
 from top_server.nodes import admission
@@ -49,6 +49,37 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         hello(*SECOND, own_optimizer=True),
         FailureCode.WRONG_TASK,
         "its task has an optimizer(), and that of the run has none: use the same version of the task",
+    ),
+    "another score": (
+        hello(*SECOND, score="-mae"),
+        FailureCode.WRONG_TASK,
+        "its task has score '-mae', and that of the run another: use the same version of the task",
+    ),
+    "a metric that is combined in another way": (
+        hello(*SECOND, combine={"f1": "ratio"}),
+        FailureCode.WRONG_TASK,
+        "its task combines metric 'f1' by 'ratio', and that of the run otherwise",
+    ),
+    "a metric that is combined in an unknown way": (
+        hello(*SECOND, combine={"f1": "median"}),
+        FailureCode.WRONG_PROTOCOL,
+        "combines a metric in a way that is none of samples, clients, root-mean-square, ratio, sum",
+    ),
+    "a metric with a name that cannot be shown": (
+        hello(*SECOND, combine={"f1\x1b": "ratio"}),
+        FailureCode.WRONG_PROTOCOL,
+        "the name of a metric has to be",
+    ),
+    "a score that cannot be shown": (
+        hello(*SECOND, score="f1\n"),
+        FailureCode.WRONG_PROTOCOL,
+        "the score of its task has to be",
+    ),
+    "a score of nothing": (hello(*SECOND, score="-"), FailureCode.WRONG_PROTOCOL, "the score of its task has to be"),
+    "a lack of something unknown": (
+        hello(*SECOND, lacks=("patience",)),
+        FailureCode.WRONG_PROTOCOL,
+        "what its task lacks has to be among accuracy, class counts, class labels",
     ),
     "a constant without a digest": (
         hello(*SECOND, constants=(Constant(TensorSpec("c", "float32", (2,))),)),
@@ -210,3 +241,30 @@ def test_a_tensor_travels_or_does_not() -> None:
     found = refusal(both, known())
     assert found is not None
     assert f"its tensor {TENSORS[0].name!r} both travels and does not" in found.failure.detail
+
+
+def named(node: str, **names: str) -> Hello:
+    """A node whose clients have these names: named("n1", c3="Ghent")."""
+    hosted = tuple(HostedClient(int(client[1:]), 5, 5, name) for client, name in names.items())
+    return dataclasses.replace(hello(node), clients=hosted)
+
+
+@pytest.mark.parametrize("name", ["Ghent\x1b[2J", "x" * 61, "3", " Ghent"])
+def test_a_client_needs_a_name_that_people_can_read(name: str) -> None:
+    found = told(named("n1", c2=name), known(FIRST))
+    assert found is not None
+    assert found.code is FailureCode.WRONG_PROTOCOL
+    assert found.detail.startswith("the name of a client has to be 1 to 60 characters that can be shown")
+
+
+def test_a_name_belongs_to_one_client() -> None:
+    run = known(FIRST, named={"Ghent": 1}.get)
+    refused = refusal(named("n1", c2="Ghent"), run)
+    assert refused is not None
+    assert refused.failure.detail == (
+        "the name of its client 2 is that of another client: give it another client_names"
+    )
+    assert refused.known == "client 1 is called 'Ghent'"
+    assert told(named("n1", c2="Lyon", c3="Lyon"), run) is not None
+    assert told(named("n1", c2="Lyon", c3=""), run) is None
+    assert told(named("n1", c4="", c5=""), run) is None

@@ -7,11 +7,13 @@ import dataclasses
 import pytest
 
 from fedgsp.messages import Evaluated
+from fedgsp.scoring import Scoring
 from tests.support.staged import stage
 from top_server.evaluation import Evaluation
 from top_server.grouping import Plan
 from top_server.merging import MERGES
 from top_server.record.figures import row_of
+from top_server.record.scores import score_of, scored_by, scores_of
 from top_server.schemes import SCHEMES
 from top_server.teams import Teams
 
@@ -49,3 +51,24 @@ async def test_merges_say_whether_all_clients_have_the_same_model(merge: str) ->
     async with stage(merge, options={"trim": "0.1"} if merge == "trimmed-mean" else None) as s:
         each = ("none", "clusters", "centres", "soft-clusters")
         assert s.merging.shared is (merge not in each)
+
+
+async def test_a_row_has_the_score_that_the_task_names_and_gains_by_it() -> None:
+    answers = {client: Evaluated(0, 10, 1.0, metrics={"mae": float(client)}) for client in (1, 3)}
+    async with stage("none") as s:
+        context = dataclasses.replace(s.context, alone={1: -2.0, 3: -2.0})
+        rated = Evaluation(answers, scoring=Scoring("-mae"))
+        row = row_of(context, 1, Teams(PLAN, PLAN.groups), [], rated, 1.0, False, {}).fields
+    assert (row["accuracy"], row["scored_by"], row["score"]) == (None, "-mae", -2.0)
+    assert "accuracy_per_client" not in row
+    assert row["metrics"] == {"mae": 2.0}
+    assert (row["score_per_client"], row["ipr"]) == ({1: -1.0, 3: -3.0}, 0.5)
+    assert (scored_by(row), score_of(row), scores_of(row)) == ("-mae", -2.0, {1: -1.0, 3: -3.0})
+
+
+async def test_a_task_rated_by_accuracy_has_the_columns_that_it_always_had() -> None:
+    async with stage("none") as s:
+        row = row_of(s.context, 1, Teams(PLAN, PLAN.groups), [], SERVED, 1.0, False, {}).fields
+    assert not row.keys() & {"scored_by", "score", "score_per_client", "metrics", "metrics_per_client"}
+    assert (scored_by(row), score_of(row), scores_of(row)) == ("accuracy", 20 / 30, {0: 0.5, 1: 1.0})
+    assert score_of({"accuracy": None}) is None

@@ -41,3 +41,27 @@ def test_gains_are_those_of_the_last_evaluation_if_it_has_some() -> None:
     found = summarise(rows)
     assert found is not None
     assert not found["last"].keys() & {"ipr", "rsd"}
+
+
+def test_a_score_is_summed_up_with_the_metrics_and_names_of_the_clients() -> None:
+    rows: list[dict[str, Any]] = [
+        {"round": n, "accuracy": None, "scored_by": "-mae", "score_per_client": {"0": -worst, "3": -2.0}}
+        for n, worst in enumerate((4.0, 3.0, 5.0), start=1)
+    ]
+    rows[-1] |= {"metrics": {"auc": 0.5}, "metrics_per_client": {"auc": {"3": 0.5, "0": None}}}
+    found = summarise(rows, {3: "Ghent"})
+    assert found is not None
+    assert (found["scored_by"], found["names"]) == ("-mae", {3: "Ghent"})
+    assert found["last"]["per_client"] == {0: -5.0, 3: -2.0}
+    assert found["best"]["per_client"] == {0: -3.0, 3: -2.0}
+    auc = {"all": 0.5, "mean": 0.5, "std": 0.0, "min": 0.5, "max": 0.5, "per_client": {0: None, 3: 0.5}}
+    assert found["last"]["metrics"] == {"auc": auc}
+
+
+def test_metrics_are_summed_up_where_the_score_of_clients_is_not_told() -> None:
+    row = {"round": 1, "accuracy": 0.5, "metrics": {"auc": None}, "metrics_per_client": {"auc": {"1": None}}}
+    assert summarise([row]) == {
+        "rounds": 1,
+        "last": {"round": 1, "metrics": {"auc": {"all": None, "per_client": {1: None}}}},
+        "best": {},
+    }
