@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -17,9 +19,11 @@ from tests.support.ports import free_ports, range_of
 from tests.support.processes import assert_gone, node, resumed, top_server
 from top_server import audit
 from top_server.record.directory import RunDirectory
+from top_server.record.history import read_lines
 from top_server.record.model_files import load
 
 CLIENTS, ROUNDS = 6, 3
+ROOT = Path(__file__).resolve().parents[2]
 #: Too many to be measured in the suite's time.
 QUICK = {"exchanges": "3"}
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -141,3 +145,34 @@ def assert_same_models(directory: Path, other: Path) -> None:
         tensors, _ = load(path)
         for name, tensor in load(directory / "models" / path.name)[0].items():
             assert tensor.tobytes() == tensors[name].tobytes()
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_a_resumed_run_has_the_scores_metrics_and_names_of_one_that_nobody_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers_here(monkeypatch)
+    shutil.copy(ROOT / "examples" / "screening.py", tmp_path)
+    given: dict[str, Any] = {"scheme": "hcct", "rounds": ROUNDS, "task_option": {}}
+    alike = dataclasses.replace(nodes(range(4))[0], task="examples.screening:Hospitals", task_option={})
+    run = await play(settings(tmp_path / "a", **given, task="examples.screening:Hospitals"), [alike])
+    config = tmp_path / "b.toml"
+    config.write_text(dump(settings(tmp_path / "b", **given, task="screening:Hospitals")))
+    flags = ("--run-dir", str(tmp_path / "b"), "--config", str(config), "--local-nodes", "1", "--clients", "4")
+    async with top_server(tmp_path, *flags) as server:
+        await server.event("round_finished", round=1)
+        family = server.family()
+        server.send(SIGKILL)
+        await assert_gone(family)
+    async with resumed(tmp_path / "b") as server:
+        assert await server.ended(90) == 0, server.errors
+    directory = RunDirectory(tmp_path / "b")
+    names = ("scored_by", "score", "score_per_client", "metrics", "metrics_per_client", "accuracy")
+    told = [
+        [{name: row[name] for name in names} for row in rows] for rows in (read_lines(directory.history), run.rows)
+    ]
+    assert told[0] == told[1]
+    assert directory.summary.read_bytes() == run.directory.summary.read_bytes()
+    assert len([event for event in read_lines(directory.events) if event["event"] == "metric_left_out"]) == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 from hypothesis import given, settings
@@ -13,15 +14,18 @@ from fedgsp.messages import (
     Failure,
     FailureCode,
     Hello,
+    HostedClient,
     Leave,
     Member,
     RelayMode,
     TensorSpec,
     Welcome,
 )
+from fedgsp.scoring import Scoring
 from tests.support.callers import ANYBODY
 from tests.support.hellos import bare, hello, membership
 from tests.support.weights import TENSORS
+from top_server.nodes.declared import lacked_by_all, scoring_of
 from top_server.nodes.membership import MOST_OFFENCES, Membership, Node
 
 FINISHED = Leave(True, "the run is finished")
@@ -291,3 +295,26 @@ async def test_those_that_do_not_come_back_in_time_are_named() -> None:
     await admitted(members, hello("n2", (2,)))
     assert await waiting == set()
     assert await members.wait_for_all([1, 9], 0.01) == {9}
+
+
+async def test_names_of_clients_are_recorded_when_their_node_joins_and_free_when_it_left() -> None:
+    members, recorder = membership()
+    ghent = (HostedClient(0, 5, 5, "Ghent"), HostedClient(1, 5, 5))
+    first = await members.admit(dataclasses.replace(hello("n0"), clients=ghent), ANYBODY)
+    assert isinstance(first, Node)
+    (joined,) = recorder.of_kind("node_joined")
+    assert joined["names"] == {0: "Ghent"}
+    other = dataclasses.replace(hello("n1"), clients=(HostedClient(2, 5, 5, "Ghent"),))
+    assert isinstance(await members.admit(other, ANYBODY), Failure)
+    await members.leave(first, "gone")
+    assert isinstance(await members.admit(other, ANYBODY), Node)
+
+
+async def test_a_run_lacks_only_what_all_nodes_lack() -> None:
+    hellos = [hello("n0", lacks=("accuracy", "class counts")), hello("n1", (2, 3), lacks=("class counts",))]
+    assert lacked_by_all(hellos) == ["class counts"]
+    assert lacked_by_all([]) == []
+    assert scoring_of(None) == Scoring("accuracy", {})
+    assert scoring_of(hello(score="-mae", combine={"rmse": "root-mean-square"})).combine == {
+        "rmse": "root-mean-square"
+    }

@@ -16,7 +16,7 @@ from fedgsp.settings.files import dump
 from fedgsp.settings.run import RunConfig
 from top_server.baseline import local_run
 from top_server.pictures.distances import read_distances
-from top_server.pictures.run import draw, gains_over, group_image, groups_by_round, last_partition, panels
+from top_server.pictures.run import draw, gains_over, group_image, groups_by_round, last_partition, names_of, panels
 from top_server.record.directory import RunDirectory
 from top_server.record.history import read_lines
 
@@ -208,3 +208,54 @@ def test_gains_are_those_of_the_last_evaluation() -> None:
 def test_the_last_partition_is_that_of_the_last_row_with_one() -> None:
     assert last_partition([*ROWS, {"round": 4}]) == [[0, 1], [2]]
     assert last_partition([{"round": 4}]) == []
+
+
+def test_a_score_and_metrics_are_drawn_with_the_names_of_clients(tmp_path: Path) -> None:
+    rows = [
+        {
+            "round": number,
+            "accuracy": None,
+            "loss": 1.0,
+            "partition": [[0], [1]],
+            "scored_by": "-m$ae",
+            "score": -2.0 / number,
+            "score_per_client": {"0": -1.0, "1": -3.0 / number},
+            "metrics": {"m$ae": 2.0 / number, "r2": None if number == 1 else 0.5, "a\nb": 0.1},
+        }
+        for number in (1, 2)
+    ]
+    run_directory(tmp_path, rows)
+    joined = {"event": "node_joined", "names": {"1": "Gh$ent"}}
+    (tmp_path / "events.jsonl").write_text(json.dumps(joined) + "\n")
+    draw(tmp_path, tmp_path / "run.svg")
+    words = told_by(tmp_path / "run.svg")
+    for told in (
+        "m$ae on the clients' test parts",
+        "over all clients",
+        "r2",
+        r"a\nb",
+        "1 (Gh$ent)",
+        "metrics of the task",
+    ):
+        assert told.replace("$", r"\$") in words or told in words, told
+
+
+def test_a_run_rated_by_its_loss_has_one_panel_of_it(tmp_path: Path) -> None:
+    row = {
+        "round": 1,
+        "accuracy": None,
+        "loss": 1.5,
+        "scored_by": "-loss",
+        "score": -1.5,
+        "score_per_client": {"0": -1.5},
+    }
+    draw(run_directory(tmp_path, [row]), tmp_path / "run.svg")
+    words = told_by(tmp_path / "run.svg")
+    assert words.count("loss") == 1
+    assert "loss on the clients' test parts" in words
+
+
+@pytest.mark.parametrize("names", ["Ghent", {"x": "Ghent"}, {"1": 3}, [1], None])
+def test_names_that_are_damaged_are_not_drawn(tmp_path: Path, names: Any) -> None:
+    (tmp_path / "events.jsonl").write_text(json.dumps({"event": "node_joined", "names": names}) + "\n")
+    assert names_of(RunDirectory(tmp_path)) == {}
