@@ -35,13 +35,10 @@ class Figure(NamedTuple):
         return math.isfinite(self.value) and math.isfinite(self.denominator)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A way to combine the values of a metric, each of shape (clients,)."""
+class Way(NamedTuple):
+    """A way to combine the values of a metric."""
 
-    #: What it does, for the documentation.
-    help: str
-    #: Of values, denominators and numbers of samples.
+    #: Of values, denominators and numbers of test samples, each of shape (clients,).
     of: Callable[[Floats, Floats, Floats], np.floating | float]
     #: Whether metrics() returns a pair (numerator, denominator) in place of a number.
     ratio: bool = False
@@ -49,24 +46,16 @@ class Way:
 
 SAMPLES, RATIO = "samples", "ratio"
 WAYS: Mapping[str, Way] = {
-    SAMPLES: Way(
-        help="the mean, weighted by test samples: exact for means over samples, such as the mean absolute error",
-        of=lambda values, _, samples: np.average(values, weights=samples),
-    ),
-    "clients": Way(
-        help="the plain mean over the clients, for figures that only exist by client, such as an area under a curve",
-        of=lambda values, _, __: values.mean(),
-    ),
-    "root-mean-square": Way(
-        help="the root of the mean of squares, weighted by test samples: exact for the root mean squared error",
-        of=lambda values, _, samples: np.sqrt(np.average(values**2, weights=samples)),
-    ),
-    RATIO: Way(
-        help="the sum of the numerators, divided by the sum of the denominators: exact for F1, recall, Dice and IoU",
-        of=lambda values, denominators, _: values.sum() / denominators.sum(),
-        ratio=True,
-    ),
-    "sum": Way(help="the sum over the clients, for counts", of=lambda values, _, __: values.sum()),
+    # exact for means over samples, such as the mean absolute error
+    SAMPLES: Way(lambda values, _, samples: np.average(values, weights=samples)),
+    # for figures that exist only by client, such as an area under a curve
+    "clients": Way(lambda values, _, __: values.mean()),
+    # exact for the root mean squared error
+    "root-mean-square": Way(lambda values, _, samples: np.sqrt(np.average(values**2, weights=samples))),
+    # exact for F1, recall, Dice and IoU
+    RATIO: Way(lambda values, denominators, _: values.sum() / denominators.sum(), ratio=True),
+    # for counts
+    "sum": Way(lambda values, _, __: values.sum()),
 }
 
 

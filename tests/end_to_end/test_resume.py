@@ -170,9 +170,7 @@ async def test_a_resumed_run_has_the_scores_metrics_and_names_of_one_that_nobody
         assert await server.ended(90) == 0, server.errors
     directory = RunDirectory(tmp_path / "b")
     names = ("scored_by", "score", "score_per_client", "metrics", "metrics_per_client", "accuracy")
-    told = [
-        [{name: row[name] for name in names} for row in rows] for rows in (read_lines(directory.history), run.rows)
-    ]
-    assert told[0] == told[1]
+    told = [{name: row[name] for name in names} for row in read_lines(directory.history)]
+    assert told == [{name: row[name] for name in names} for row in run.rows]
     assert directory.summary.read_bytes() == run.directory.summary.read_bytes()
     assert len([event for event in read_lines(directory.events) if event["event"] == "metric_left_out"]) == 1

@@ -278,6 +278,9 @@ def _figures(hello: Hello, first: Hello) -> Iterator[Refusal]:
     if hello.score != first.score:
         detail = f"its task has score {hello.score or ACCURACY!r}, and that of the run another: {same}"
         yield Refusal(Failure(FailureCode.WRONG_TASK, detail), f"{more}{first.score or ACCURACY!r}")
+    if (ACCURACY in hello.lacks) != (ACCURACY in first.lacks):
+        has, other = ("has no", "has one") if ACCURACY in hello.lacks else ("has an", "has none")
+        yield Refusal(Failure(FailureCode.WRONG_TASK, f"its task {has} accuracy, and that of the run {other}: {same}"))
     for metric in sorted(hello.combine.keys() | first.combine.keys()):
         own, other = (task.combine.get(metric, SAMPLES) for task in (hello, first))
         if own != other:

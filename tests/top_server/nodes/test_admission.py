@@ -76,6 +76,11 @@ REFUSED: dict[str, tuple[Hello, FailureCode, str]] = {
         "the score of its task has to be",
     ),
     "a score of nothing": (hello(*SECOND, score="-"), FailureCode.WRONG_PROTOCOL, "the score of its task has to be"),
+    "no accuracy, where the run has one": (
+        hello(*SECOND, lacks=("accuracy",)),
+        FailureCode.WRONG_TASK,
+        "its task has no accuracy, and that of the run has one: use the same version of the task",
+    ),
     "a lack of something unknown": (
         hello(*SECOND, lacks=("patience",)),
         FailureCode.WRONG_PROTOCOL,

@@ -315,6 +315,5 @@ async def test_a_run_lacks_only_what_all_nodes_lack() -> None:
     assert lacked_by_all(hellos) == ["class counts"]
     assert lacked_by_all([]) == []
     assert scoring_of(None) == Scoring("accuracy", {})
-    assert scoring_of(hello(score="-mae", combine={"rmse": "root-mean-square"})).combine == {
-        "rmse": "root-mean-square"
-    }
+    ways = {"rmse": "root-mean-square"}
+    assert scoring_of(hello(score="-mae", combine=ways)) == Scoring("-mae", ways)
