@@ -155,7 +155,7 @@ async def test_a_resumed_run_has_the_scores_metrics_and_names_of_one_that_nobody
 ) -> None:
     managers_here(monkeypatch)
     shutil.copy(ROOT / "examples" / "screening.py", tmp_path)
-    given: dict[str, Any] = {"scheme": "hcct", "rounds": ROUNDS, "task_option": {}}
+    given: dict[str, Any] = {"scheme": "hcct", "rounds": ROUNDS, "task_option": {}, "join_timeout": 90.0}
     alike = dataclasses.replace(nodes(range(4))[0], task="examples.screening:Hospitals", task_option={})
     run = await play(settings(tmp_path / "a", **given, task="examples.screening:Hospitals"), [alike])
     config = tmp_path / "b.toml"
