@@ -18,7 +18,7 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.run import RunConfig
 from tests.support.recorder import Recorder
-from top_server.baseline.local_run import SAME, check, check_score, gains, recorded, set_aside, settings, tell_left_out
+from top_server.baseline.local_run import SAME, check, gains, recorded, set_aside, settings, tell_left_out
 from top_server.record.directory import RunDirectory, prepare
 from top_server.record.figures import summarise
 from top_server.record.journal import Journal
@@ -398,14 +398,3 @@ def test_a_local_run_of_other_clients_altogether_is_refused(alone: dict[int, flo
     reason = r"--local-run .*alone tells nothing of any client of this run; give another"
     with pytest.raises(ConfigError, match=reason):
         tell_left_out(config(tmp_path), HOSTED, alone, Recorder())
-
-
-def test_a_local_run_that_was_rated_by_something_else_is_refused(tmp_path: Path) -> None:
-    run = config(tmp_path)
-    directory = ended(run, {0: 0.5})
-    check_score(run, "accuracy")
-    with pytest.raises(ConfigError, match="is scored by accuracy, and this task by -mae; give another directory"):
-        check_score(run, "-mae")
-    summary = summarise([{"round": 1, "scored_by": "-mae", "score": -1.0, "score_per_client": {"0": -1.0}}])
-    directory.summary.write_text(json.dumps(summary))
-    check_score(run, "-mae")
