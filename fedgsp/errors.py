@@ -10,6 +10,12 @@ UserError
 An expected failure between processes is not an exception but a value: `fedgsp.messages.Failure`.
 """
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
+#: One row of a list of what must not be: whether it is so, what is wrong about it, and what to do.
+Refusal: TypeAlias = tuple[object, str, str]
+
 
 class UserError(Exception):
     """An error that a person can correct: it says what is wrong, and what to do."""
@@ -20,6 +26,18 @@ class UserError(Exception):
         super().__init__(f"{what}; {remedy}" if remedy else what)
         self.what = what
         self.remedy = remedy
+
+    @classmethod
+    def require(cls, fits: object, what: str, remedy: str = "") -> None:
+        """Raises this kind of error unless the condition `fits` is true."""
+        if not fits:
+            raise cls(what, remedy)
+
+    @classmethod
+    def refuse(cls, refusals: Iterable[Refusal]) -> None:
+        """Raises this kind of error for the first row of a list whose condition is true."""
+        for wrong, what, remedy in refusals:
+            cls.require(not wrong, what, remedy)
 
 
 class ConfigError(UserError):
@@ -62,3 +80,9 @@ def reason_of(error: Exception) -> str:
 def not_written(path: object, error: Exception) -> RunError:
     """The error of a run that cannot write a file or a folder."""
     return RunError(f"{path} cannot be written: {reason_of(error)}", "make room on that disk")
+
+
+def valid(fits: object, what: str, error: type[Exception] = ValueError) -> None:
+    """Raises `error`, which has a text alone, unless the condition `fits` is true."""
+    if not fits:
+        raise error(what)

@@ -13,6 +13,12 @@ class OrderError(Exception):
         super().__init__(str(failure))
         self.failure = failure
 
+    @classmethod
+    def require(cls, fits: object, code: FailureCode, detail: str) -> None:
+        """Raises this error, with this code and detail, unless the condition `fits` is true."""
+        if not fits:
+            raise cls(Failure(code, detail))
+
 
 @contextlib.contextmanager
 def failing(code: FailureCode, *kinds: type[Exception]) -> Iterator[None]:
