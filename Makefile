@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --no-annotate --generate-hashes \
 	--python-platform linux --python-version 3.11 --no-emit-package torch
 
-DEMO_FLAGS ?= --growth log --local-nodes 4 --clients 24 --beta 2 --rounds 15 --listen 127.0.0.1:0
+DEMO_FLAGS ?= --local-nodes 4 --clients 24 --rounds 15 --listen 127.0.0.1:0
 PYTEST_FLAGS ?=
 WORKERS ?= -n 2 --dist worksteal
 BENCH ?=

@@ -21,6 +21,7 @@ from fedgsp.settings.files import load
 from fedgsp.settings.run import RunConfig
 from fedgsp_node.tasks import load_task
 from tests.support.reference import Reference, State
+from top_server.sizes import value_of
 
 
 def accuracy(reference: Reference, state: State) -> tuple[float, float]:
@@ -56,9 +57,9 @@ def main() -> None:
         task,
         range(config.clients or 0),
         config.rounds if arguments.rounds is None else arguments.rounds,
-        alpha=config.alpha,
-        beta=config.beta,
-        sampling_rate=config.sampling_rate,
+        alpha=value_of(config, "alpha"),
+        beta=value_of(config, "beta"),
+        sampling_rate=value_of(config, "sampling_rate"),
         learning_rate=config.learning_rate,
         batch_size=config.batch_size,
         local_epochs=config.local_epochs,

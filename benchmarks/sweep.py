@@ -43,6 +43,7 @@ from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load, parse
 from fedgsp.settings.run import METHOD, OPTIMISER, TASK, TRAINING, RunConfig
+from top_server.sizes import PAPER
 
 #: Settings of other panels that change the results of a run.
 _ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
@@ -197,6 +198,8 @@ def check(settings: dict[str, Any], directory: Path) -> None:
     for name, one in described(RunConfig).items():
         if one.metadata["panel"] not in (METHOD, TRAINING, OPTIMISER, TASK) and name not in _ALSO_SAME:
             continue
+        if name in PAPER and getattr(asked, name) is None:
+            continue  # the run chose a value, and its record has it
         if comparable(found, name) != comparable(asked, name):
             there, here = getattr(found, name), getattr(asked, name)
             raise ConfigError(

@@ -27,6 +27,7 @@ from top_server.optimization import check_optimizer, check_schedules
 from top_server.outgoing import check_outgoing
 from top_server.profiles import PROFILES
 from top_server.schemes import SCHEMES, Scheme
+from top_server.sizes import PAPER
 
 #: The tables of the parts that a scheme consists of. If several choices do not fit, the error names the first kind.
 TABLES: Mapping[str, Parts[Any]] = {
@@ -68,6 +69,11 @@ def choose(config: RunConfig) -> Scheme:
             raise ConfigError(what, remedy)
     _check_options(config, scheme)
     return scheme
+
+
+def counts_groups(scheme: Scheme) -> bool:
+    """Whether the grouping is told how many groups to make. (A grouping service may make as many as it likes.)"""
+    return GROUPINGS[scheme.grouping].counted or bool(scheme.service)
 
 
 def parts_of(scheme: Scheme) -> dict[str, Part]:
@@ -119,11 +125,13 @@ def _check_needs(config: RunConfig, scheme: Scheme) -> None:
 def _refusals(config: RunConfig, scheme: Scheme) -> Iterator[tuple[bool, str, str]]:
     """What a run must not have: whether this run has it, what is wrong about it, and what to do."""
     # If all clients train in every round, settings of growth and sampling have no effect.
-    counted = GROUPINGS[scheme.grouping].counted or bool(scheme.service)  # which may make as many as it likes
-    read = {"alpha": counted and scheme.growth != "constant", "beta": counted, "growth": counted}
-    for name in ("alpha", "beta", "growth", "sampling_rate") if scheme.sampling == "none" else ():
+    counted = counts_groups(scheme)
+    read = dict.fromkeys(("beta", "growth", "smallest_group"), counted)
+    read["alpha"] = counted and scheme.growth != "constant"
+    for name in (*PAPER, "growth") if scheme.sampling == "none" else ():
+        # Records of earlier versions have the paper's values in every scheme.
         yield (
-            getattr(config, name) != described(RunConfig)[name].default and not read.get(name),
+            getattr(config, name) not in (None, PAPER.get(name)) and not read.get(name),
             f"{flag(name)} says nothing in scheme {config.scheme}, which grows no groups",
             "give --grouping-option alpha=..." if name == "alpha" else "leave it out",
         )

@@ -76,6 +76,7 @@ from top_server.resume.audit import opened
 from top_server.resume.find import Resumed
 from top_server.run import Assign, RunContext
 from top_server.schemes import SCHEMES, Scheme
+from top_server.settling import settle
 
 logger = logging.getLogger(__name__)
 
@@ -167,9 +168,11 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
                 await wait_for_nodes(config, membership, journal)
-            manager_ports.check(config, scheme, len(membership.clients))
+            if resumed:
+                manager_ports.check(config, scheme, len(membership.clients))
+            else:
+                config, scheme = settle(config, len(membership.clients), directory, journal)
             check_task(config, scheme, lacked_by_all(membership.hellos))
-
             context = RunContext(
                 run_id=run_id,
                 config=config,

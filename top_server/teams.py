@@ -14,8 +14,9 @@ from fedgsp.settings.run import RunConfig
 from top_server.evidence import Evidence
 from top_server.grouping import GroupingRequest, Plan
 from top_server.grouping.request import listed
-from top_server.grouping.round_size import group_count, sample
+from top_server.grouping.round_size import sample
 from top_server.schemes import Scheme
+from top_server.sizes import groups_wanted, sampling_rate
 
 Group = tuple[int, ...]
 
@@ -71,9 +72,9 @@ def ask(
     """
     if not evidence.clients:
         raise RunError(f"no client told its profile ({scheme.profile})", "see events.jsonl for the reasons")
-    wanted = group_count(scheme.growth, number, config.alpha, config.beta, len(evidence.clients))  # of all clients
+    wanted = groups_wanted(config, scheme, number, len(evidence.clients))  # of all clients
     if scheme.sampling == "clients":
-        evidence = evidence.of(sample(evidence.clients, config.sampling_rate, rng))
+        evidence = evidence.of(sample(evidence.clients, sampling_rate(config), rng))
     plan, clients = before.plan, evidence.clients
     if plan is None:
         reason = "clients are grouped for the first time"
@@ -135,7 +136,7 @@ def form(
         first = first.union(question.clients)
     sampled = plan.groups
     if scheme.sampling == "groups":
-        sampled = sample(sampled, config.sampling_rate, rng)
+        sampled = sample(sampled, sampling_rate(config), rng)
         reasons.append(f"{len(sampled)} of {len(plan.groups)} groups are drawn")
     if scheme.after_arrivals == "joined":
         joined = set(present) - first

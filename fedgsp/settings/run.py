@@ -33,13 +33,18 @@ class RunConfig(FederationSettings):
 
     scheme: str = setting("fedgsp", "the algorithm; it sets the defaults of the choices below", panel=METHOD)
     growth: str | None = setting(None, "how the number of groups grows from round to round", panel=METHOD)
-    alpha: float = setting(2.0, "how fast the number of groups grows", above=0, panel=METHOD)
-    beta: int = setting(
-        10, "number of groups in the first round; later numbers are multiples of it", least=1, panel=METHOD
+    alpha: float | None = setting(
+        None, "how fast the number of groups grows; by the number of clients by default", above=0, panel=METHOD
     )
-    sampling_rate: float = setting(
-        0.3,
-        "share of the groups (fedavg and alike: of the clients) that train in each round, where the scheme samples",
+    beta: int | None = setting(
+        None, "groups in round 1, and step of their number; by the number of clients by default", least=1, panel=METHOD
+    )
+    smallest_group: int | None = setting(
+        None, "fewest clients in a group; by the number of clients by default", least=1, panel=METHOD
+    )
+    sampling_rate: float | None = setting(
+        None,
+        "share of the groups (fedavg, ...: of the clients) that train in a round; by the number of clients by default",
         above=0,
         most=1,
         panel=METHOD,

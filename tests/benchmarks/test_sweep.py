@@ -132,6 +132,17 @@ def test_a_run_that_was_finished_with_other_settings_is_refused_before_any_is_pl
     swept(monkeypatch, experiment(tmp_path, {"old": changes}), "--out", tmp_path, *words, "--table")
 
 
+def test_settings_that_a_finished_run_chose_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Played(monkeypatch)
+    one = {"a": {"scheme": "fedavg"}}
+    swept(monkeypatch, experiment(tmp_path, one), "--out", tmp_path)
+    config = tmp_path / "a-0" / "config.toml"
+    config.write_text(f"sampling_rate = 1.0\n{config.read_text()}")
+    swept(monkeypatch, experiment(tmp_path, one), "--out", tmp_path)
+    with pytest.raises(SystemExit, match=r"was run with --sampling-rate 1\.0, and 0\.5 is asked for"):
+        swept(monkeypatch, experiment(tmp_path, {"a": {"scheme": "fedavg", "sampling_rate": 0.5}}), "--out", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "words", "what"),
     [

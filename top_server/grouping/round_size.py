@@ -47,11 +47,14 @@ GROWTHS: dict[str, Callable[[int, float], float]] = {
 }
 
 
-def group_count(name: str, round_number: int, alpha: float, beta: int, clients: int) -> int:
-    """The number of groups of a round: beta * floor(growth), limited to 1 .. clients; ConfigError for another name."""
+def group_count(name: str, round_number: int, alpha: float, beta: int, clients: int, smallest: int = 1) -> int:
+    """The number of groups of a round: beta * floor(growth), at least 1; ConfigError for another name.
+
+    It is limited so that each group can have `smallest` clients.
+    """
     ConfigError.require(name in GROWTHS, f"no growth is called {name!r}", f"use one of: {', '.join(GROWTHS)}")
     steps = math.floor(min(GROWTHS[name](round_number, alpha), clients) + _EPSILON)
-    return min(beta * steps, clients)
+    return min(beta * steps, max(1, clients // smallest))
 
 
 def shape_for(clients: int, groups: int, mode: str) -> tuple[int, int]:

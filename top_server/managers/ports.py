@@ -5,9 +5,10 @@ import logging
 from fedgsp.errors import ConfigError
 from fedgsp.settings.run import RunConfig
 from top_server.grouping import GROUPINGS
-from top_server.grouping.round_size import group_count, sample_size
+from top_server.grouping.round_size import sample_size
 from top_server.merging import share_a_manager
 from top_server.schemes import Scheme
+from top_server.sizes import groups_wanted, sampling_rate
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +20,8 @@ def check(config: RunConfig, scheme: Scheme, clients: int) -> None:
         return
     if GROUPINGS[scheme.grouping].counted and not scheme.service:
         numbers = range(1, config.rounds + 1)
-        groups = [group_count(scheme.growth, number, config.alpha, config.beta, clients) for number in numbers]
-        most = max(sample_size(one, config.sampling_rate) if scheme.sampling == "groups" else one for one in groups)
+        groups = [groups_wanted(config, scheme, number, clients) for number in numbers]
+        most = max(sample_size(one, sampling_rate(config)) if scheme.sampling == "groups" else one for one in groups)
         if most > len(ports):
             lower = ["--sampling-rate"] * (scheme.sampling == "groups") + ["--beta"]
             raise ConfigError(

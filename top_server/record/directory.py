@@ -29,7 +29,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Access rights of users other than the owner.
 _OTHERS = 0o077
 #: Events of a start at which no node was given work.
-_BEFORE_WORK = ("listening", "waiting_for_nodes", "node_enrolled", "node_joined", "node_refused", "node_left")
+_BEFORE_WORK = (
+    *("listening", "waiting_for_nodes", "node_enrolled", "node_joined", "node_refused", "node_left"),
+    *("settings_chosen", "groups_expected", "groups_doubted"),
+)
 
 
 class RunDirectory:
@@ -91,10 +94,7 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
                     directory.audit.unlink(missing_ok=True)
             directory.models.mkdir(exist_ok=again)
             with directory.config.open("w" if again else "x", encoding="utf-8") as text:
-                # Without run_dir: these settings repeat the run, and a directory holds one run only.
-                text.write(
-                    f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
-                )
+                text.write(_text(config))
         except OSError as error:
             if error.errno in _FULL and not again:  # or the next run, on a disk with room, would take this for one
                 with contextlib.suppress(OSError):
@@ -102,6 +102,21 @@ def prepare(config: RunConfig, now: datetime | None = None) -> RunDirectory:
                     directory.models.rmdir()
             raise
     return directory
+
+
+def _text(config: RunConfig) -> str:
+    """Settings as config.toml has them, without run_dir: they repeat the run, and a directory holds one run only."""
+    return f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
+
+
+def write_settings(directory: RunDirectory, config: RunConfig) -> None:
+    """Replace the settings of a run that has not begun, all at once; raises RunError if that fails."""
+    new = directory.config.with_suffix(".new")
+    try:
+        new.write_text(_text(config), encoding="utf-8")
+        new.replace(directory.config)
+    except OSError as error:
+        raise not_written(directory.config, error) from error
 
 
 def make_state(directory: RunDirectory) -> None:

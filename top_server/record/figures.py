@@ -21,6 +21,7 @@ from top_server.record.events.base import ABSENT
 from top_server.record.events.rounds import RoundFinished
 from top_server.record.scores import scored_by, scores_of
 from top_server.run import RunContext
+from top_server.sizes import sampling_rate
 from top_server.teams import Teams
 
 
@@ -92,7 +93,7 @@ def _costs(context: RunContext, teams: Teams) -> CostModel:
     sizes = [hosted.train_samples for client, hosted in membership.clients.items() if busy is None or client in busy]
     return CostModel(
         clients=len(sizes),
-        sampling_rate=context.config.sampling_rate if scheme.sampling != "none" else 1.0,
+        sampling_rate=sampling_rate(context.config) if scheme.sampling != "none" else 1.0,
         local_epochs=context.config.local_epochs,
         samples_per_client=sum(sizes) / max(1, len(sizes)),
         model_bytes=wire_bytes(context.tensors, context.config.wire_dtype == BFLOAT16),

@@ -11,6 +11,26 @@ class Listening(Event):
     address: str = told("where nodes join")
 
 
+class SettingsChosen(Event):
+    """Settings that nobody gave have values for the number of clients; config.toml has them from now on."""
+
+    clients: int = told("number of clients that are there")
+    settings: str = told("the chosen settings, with the reason for them; without the values of the papers")
+
+
+class GroupsExpected(Event):
+    """What the groups of the run will be, if the clients that are there stay."""
+
+    clients: int = told("number of clients that are there")
+    outlook: str = told("in words: how many groups in which rounds, and how many clients train in each")
+
+
+class GroupsDoubted(Event):
+    """Groups of single clients, or clients that never train, are to be expected."""
+
+    reason: str = told("what is to be expected, and which flags change it")
+
+
 class RunStarted(Event):
     """The nodes that the run waited for are there."""
 
