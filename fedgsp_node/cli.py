@@ -12,6 +12,7 @@ from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tasks import TASKS
 from fedgsp_node.enrolment.command import enrol
+from fedgsp_node.finished import commands as after_the_run
 from fedgsp_node.policy_file import dump, policy_of
 
 NAME = "fedgsp-node"
@@ -69,6 +70,8 @@ def show_policy(
 
 
 app.command()(enrol)
+app.command()(after_the_run.export)
+app.command()(after_the_run.evaluate)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -34,6 +33,7 @@ from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
 from fedgsp_node.hosted_data import HostedData
 from fedgsp_node.learned import Learned, check_trained
+from fedgsp_node.making import model_of
 from fedgsp_node.optimizer_state import KeptStates
 from fedgsp_node.order_error import OrderError, failing
 from fedgsp_node.personal_state import HEAD, OPTIMIZER, PERSONAL_MODEL, PersonalState
@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 #: Seed of random values in a model that are not part of its state. They must be equal on all nodes.
 _MODULE_SEED = 0
-_MAKING = threading.Lock()
 #: All values of the state of an optimiser before its first step.
 _NO_STATE = np.zeros(())
 
@@ -81,7 +80,7 @@ class Clients:
         #: What the task declares; by `rehearse`.
         self.declared = Declared()
         self._data = HostedData(task, dict.fromkeys(hosted))
-        module = guarded(lambda: _model(task, _MODULE_SEED), "model()")
+        module = guarded(lambda: model_of(task, _MODULE_SEED), "model()")
         TaskError.require(
             isinstance(module, torch.nn.Module),
             f"the task's model() returned {type(module).__name__}",
@@ -117,7 +116,7 @@ class Clients:
     def make_constants(self, seed: int) -> tuple[Constant, ...]:
         """Gives the constants the values that a model made from this seed has; returns them with digests."""
         self._seed = seed
-        return self._constants.take_from(guarded(lambda: _model(self.task, seed), "model()"))
+        return self._constants.take_from(guarded(lambda: model_of(self.task, seed), "model()"))
 
     def made_constants(self, seed: int) -> tuple[Constant, ...] | None:
         """The same, if they have been made from this seed already; otherwise None."""
@@ -131,7 +130,7 @@ class Clients:
         added = extension(additions, self.features, self.task_tensors)
         if not added.tensors and not self._extension.tensors:
             return  # most trainings: the model stays as it is
-        self._hold(guarded(lambda: _model(self.task, _MODULE_SEED), "model()"), added)
+        self._hold(guarded(lambda: model_of(self.task, _MODULE_SEED), "model()"), added)
         self._place()
         if self.constants and self._seed is not None:
             self.make_constants(self._seed)
@@ -182,7 +181,7 @@ class Clients:
 
     def initial_weights(self, seed: int) -> Weights:
         """Fresh weights; the same seed gives the same bits on every node."""
-        made = self.call(lambda: _model(self.task, seed, self._extension.extend))
+        made = self.call(lambda: model_of(self.task, seed, self._extension.extend))
         arrays = weights_of(made, tuple(self.task.head), self._constant).arrays
         return Weights.of({spec.name: arrays.get(spec.name, _NO_STATE) for spec in self.tensors}, self.tensors)
 
@@ -384,12 +383,3 @@ class Clients:
         except (Exception, SystemExit) as error:
             why = memory_full(error, self.device) or where(error)
             raise OrderError(Failure(FailureCode.TASK_RAISED, why)) from error
-
-
-def _model(task: Task, seed: int, extend: Callable[[torch.nn.Module], Any] = lambda _: None) -> torch.nn.Module:
-    """A model of the task from a seed; other threads that make models wait, because torch has one generator."""
-    with _MAKING:
-        torch.manual_seed(seed)
-        module = task.model()
-        extend(module)
-        return module

@@ -75,6 +75,8 @@ def page() -> str:
     parts += _section("fedgsp-node start", node.commands["start"], NodeSettings)
     parts += _section("fedgsp-node enrol", node.commands["enrol"])
     parts += _section("fedgsp-node policy", node.commands["policy"])
+    parts += _section("fedgsp-node export", node.commands["export"])
+    parts += _section("fedgsp-node evaluate", node.commands["evaluate"])
     return "\n".join(parts)
 
 

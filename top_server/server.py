@@ -237,6 +237,7 @@ async def _play(
                 rounds=config.rounds,
                 scheme=config.scheme,
                 head=[spec.name for spec in membership.tensors if spec.head and scheme.without_head],
+                constants={name: digest.hex() for name, digest in (membership.constants or {}).items()},
             )
         )
         check_head(scheme, membership.tensors)

@@ -20,8 +20,7 @@ METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Proce
 OPTIMISER = "Optimiser"
 DEVICES = "cpu, cuda, cuda:N, mps, or auto, which takes a GPU if there is one"
 _DEVICE = re.compile(r"cpu|mps|(?:cuda|auto)(?::[0-9]{1,3})?")
-WORK = "Work"
-POLICY = "Policy"
+WORK, POLICY = "Work", "Policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +272,7 @@ class RunConfig(FederationSettings):
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         FederationSettings.check_together(self)
-        _check_device(self.device)
+        check_device(self.device)
         _ = self.manager_port_range
         if not self.local_nodes:
             if self.clients is not None:
@@ -290,7 +289,8 @@ class RunConfig(FederationSettings):
             )
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Raise ConfigError unless `--device` is written as it must be."""
     if not _DEVICE.fullmatch(device):
         raise ConfigError(f"--device cannot be {device!r}", f"give {DEVICES}")
 
@@ -383,7 +383,7 @@ class NodeSettings(IdentitySettings):
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         PeerSettings.check_together(self)
-        _check_device(self.device)
+        check_device(self.device)
         _ = self.client_ids
         if self.name and not is_name(self.name):
             raise ConfigError(f"--name {self.name!r} cannot be the name of a node", f"write {NAME_RULE}")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from fedgsp.errors import PeerError, RunError
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp_node import server as node_server
+from fedgsp_node.cli import app
 from fedgsp_node.tasks.digits import Digits
 from tests.support import cluster
 from tests.support.cluster import play
@@ -111,6 +114,15 @@ async def test_a_relay_sends_only_what_trains_and_has_the_oracles_bits(tmp_path:
     moved = sum(row["bytes_direct"] + row["bytes_relayed"] for row in run.rows)
     assert moved <= 2 * 2 * 12 * size  # two rounds of two groups: hops, starts and results
     assert run.rows[-1]["accuracy"] > 0.2
+    # The whole model is made again from the record, and has the scores of the run.
+    assert set(run.of_kind("run_started")[0]["constants"]) == {
+        *("body.weight", "body.bias"),
+        *("norm.running_mean", "norm.running_var", "norm.num_batches_tracked"),
+    }
+    words = ["evaluate", str(run.directory.path), "--task", NAME, "--clients", "0-7", "--json"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)["together"]
+    assert found["accuracy"] == pytest.approx(run.rows[-1]["accuracy"])
+    assert found["loss"] == pytest.approx(run.rows[-1]["loss"], rel=1e-5)
 
 
 async def test_groups_with_models_of_their_own_share_the_constants(tmp_path: Path) -> None:

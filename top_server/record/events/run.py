@@ -1,6 +1,6 @@
 """Events of the whole run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from top_server.record.events.base import ABSENT, Event, told
 
@@ -42,6 +42,7 @@ class RunStarted(Event):
     rounds: int = told("number of rounds that will be played")
     scheme: str
     head: Sequence[str] = told("names of the tensors that stay with the clients")
+    constants: Mapping[str, str] = told("digest (BLAKE3) of each tensor that does not travel, by name", default=ABSENT)
 
 
 class RunResumed(RunStarted):

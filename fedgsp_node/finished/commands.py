@@ -1,0 +1,153 @@
+"""The commands `fedgsp-node export` and `fedgsp-node evaluate`."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedgsp import logs
+from fedgsp.errors import ConfigError
+from fedgsp.options import options, parse_clients
+from fedgsp.settings.checks import check_name
+from fedgsp.settings.run import DEVICES, check_device
+from fedgsp.tasks import TASKS
+
+if TYPE_CHECKING:
+    from fedgsp.task import Task
+    from fedgsp_node.finished.record import RunRecord
+
+RunDir = Annotated[Path, typer.Argument(help="the directory of the run, or a copy of it")]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", metavar="NAME", help="the task of the run; only needed if it is your own (module:factory)"),
+]
+TaskOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task-option", metavar="KEY=VALUE", help="an option of the task, over those of the run; repeatable"
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option("--model", metavar="NAME", help="a file of RUN_DIR/models without its ending, such as round-0003"),
+]
+StateDir = Annotated[
+    Path | None,
+    typer.Option("--state-dir", help="of the client's node: has the heads and personal models that stayed there"),
+]
+
+
+def export(
+    run_dir: RunDir,
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(help="a file that ends in .safetensors, or a folder that from_pretrained of transformers reads"),
+    ],
+    task: TaskName = None,
+    task_option: TaskOptions = None,
+    model: Model = "final",
+    client: Annotated[
+        int | None, typer.Option(metavar="N", help="whose model, where groups or clients have different ones")
+    ] = None,
+    state_dir: StateDir = None,
+    merge_adapters: Annotated[
+        bool, typer.Option("--merge-adapters", help="merge the adapter of a PeftModel into its model")
+    ] = False,
+) -> None:
+    """Write a model of a run with all its tensors, also those that did not travel."""
+    logs.configure()
+    run, loaded = _opened(run_dir, task, task_option)
+    from fedgsp_node.finished import export as exporting  # imports torch, which takes seconds
+    from fedgsp_node.personal_state import PersonalState
+
+    file = run.model(model, client)
+    exporting.export(
+        run,
+        loaded(),
+        file,
+        out,
+        client=client,
+        personal=PersonalState(_existing(state_dir)) if state_dir else None,
+        merge_adapters=merge_adapters,
+        tell=_tell,
+    )
+    typer.echo(f"{out}: {file.name} of round {file.round}")
+
+
+def evaluate(
+    run_dir: RunDir,
+    *,
+    task: TaskName = None,
+    task_option: TaskOptions = None,
+    clients: Annotated[
+        str | None, typer.Option(metavar="IDS", help="clients whose data are here, such as 0-3,7; all by default")
+    ] = None,
+    model: Model = "final",
+    state_dir: StateDir = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help=f"where to compute: {DEVICES}")] = "cpu",
+    json: Annotated[bool, typer.Option("--json", help="print the figures as one JSON object")] = False,
+) -> None:
+    """Evaluate a model of a run on the test parts of clients whose data are here; nothing leaves this machine."""
+    logs.configure()
+    check_device(device)
+    ids = None if clients is None else parse_clients(clients)
+    run, loaded = _opened(run_dir, task, task_option)
+    for client in ids or ():
+        run.model(model, client)  # refuses before anything is loaded
+    from fedgsp_node import devices
+    from fedgsp_node.finished import evaluate as evaluating
+    from fedgsp_node.personal_state import PersonalState
+
+    scores, together = evaluating.evaluate(
+        run,
+        loaded(),
+        ids,
+        model,
+        personal=PersonalState(_existing(state_dir)) if state_dir else PersonalState(),
+        device=devices.device_of(device),
+        tell=_tell,
+    )
+    if json:
+        each = {str(client): score.as_json() for client, score in scores.items()}
+        typer.echo(json_format.dumps({"clients": each, "together": together.as_json()}))
+        return
+    for client, score in scores.items():
+        typer.echo(f"client {client}: {score}")
+    if len(scores) > 1:
+        typer.echo(f"together: {together}")
+
+
+def _opened(run_dir: Path, task: str | None, given: list[str] | None) -> tuple[RunRecord, Any]:
+    """What the directory of a run says, and a function that loads its task; raises UserError."""
+    from fedgsp_node.finished.record import read
+
+    chosen = options("--task-option", given or [])
+    run = read(run_dir)
+    name = run.config.task
+    if task is not None and task != name:
+        raise ConfigError(f"--task is {task}, and the run in {run_dir} is one of task {name}", f"give --task {name}")
+    if task is None and ":" in name:  # a record alone must not decide which code runs
+        raise ConfigError(f"the run in {run_dir} has the task {name}", f"if you trust that code, give --task {name}")
+    if ":" not in name:
+        check_name("--task", name, TASKS)
+
+    def loaded() -> Task:
+        from fedgsp_node.tasks import load_task
+
+        return load_task(name, {**run.config.task_option, **chosen})
+
+    return run, loaded
+
+
+def _existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ConfigError(f"--state-dir {folder}: there is no such folder", "give that of the client's node")
+    return folder
+
+
+def _tell(text: str) -> None:
+    typer.echo(f"note: {text}", err=True)

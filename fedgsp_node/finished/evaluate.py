@@ -1,0 +1,112 @@
+"""Evaluates a model of a run on the test parts of a site's own clients."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedgsp.errors import TaskError
+from fedgsp.messages import Additions, Evaluated
+from fedgsp.scoring import Figure, Scoring
+from fedgsp.task import Task
+from fedgsp.weights import Weights
+from fedgsp_node.clients import Clients
+from fedgsp_node.finished.record import RunRecord
+from fedgsp_node.finished.tensors import Tell, check_constants, tensors_of
+from fedgsp_node.order_error import OrderError
+from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.training.control import Control
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a model reached on the test part of one client, or of several together."""
+
+    #: The name of the model's file, and the round that made it; empty and 0 for several clients.
+    model: str
+    round: int
+    samples: int
+    loss: float | None
+    #: None if the task has no accuracy.
+    accuracy: float | None
+    metrics: Mapping[str, float | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as JSON takes them, with null for what is no number."""
+        found: dict[str, Any] = {"samples": self.samples, "accuracy": self.accuracy, "loss": self.loss}
+        if self.model:
+            found = {"model": self.model, "round": self.round, **found}
+        return {**found, "metrics": {name: _finite(value) for name, value in self.metrics.items()}}
+
+    def __str__(self) -> str:
+        figures = {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
+        told = [f"{name} {value:.4f}" for name, value in figures.items() if value is not None]
+        source = f", {self.model} of round {self.round}" if self.model else ""
+        return f"{', '.join(told) or 'no figures'} ({self.samples} test samples{source})"
+
+
+def evaluate(
+    run: RunRecord,
+    task: Task,
+    ids: Iterable[int] | None,
+    model: str,
+    *,
+    personal: PersonalState,
+    device: torch.device,
+    tell: Tell,
+) -> tuple[dict[int, Score], Score]:
+    """The score of each client with its model, and of all together. Without ids: all clients of the task.
+
+    Raises UserError.
+    """
+    clients = Clients(task, ids, personal, device)
+    check_constants(run, clients.make_constants(run.constants_seed), tell)
+    if run.training.adds is not None:
+        clients.extend(Additions(run.training.name, run.config.training_option))
+    scoring = Scoring(combine=task.combine)
+    scores: dict[int, Score] = {}
+    answers: list[Evaluated] = []
+    told: set[str] = set()
+
+    def once(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            tell(text)
+
+    for hosted in clients.hosted:
+        file = run.model(model, hosted.client)
+        arrays = tensors_of(run, file, clients.tensors, hosted.client, personal, once)
+        try:
+            found = clients.evaluate(hosted.client, Weights.of(arrays, clients.tensors), Control())
+        except OrderError as error:
+            raise TaskError(f"client {hosted.client}: {error.failure}", "mend the task, or its data") from error
+        answers.append(found)
+        scores[hosted.client] = _score(scoring, [found], file.name, file.round)
+    return scores, _score(scoring, answers)
+
+
+def _score(scoring: Scoring, answers: list[Evaluated], model: str = "", made_in: int = 0) -> Score:
+    samples, judged = sum(one.samples for one in answers), sum(one.judged for one in answers)
+    names = dict.fromkeys(name for one in answers for name in one.metrics)
+    figures = {
+        name: [
+            Figure(one.metrics[name], one.denominators.get(name, 1.0), one.samples)
+            for one in answers
+            if name in one.metrics
+        ]
+        for name in names
+    }
+    return Score(
+        model,
+        made_in,
+        samples,
+        sum(one.loss_sum for one in answers) / samples if samples else None,
+        sum(one.correct for one in answers) / judged if judged else None,
+        {name: scoring.combined(name, several) for name, several in figures.items()},
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,86 @@
+"""Puts a whole model of a run into a file, or into a folder that transformers reads."""
+
+from pathlib import Path
+
+import safetensors.torch
+import torch
+
+from fedgsp.errors import ConfigError, not_written
+from fedgsp.messages import Constant, TensorSpec
+from fedgsp.task import Task
+from fedgsp_node.finished.pretrained import write_folder
+from fedgsp_node.finished.record import ModelFile, RunRecord
+from fedgsp_node.finished.tensors import Arrays, Tell, check_constants, tensors_of
+from fedgsp_node.making import model_of
+from fedgsp_node.personal_state import PersonalState
+from fedgsp_node.torch_weights import as_tensor, constants, digest, dtype_name, tensor_specs
+from fedgsp_node.users_code import guarded
+
+SUFFIX = ".safetensors"
+
+
+def export(
+    run: RunRecord,
+    task: Task,
+    file: ModelFile,
+    out: Path,
+    *,
+    client: int | None,
+    personal: PersonalState | None,
+    merge_adapters: bool,
+    tell: Tell,
+) -> None:
+    """Writes a model of the run with all its tensors: to a file if `out` ends in .safetensors, otherwise to a folder.
+
+    `client` and `personal` say whose head or personal model is put in. Raises UserError.
+    """
+    module = guarded(lambda: model_of(task, run.constants_seed), "model()")
+    named = tuple(task.constant)
+    stays = constants(module, named)
+    check_constants(
+        run,
+        [
+            Constant(TensorSpec(name, dtype_name(tensor), tuple(tensor.shape)), digest(tensor))
+            for name, tensor in stays.items()
+        ],
+        tell,
+    )
+    arrays = tensors_of(run, file, tensor_specs(module, tuple(task.head), named), client, personal, tell)
+    added = _load(module, arrays)
+    if out.suffix == SUFFIX:
+        _write(out, {**module.state_dict(), **added}, run, file)
+        return
+    if added:
+        raise ConfigError(
+            f"the run's training added tensors to the model: {', '.join(added)}", "give --out FILE.safetensors"
+        )
+    if outside := write_folder(module, out, merge_adapters):
+        tell(
+            f"these tensors are outside the model of transformers, and not in {out}: {', '.join(outside)};"
+            f" --out FILE{SUFFIX} has them"
+        )
+
+
+def _load(module: torch.nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]:
+    """Gives a module these values; returns the tensors that the module does not have."""
+    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        for name, array in arrays.items():
+            if name in found:
+                found[name].copy_(as_tensor(array))
+    return {name: as_tensor(array) for name, array in arrays.items() if name not in found}
+
+
+def _write(out: Path, tensors: dict[str, torch.Tensor], run: RunRecord, file: ModelFile) -> None:
+    said = {"run": run.run_id, "scheme": run.config.scheme, "round": str(file.round), "seed": str(run.config.seed)}
+    said["clients"] = ",".join(map(str, file.clients))
+    # Copies: tensors that share memory, such as tied layers, are written under each of their names.
+    copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    aside = out.with_name(f".{out.name}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        safetensors.torch.save_file(copies, aside, {"format": "pt", **said})
+        aside.replace(out)
+    except (OSError, safetensors.SafetensorError) as error:
+        aside.unlink(missing_ok=True)
+        raise not_written(out, error) from error

@@ -1,0 +1,139 @@
+"""Reads the directory of a run: its settings, what it recorded, and the files of its models."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from numpy.typing import NDArray
+
+from fedgsp.errors import ConfigError, DataError
+from fedgsp.files import check_regular, parse_json, read_file
+from fedgsp.seeds import derive
+from fedgsp.settings.files import load
+from fedgsp.settings.run import RunConfig
+from fedgsp.trainings import TRAININGS, Training
+
+FINAL = "final"
+#: What the id of a run looks like: it is part of the names of files in --state-dir.
+_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,63}", re.ASCII)
+_RESTORE = "restore it from a copy of the run directory"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model."""
+
+    path: Path
+    #: The clients that use the model; empty if all do.
+    clients: tuple[int, ...]
+    #: The round that made it.
+    round: int
+
+    @property
+    def name(self) -> str:
+        """As `--model` names it."""
+        return self.path.stem
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The tensors by name; raises DataError if the file is cut."""
+        try:
+            with safetensors.safe_open(self.path, framework="numpy") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise DataError(f"{self.path} cannot be read: {error}", _RESTORE) from None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What the directory of a run says."""
+
+    path: Path
+    run_id: str
+    config: RunConfig
+    finished: bool
+    #: Digests of the tensors that do not travel, by name; None if the run did not record them.
+    constants: Mapping[str, bytes] | None
+    models: tuple[ModelFile, ...]
+
+    @property
+    def constants_seed(self) -> int:
+        """The seed from which nodes made their model, and so the tensors that do not travel."""
+        return derive(self.config.seed, "initial-weights")
+
+    @property
+    def training(self) -> Training:
+        """How clients trained. A scheme with a training that is not plain SGD has its name."""
+        name = self.config.training or self.config.scheme
+        return TRAININGS[name if name in TRAININGS else "sgd"]
+
+    def model(self, name: str, client: int | None) -> ModelFile:
+        """The file of the model `name`, of the client's group if there are several; raises ConfigError without one."""
+        found = [one for one in self.models if one.name == name or one.name.startswith(f"{name}-group-")]
+        if not found and name == FINAL and not self.finished:
+            raise ConfigError(
+                f"the run in {self.path} is not finished, so it has no final model",
+                f"finish it (top-server --resume {self.path}), or give --model: {_names(self.models)}",
+            )
+        if not found:
+            raise ConfigError(f"there is no model {name!r} in {self.path}", f"give --model: {_names(self.models)}")
+        if client is None and len(found) == 1:
+            return found[0]
+        if client is None:
+            whose = "; ".join(f"{one.name} of {_listed(one.clients)}" for one in found)
+            raise ConfigError(f"the run has several models: {whose}", "give --client, or --model with such a name")
+        for one in found:
+            if not one.clients or client in one.clients:
+                return one
+        known = sorted(number for one in found for number in one.clients)
+        raise ConfigError(
+            f"client {client} has no model {name!r} in {self.path}", f"models are there for {_listed(known)}"
+        )
+
+
+def read(path: Path) -> RunRecord:
+    """What a run directory says; raises ConfigError if it holds no run, DataError if it is damaged."""
+    config, events = path / "config.toml", path / "events.jsonl"
+    if not config.is_file() or not events.is_file():
+        raise ConfigError(f"{path} holds no run", "give the directory of a run (the --run-dir of its top server)")
+    try:
+        lines = list(_lines(events))
+        started = next((line for line in lines if line["event"] == "run_started"), None)
+        if started is None:
+            raise ConfigError(f"the run in {path} never began", "give the directory of another run")
+        if not _RUN_ID.fullmatch(started["run"]):
+            raise ValueError("the id of the run is none")
+        recorded = started.get("constants")
+        constants = None if recorded is None else {name: bytes.fromhex(one) for name, one in recorded.items()}
+        finished = any(line["event"] == "run_finished" for line in lines)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{events} is damaged ({type(error).__name__}: {error})", _RESTORE) from None
+    models = tuple(_model(file) for file in sorted((path / "models").glob("*.safetensors")))
+    return RunRecord(path, started["run"], load(RunConfig, config), finished, constants, models)
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    for line in read_file(path).splitlines(keepends=True):
+        if line.endswith(b"\n"):  # the last line may be cut
+            yield parse_json(line)
+
+
+def _model(path: Path) -> ModelFile:
+    try:
+        check_regular(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            said = file.metadata() or {}
+        clients = tuple(int(client) for client in said.get("clients", "").split(",") if client)
+        return ModelFile(path, clients, int(said["round"]))
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"{path} is no model of a run ({type(error).__name__}: {error})", _RESTORE) from None
+
+
+def _names(models: tuple[ModelFile, ...]) -> str:
+    return ", ".join(one.name for one in models) or "there is none yet"
+
+
+def _listed(clients: Any) -> str:
+    return f"clients {','.join(map(str, clients))}" if clients else "all clients"
