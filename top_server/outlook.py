@@ -76,9 +76,9 @@ def outlook(config: RunConfig, scheme: Scheme, clients: int) -> str:
     if scheme.grouping == "single":
         return f"1 in every round, of {_all(clients)}"
     if scheme.grouping == "singletons":
-        return f"none; every client trains alone{_models(scheme, ', and counts in some of {} models')}"
+        return f"none; every client trains alone{_models(scheme, ', for one or more of ')}"
     if not counts_groups(scheme) or scheme.sampling == "clients":
-        return f"{GROUPINGS[scheme.grouping].help}{_models(scheme, '; there are {} models')}"
+        return f"{GROUPINGS[scheme.grouping].help}{_models(scheme, '; in all ')}"
     told = stretches(config, scheme, clients)
     shown: Sequence[Stretch] = told if len(told) <= MOST_TOLD else [*told[: MOST_TOLD - 1], told[-1]]
     texts = [f"{one.groups} {one.rounds}" for one in shown]
@@ -127,10 +127,10 @@ def _never(clients: int, rounds: int, missed: float) -> Iterator[str]:
         )
 
 
-def _models(scheme: Scheme, text: str) -> str:
-    """A text about the number of cluster models; empty if the scheme has none."""
+def _models(scheme: Scheme, before: str) -> str:
+    """The number of cluster models after the text `before`; empty if the scheme has none."""
     models = getattr(PROFILES[scheme.profile].read(scheme.given("profile")), "models", None)
-    return "" if models is None else text.format(models)
+    return "" if models is None else f"{before}{counted(models, 'model')}"
 
 
 def _rounds(first: int, last: int) -> str:

@@ -50,12 +50,12 @@ def doubted(clients: int, **settings: Any) -> list[str]:
         ("fedavg", 100, {}, "1 in every round, of 30 of the 100 clients, drawn anew"),
         ("global", 6, {}, "1 in every round, of all 6 clients"),
         ("independent", 6, {}, "none; every client trains alone"),
-        ("flsc", 6, {}, "none; every client trains alone, and counts in some of 2 models"),
+        ("flsc", 6, {}, "none; every client trains alone, for one or more of 2 models"),
         (
             "ifca",
             6,
             {},
-            "clients for which the same cluster's model has the smallest loss; there are 2 models",
+            "clients for which the same cluster's model has the smallest loss; in all 2 models",
         ),
         ("fedcollab", 6, {}, "coalitions with the smallest bound on their members' errors, found once"),
         (

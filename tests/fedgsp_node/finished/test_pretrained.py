@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from fedgsp import ClientData, Task
-from fedgsp.errors import ConfigError
+from fedgsp.errors import ConfigError, DataError
+from fedgsp.seeds import derive
 from fedgsp.weights import Weights
 from fedgsp_node.making import model_of
 from tests.fedgsp_node.finished.test_after_the_run import told
@@ -18,6 +19,9 @@ from tests.support.run_directories import trained, write
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
+
+#: What transformers and peft say to each other.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 WORDS = torch.arange(12).reshape(2, 6)
 
@@ -42,7 +46,7 @@ class Plain(Task):
         return module
 
     def data(self, client: int) -> ClientData:
-        raise NotImplementedError  # no command that exports reads data
+        raise DataError("this task has no data", "export needs none")
 
 
 class Adapted(Plain):
@@ -72,8 +76,6 @@ def exported(kind: type[Task], tmp_path: Path, *words: str) -> tuple[Path, nn.Mo
     weights: Weights = trained(task, seed)
     name = f"{__name__}:{kind.__name__}"
     run = write(tmp_path / "run", task, {"final": (weights, ())}, task=name)
-    from fedgsp.seeds import derive
-
     module = model_of(task, derive(0, "initial-weights"))
     state = {key: torch.from_numpy(array.copy()) for key, array in weights.arrays.items()}
     module.load_state_dict(state, strict=False)
