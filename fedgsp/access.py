@@ -54,6 +54,7 @@ _SERVERS = frozenset({Role.TOP_SERVER, Role.MANAGER})
 #: every role, because the managers and local nodes that it starts run with it.
 RULES = {
     "/fedgsp.v1.MembershipService/Join": Rule(Verb.JOIN, _NODES),
+    "/fedgsp.v1.CheckService/Check": Rule(Verb.CHECK, _NODES),
     "/fedgsp.v1.OrderService/Attach": Rule(Verb.ATTACH, _NODES),
     "/fedgsp.v1.GroupService/RunGroup": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),
     "/fedgsp.v1.GroupService/Forget": Rule(Verb.LEAD, frozenset({Role.TOP_SERVER})),

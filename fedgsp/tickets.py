@@ -28,6 +28,7 @@ class Verb(StrEnum):
     """What a ticket allows."""
 
     JOIN = "join"  # to take part in a run, as a process of the same user on the same machine
+    CHECK = "check"  # to ask whether this process could take part, as a process of the same user on the same machine
     ASK = "ask"  # to ask a grouping service, as a process of the same user on the same machine
     ATTACH = "attach"  # to take orders from a group manager
     LEAD = "lead"  # to tell a group manager what to do

@@ -10,13 +10,21 @@ from typing import Any, TypeAlias, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fedgsp import messages
-from fedgsp.v1 import enrolment_pb2, failure_pb2, group_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.v1 import check_pb2, enrolment_pb2, failure_pb2, group_pb2, membership_pb2, model_pb2, order_pb2
 
 T = TypeVar("T")
 #: Two functions of one field: the first puts a value into a protobuf message, the second takes it from there.
 Codec: TypeAlias = tuple[Callable[[Any, Any], None], Callable[[Any], Any]]
 
-_MODULES: tuple[ModuleType, ...] = (failure_pb2, enrolment_pb2, model_pb2, membership_pb2, order_pb2, group_pb2)
+_MODULES: tuple[ModuleType, ...] = (
+    failure_pb2,
+    enrolment_pb2,
+    model_pb2,
+    membership_pb2,
+    check_pb2,
+    order_pb2,
+    group_pb2,
+)
 
 
 def encode(value: Any) -> Any:

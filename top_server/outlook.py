@@ -88,8 +88,8 @@ def outlook(config: RunConfig, scheme: Scheme, clients: int) -> str:
     everybody = all(one.train == one.groups for one in told)
     drawn = _from_to(min(trained), max(trained))
     share = "all of them train" if everybody else f"{drawn} of them {'trains' if drawn == '1' else 'train'} in a round"
-    members = _from_to(min(one.fewest for one in told), max(one.most for one in told))
-    return f"{', '.join(texts)}; {share}, with {members} {'client' if members == '1' else 'clients'} in each"
+    size = _from_to(min(one.fewest for one in told), max(one.most for one in told))
+    return f"{', '.join(texts)}; {share}, with {size} {'client' if size == '1' else 'clients'} in each"
 
 
 def doubts(config: RunConfig, scheme: Scheme, clients: int) -> Iterator[str]:

@@ -1,41 +1,34 @@
 """The top server's main coroutine: open the doors, wait for nodes, play the rounds, close up."""
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import logging
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-
-from fedgsp import local_key, on_nodes, windows
-from fedgsp.access import AccessControl, Caller
+from fedgsp import on_nodes, windows
 from fedgsp.addresses import loopback, split_address
-from fedgsp.channels import SHUTDOWN_GRACE_S, Channels, start_server
-from fedgsp.errors import ConfigError, UserError
+from fedgsp.channels import Channels
+from fedgsp.errors import UserError
 from fedgsp.identity import TOP_SERVER, Identity, Role
-from fedgsp.messages import FailureCode, Leave, RelayMode
-from fedgsp.model_service import ModelServicer
+from fedgsp.messages import Leave, RelayMode
 from fedgsp.model_store import ModelStore
 from fedgsp.parts import guarded
 from fedgsp.seeds import derive
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import ManagerSettings, RunConfig
 from fedgsp.signing import Signer, why_not_trusted
-from fedgsp.tickets import Door, Issuer, Verb, new_key
+from fedgsp.tickets import Door, Issuer, new_key
 from fedgsp.tls import Tls, load
-from fedgsp.v1 import membership_pb2_grpc
 from fedgsp.visible import visible
-from fedgsp.weights import require
-from top_server import rounds
+from top_server import doors, rounds
 from top_server.baseline import local_run
 from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
 from top_server.federation.opening import Federated, certify
@@ -52,13 +45,11 @@ from top_server.needs import check_task
 from top_server.nodes import local as local_nodes
 from top_server.nodes.declared import lacked_by_all, names_of
 from top_server.nodes.membership import Membership
-from top_server.nodes.servicer import MembershipServicer
 from top_server.nodes.waiting import wait_for_nodes, wait_for_return
 from top_server.optimization import check_own_optimizer
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
 from top_server.record import checkpoints
-from top_server.record.audit import NO_AUDIT, Audit, Fetches
 from top_server.record.directory import RunDirectory, make_state, prepare, usable
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.run import (
@@ -138,8 +129,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             membership.own(resumed.saved.owners if resumed.saved else {})
             membership.saved_constants = resumed.saved.constants if resumed.saved else None
         federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
-        address = await stack.enter_async_context(
-            _doors(config, membership, store, door, tls, resumed, federated, audit)
+        at = resumed.address if resumed else ""
+        address, probed = await stack.enter_async_context(
+            doors.opened(config, membership, store, door, tls, federated, audit, at)
         )
         journal.record(Listening(address=address))
         for what in resumed.saved.damaged if resumed and resumed.saved else ():
@@ -168,6 +160,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 await wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
                 await wait_for_nodes(config, membership, journal)
+            await probed.give_way(lambda: managers.addresses)
             if resumed:
                 manager_ports.check(config, scheme, len(membership.clients))
             else:
@@ -328,62 +321,6 @@ def _merging(context: RunContext) -> Merging:
         MergeSettings(context.run_id, context.config.seed, scheme.lasts, part.read(scheme.given("merge")))
     )
     return merging
-
-
-def models_of(store: ModelStore, audit: Audit = NO_AUDIT) -> ModelServicer:
-    """Serves the models of this process. Nobody has to wait for a model that is not here: no model will come later."""
-    fetches = Fetches(audit, str(TOP_SERVER), store.__contains__)
-
-    def served(model_id: str, reader: Caller, size: int) -> None:
-        fetches.note(model_id, str(reader.reader), str(reader.proven or "unproven"), size)
-
-    async def wanted(model_id: str) -> None:
-        require(model_id in store, FailureCode.NO_SUCH_MODEL, f"the top server has no model {model_id!r}")
-
-    return ModelServicer(store, wanted, served=served)
-
-
-@asynccontextmanager
-async def _doors(
-    config: RunConfig,
-    membership: Membership,
-    store: ModelStore,
-    door: Door,
-    tls: Tls | None,
-    resumed: Resumed | None,
-    federated: Federated,
-    audit: Audit,
-) -> AsyncIterator[str]:
-    """Runs the server where nodes join and models are fetched; yields its address."""
-
-    def refused(method: str, peer: str, number: int, why: str) -> None:
-        audit.note("refused", call=method, peer=visible(peer), so_far=number, reason=visible(why))
-
-    joining = Door()
-    doors = {Verb.JOIN: joining, Verb.FETCH: door, **federated.doors}
-    free = [Verb.JOIN, *federated.doors] if tls or config.insecure else []
-    guard = AccessControl(doors, tls is not None, federated.revoked, free, refused, federated.came_back)
-
-    def register(server: grpc.aio.Server) -> None:
-        membership_pb2_grpc.add_MembershipServiceServicer_to_server(MembershipServicer(membership), server)
-        models_of(store, audit).add_to(server)
-        federated.add_to(server)
-
-    # Nodes look for a resumed run at its old address.
-    listen = resumed.address if resumed else config.listen
-    try:
-        server, address = await start_server(listen, [register], guard, tls, config.lost_after, config.insecure)
-    except ConfigError as error:
-        if resumed:
-            raise ConfigError(error.what, "nodes look for the run there: end the process that has that port") from None
-        raise
-    try:
-        with local_key.offered(address) if tls is None else contextlib.nullcontext(b"") as key:
-            joining.change(key)
-            membership.local_key = key
-            yield address
-    finally:
-        await server.stop(SHUTDOWN_GRACE_S)
 
 
 async def _ask(channels: Channels, address: str, grouping: str, request: GroupingRequest) -> Plan:

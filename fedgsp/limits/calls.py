@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from google.protobuf.descriptor import Descriptor
 
-from fedgsp.v1 import enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.v1 import check_pb2, enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
 
 #: Longest wait for the first message of any call, in seconds. Callers know it when they call.
 FIRST_MESSAGE_S = 15.0
@@ -33,6 +33,8 @@ class Allowance:
 ALLOWANCES: dict[str, Allowance] = {
     # A node says hello and then only listens.
     "/fedgsp.v1.MembershipService/Join": Allowance(_NODES, _NODES, membership_pb2.NodeMessage.DESCRIPTOR),
+    # A site checks its node once or twice before a run; each call ends within `checking.servicer.MOST_S`.
+    "/fedgsp.v1.CheckService/Check": Allowance(64, 16, check_pb2.CheckQuestion.DESCRIPTOR),
     # A node without work has nothing to report.
     "/fedgsp.v1.OrderService/Attach": Allowance(_NODES, _NODES, order_pb2.NodeReport.DESCRIPTOR),
     # A fetch of a promised model waits, one for each hop of a chain. Its receipts come while chunks go; see

@@ -3,8 +3,8 @@
 from google.protobuf.descriptor import Descriptor
 
 from fedgsp.limits import counting
-from fedgsp.messages import MOST_CLIENTS_OF_NODE
-from fedgsp.v1 import enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
+from fedgsp.messages import MOST_CLIENTS_OF_NODE, MOST_ECHO_BYTES
+from fedgsp.v1 import check_pb2, enrolment_pb2, group_pb2, grouping_pb2, membership_pb2, model_pb2, order_pb2
 
 #: Most tensors of a model. A header with more of them would not fit into its message.
 MOST_TENSORS = 20_000
@@ -26,19 +26,23 @@ def _tensors(path: str) -> dict[str, int]:
     return {path: MOST_TENSORS, f"{path}.shape": MOST_AXES}
 
 
+_HELLO = {
+    "hello.clients": MOST_CLIENTS_OF_NODE,
+    **_tensors("hello.tensors"),
+    "hello.constants": MOST_TENSORS,
+    "hello.constants.tensor.shape": MOST_AXES,
+    "hello.features.shape": 32,
+    "hello.task_options": 1_000,
+    "hello.parts": 1_000,
+    "hello.combine": 256,
+    "hello.lacks": 32,
+}
 #: Message -> path of a field -> most items, or most bytes of a text.
 MOST: dict[Descriptor, dict[str, int]] = {
-    membership_pb2.NodeMessage.DESCRIPTOR: {
-        "hello.clients": MOST_CLIENTS_OF_NODE,
-        **_tensors("hello.tensors"),
-        "hello.constants": MOST_TENSORS,
-        "hello.constants.tensor.shape": MOST_AXES,
-        "hello.features.shape": 32,
-        "hello.task_options": 1_000,
-        "hello.parts": 1_000,
-        "hello.combine": 256,
-        "hello.lacks": 32,
-    },
+    membership_pb2.NodeMessage.DESCRIPTOR: _HELLO,
+    check_pb2.CheckQuestion.DESCRIPTOR: {**_HELLO, "echo.payload": MOST_ECHO_BYTES},
+    # Received by a node, which has called.
+    check_pb2.CheckAnswer.DESCRIPTOR: {"about.versions": 100, "echo.payload": MOST_ECHO_BYTES},
     order_pb2.NodeReport.DESCRIPTOR: {
         "progress.orders": MOST_ORDERS,
         "done.evaluated.metrics": 256,

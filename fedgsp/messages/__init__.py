@@ -7,6 +7,7 @@ to protobuf messages and back. A oneof is one field that holds any of its kinds.
 
 from __future__ import annotations
 
+from fedgsp.messages.check import About, AskAbout, CheckAnswer, CheckQuestion, Echo, WouldTake
 from fedgsp.messages.enrolment import Revoked
 from fedgsp.messages.failure import Failure, FailureCode
 from fedgsp.messages.failure_text import MAX_DETAIL
@@ -27,7 +28,14 @@ from fedgsp.messages.group import (
     RunGroupRequest,
     Served,
 )
-from fedgsp.messages.limits import MOST_CLIENT, MOST_CLIENTS_OF_NODE, MOST_SAMPLES, PROTOCOL, TASK_DIGEST_BYTES
+from fedgsp.messages.limits import (
+    MOST_CLIENT,
+    MOST_CLIENTS_OF_NODE,
+    MOST_ECHO_BYTES,
+    MOST_SAMPLES,
+    PROTOCOL,
+    TASK_DIGEST_BYTES,
+)
 from fedgsp.messages.membership import (
     Additions,
     AttachTo,
@@ -78,13 +86,18 @@ __all__ = [
     "MAX_DETAIL",
     "MOST_CLIENT",
     "MOST_CLIENTS_OF_NODE",
+    "MOST_ECHO_BYTES",
     "MOST_SAMPLES",
     "PROTOCOL",
     "TASK_DIGEST_BYTES",
+    "About",
     "Additions",
+    "AskAbout",
     "AttachTo",
     "Attached",
     "Cancel",
+    "CheckAnswer",
+    "CheckQuestion",
     "Constant",
     "Describe",
     "Described",
@@ -93,6 +106,7 @@ __all__ = [
     "Discrimination",
     "DiscriminatorSettings",
     "Done",
+    "Echo",
     "Evaluate",
     "Evaluated",
     "Failed",
@@ -145,4 +159,5 @@ __all__ = [
     "TrainingSettings",
     "Welcome",
     "Work",
+    "WouldTake",
 ]

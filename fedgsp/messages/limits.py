@@ -9,5 +9,7 @@ MOST_CLIENT = 2**63 - 1
 MOST_CLIENTS_OF_NODE = 20_000
 #: Most samples of one client, or of one of its classes. Sums over all clients then stay far below 64 bits.
 MOST_SAMPLES = 1 << 48
+#: Most bytes of one Echo, which are not split further on their way.
+MOST_ECHO_BYTES = 64 << 10
 #: Length of a SHA-256 digest.
 TASK_DIGEST_BYTES = 32

@@ -21,9 +21,9 @@ from tests.support.federations import Scene, federated
 from tests.support.hellos import hello, membership
 from tests.support.serving import serving
 from tests.support.weights import TENSORS, some_weights
+from top_server.doors import models_of
 from top_server.nodes.membership import Node
 from top_server.record.audit import Audit, Fetches
-from top_server.server import models_of
 
 
 class Lines(Audit):

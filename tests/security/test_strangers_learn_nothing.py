@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -11,7 +13,10 @@ import pytest
 
 from fedgsp import wire
 from fedgsp.messages import (
+    AskAbout,
     Attached,
+    CheckAnswer,
+    CheckQuestion,
     Failure,
     FailureCode,
     Hello,
@@ -23,7 +28,7 @@ from fedgsp.messages import (
 )
 from fedgsp.model_service import ModelServicer, fetch
 from fedgsp.model_store import ModelStore
-from fedgsp.v1 import membership_pb2, membership_pb2_grpc, order_pb2_grpc
+from fedgsp.v1 import check_pb2_grpc, membership_pb2, membership_pb2_grpc, order_pb2_grpc
 from fedgsp.weights import WeightsError
 from group_manager.members import Members
 from group_manager.server import OrderServicer
@@ -32,6 +37,8 @@ from tests.support.hellos import hello
 from tests.support.recorder import Recorder
 from tests.support.serving import serving
 from tests.support.weights import TENSORS
+from top_server.checking.listener import ManagerDoor
+from top_server.checking.servicer import CheckServicer
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
 
@@ -127,3 +134,30 @@ async def test_a_model_that_failed_is_refused_without_the_reason_of_others(caplo
     assert "task_raised: this process cannot give that model" in caught.value.failure.detail
     assert [secret for secret in (*SECRETS, "patient") if secret in caught.value.failure.detail] == []
     assert any("patient 7" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("wrong", STRANGERS)
+async def test_a_node_that_checks_itself_learns_no_more_than_one_that_joins(wrong: str) -> None:
+    recorder = Recorder()
+    membership = Membership(RUN, TASK, RelayMode.AUTO, recorder, ISSUER, {"site": OPTION})
+    said, mends = STRANGERS[wrong]
+    tensors = {"tensors": TENSORS_OF_RUN} if wrong in ("tensors", "features") else {}
+    first = replace(FIRST, **tensors, task_options={} if tensors else FIRST.task_options)
+    assert not isinstance(await membership.admit(first, ANYBODY), Failure)
+    known = len(recorder.events)
+    checks = CheckServicer(membership, ManagerDoor(no_port, []))
+    async with serving(checks.add_to) as served:
+        call = check_pb2_grpc.CheckServiceStub(served.channel).Check()
+        for question in (AskAbout(0), said):
+            await call.write(wire.encode(CheckQuestion(question)))
+        answers = [await call.read(), await call.read()]
+        call.cancel()
+    refused = wire.decode(CheckAnswer, answers[1]).kind
+    assert isinstance(refused, Failure)
+    assert mends in refused.detail
+    assert [secret for secret in SECRETS if secret in str(answers)] == []
+    assert len(recorder.events) == known  # the log of the top server has a line
+
+
+async def no_port(port: int) -> Any:
+    raise AssertionError("there is no port to try")

@@ -31,12 +31,12 @@ from tests.support.callers import ISSUER
 from tests.support.hellos import hello, membership
 from tests.support.recorder import Recorder
 from tests.support.serving import serving
+from top_server.doors import models_of
 from top_server.federation import commands, enrolments
 from top_server.federation.opening import Federated, certify
 from top_server.nodes.membership import Membership
 from top_server.nodes.servicer import MembershipServicer
 from top_server.record.audit import Audit
-from top_server.server import models_of
 
 
 @dataclass

@@ -54,7 +54,7 @@ from tests.support.blobs_task import Blobs
 from tests.support.callers import ISSUER
 from tests.support.fuzzing import path
 from tests.support.serving import serving
-from top_server.server import models_of
+from top_server.doors import models_of
 
 ATTACH = path("OrderService", "Attach")
 SETTINGS = TrainingSettings("sgd", 1, 7, 0.05, seed=3)

@@ -17,6 +17,8 @@ from fedgsp.certificates import new_key, request_for
 from fedgsp.identity import TOP_SERVER, manager, node
 from fedgsp.messages import (
     Attached,
+    CheckAnswer,
+    CheckQuestion,
     Failure,
     Member,
     ModelHeader,
@@ -34,7 +36,7 @@ from fedgsp.messages import (
 from fedgsp.settings.run import NodeSettings, RunConfig
 from fedgsp.tickets import Issuer, Ticket, Verb
 from fedgsp.tls import Tls
-from fedgsp.v1 import enrolment_pb2, grouping_pb2, membership_pb2, model_pb2
+from fedgsp.v1 import check_pb2, enrolment_pb2, grouping_pb2, membership_pb2, model_pb2
 from fedgsp_node.clients import Clients
 from fedgsp_node.learned import Learned
 from fedgsp_node.tasks import load_task
@@ -46,6 +48,13 @@ from top_server.record.journal import Line
 
 #: gRPC itself reports an internal error to a caller that is refused while it still sends.
 DENIED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
+
+
+#: Calls that refuse by a message -> its classes.
+_REFUSING: tuple[tuple[str, Any, Any], ...] = (
+    ("/Join", TopServerMessage, membership_pb2.TopServerMessage),
+    ("/Check", CheckAnswer, check_pb2.CheckAnswer),
+)
 
 
 def said(run: str) -> dict[str, list[bytes]]:
@@ -65,6 +74,7 @@ def said(run: str) -> dict[str, list[bytes]]:
     header = model_pb2.Chunk(header=wire.encode(ModelHeader(ModelRef(models[1], 40), TENSORS)))
     by_name = {
         "Join": [wire.encode(NodeMessage(hello(name, (9,)))) for name in ("n0", "n9")],
+        "Check": [wire.encode(CheckQuestion(hello(name, (9,)))) for name in ("n0", "n9")],
         "Attach": [wire.encode(NodeReport(Attached(run, name, "m0"))) for name in ("n0", "n9")],
         "RunGroup": [order("relay"), order("parallel", results=Results.COLLECTED), order("nonsense")],
         "Forget": [wire.encode(Release(tuple(models)))],
@@ -100,10 +110,11 @@ async def heard(channel: grpc.aio.Channel, method: str, message: bytes, ticket: 
         return await call.code(), await call.details()
     finally:
         call.cancel()
-    if answer is not grpc.aio.EOF and method.endswith("/Join"):
-        refusal = wire.decode(TopServerMessage, membership_pb2.TopServerMessage.FromString(answer)).kind
-        if isinstance(refusal, Failure):
-            return grpc.StatusCode.PERMISSION_DENIED, refusal.detail
+    for call_name, kind, proto in _REFUSING:
+        if answer is not grpc.aio.EOF and method.endswith(call_name):
+            refusal = wire.decode(kind, proto.FromString(answer)).kind
+            if isinstance(refusal, Failure):
+                return grpc.StatusCode.PERMISSION_DENIED, refusal.detail
     raise AssertionError(f"{method} was answered: {answer!r}")
 
 

@@ -58,6 +58,11 @@ class ManagerPool:
     #: Enrolments that are not good any more.
     _revoked: list[str] = field(default_factory=list)
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where nodes dial the managers that run now."""
+        return [manager.address for manager in self._managers if manager.process.returncode is None]
+
     async def ensure(self, count: int) -> list[Manager]:
         """Returns `count` live managers and starts those that are missing; raises UserError if one cannot start."""
         for dead in [manager for manager in self._managers if manager.process.returncode is not None]:

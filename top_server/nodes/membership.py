@@ -26,6 +26,7 @@ from fedgsp.messages import (
     Revoked,
     TensorSpec,
     Welcome,
+    WouldTake,
 )
 from fedgsp.scoring import Scoring
 from fedgsp.signing import fingerprint, has_expired
@@ -35,7 +36,7 @@ from top_server.nodes.admission import MOST_NODES, Known, Refusal, refusal
 from top_server.nodes.declared import names_of, scoring_of
 from top_server.nodes.refusals import Refusals
 from top_server.nodes.replacing import Replacing
-from top_server.nodes.versions import beginning, differs_from
+from top_server.nodes.versions import beginning, compared, differs_from
 from top_server.record.audit import NO_AUDIT, Audit, who
 from top_server.record.events.base import ABSENT
 from top_server.record.events.processes import ClientLeftOut, NodeJoined, NodeLeft
@@ -202,6 +203,11 @@ class Membership:
         if found.failure.code is not FailureCode.RUN_OVER:  # dismissed nodes look for the next run
             self._refusals.note(hello.node, found, caller)
         return found.failure
+
+    def would_take(self, hello: Hello, caller: Caller) -> WouldTake | Failure:
+        """Whether the caller could join now: `refused` without any record, and without its constants."""
+        refused = self._why_not(hello, caller, self._older(hello.node, caller), made=False)
+        return refused.failure if refused is not None else compared(hello, self._standard)
 
     async def admit(self, hello: Hello, caller: Caller) -> Node | Failure:
         """Admits a node; returns the reason if it is refused."""

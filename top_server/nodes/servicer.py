@@ -22,6 +22,10 @@ class MembershipServicer(membership_pb2_grpc.MembershipServiceServicer):
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
 
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Adds this service to a server."""
+        membership_pb2_grpc.add_MembershipServiceServicer_to_server(self, server)
+
     async def Join(  # noqa: N802
         self, requests: AsyncIterator[membership_pb2.NodeMessage], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[membership_pb2.TopServerMessage]:
