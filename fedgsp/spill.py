@@ -97,7 +97,8 @@ def let_go(array: NDArray[Any]) -> None:
         mapping.madvise(mmap.MADV_DONTNEED, page, start + array.nbytes - page)
 
 
-def _directory() -> Path:
+def spill_folder() -> Path:
+    """The folder of the files of large models."""
     # Not the usual folder, which may be in memory.
     return Path(os.environ.get("TMPDIR") or "/var/tmp")
 
@@ -107,7 +108,7 @@ def _in_file(size: int, first: int) -> NDArray[np.uint8] | None:
     if size < SPILLED_BYTES:
         return None
     try:
-        with tempfile.TemporaryFile(dir=_directory(), prefix="fedgsp-") as file:
+        with tempfile.TemporaryFile(dir=spill_folder(), prefix="fedgsp-") as file:
             disk = os.fstatvfs(file.fileno())
             if disk.f_bavail * disk.f_frsize < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -118,7 +119,7 @@ def _in_file(size: int, first: int) -> NDArray[np.uint8] | None:
         made = np.frombuffer(pages, np.uint8)
         reserve(made, min(size, first))
     except OSError as error:
-        logger.warning("a model of %d bytes stays in memory: %s: %s", size, _directory(), error.strerror)
+        logger.warning("a model of %d bytes stays in memory: %s: %s", size, spill_folder(), error.strerror)
         return None
     return made
 

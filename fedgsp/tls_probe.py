@@ -80,6 +80,29 @@ def _refused(address: str, name: str, source: str, error: ssl.SSLCertVerificatio
     )
 
 
+async def hung_up(writer: asyncio.StreamWriter, timeout_s: float = MOST_DIAL_S) -> None:
+    """Closes a connection at once; waits until it is closed."""
+    writer.transport.abort()
+    with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), timeout_s)
+
+
+async def shown(address: str, timeout_s: float = MOST_DIAL_S) -> bytes:
+    """The certificate (DER) that the server at host:port shows, whatever it is: for a report alone, not to trust it.
+
+    Nothing is shown to the server. Raises OSError if no handshake came about.
+    """
+    host, port = split_address(address)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    async with asyncio.timeout(timeout_s):
+        _, writer = await asyncio.open_connection(loopback(host).strip("[]"), port, ssl=context)
+    der: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    await hung_up(writer)
+    return der
+
+
 async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Server:
     """Makes one TLS handshake with the server at host:port, and closes the connection.
 
@@ -100,9 +123,7 @@ async def probe(address: str, tls: Tls, timeout_s: float = MOST_DIAL_S) -> Serve
         raise OSError(str(error)) from None
     spoken = writer.get_extra_info("ssl_object")
     uris, der = uris_of(spoken), spoken.getpeercert(binary_form=True)
-    writer.transport.abort()
-    with contextlib.suppress(OSError, TimeoutError):
-        await asyncio.wait_for(writer.wait_closed(), timeout_s)
+    await hung_up(writer, timeout_s)
     if der in context.get_ca_certs(binary_form=True):
         raise PeerError(
             f"the server at {address} shows the certificate of a CA",

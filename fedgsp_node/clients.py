@@ -22,7 +22,6 @@ from fedgsp.messages import (
     TrainingSettings,
 )
 from fedgsp.optimizers import KEPT, RELAYED, relayed_entries
-from fedgsp.require import require
 from fedgsp.seeds import derive, stream
 from fedgsp.task import ClientData, Part, Task
 from fedgsp.weights import Weights, without_head
@@ -31,7 +30,7 @@ from fedgsp_node.constants import Constants
 from fedgsp_node.declared import Declared
 from fedgsp_node.devices import CPU, memory_full
 from fedgsp_node.extension import Extension, extension
-from fedgsp_node.hosted_data import HostedData
+from fedgsp_node.hosted_data import HostedData, hosted_ids
 from fedgsp_node.learned import Learned, check_trained
 from fedgsp_node.making import model_of
 from fedgsp_node.optimizer_state import KeptStates
@@ -64,22 +63,19 @@ class Clients:
         ids: Iterable[int] | None,
         personal: PersonalState | None = None,
         device: torch.device = CPU,
+        data: HostedData | None = None,
     ) -> None:
-        """`device` is where models train and are evaluated; data stay on the CPU until a batch is needed."""
+        """`device` is where models train and are evaluated; data stay on the CPU until a batch is needed.
+
+        `data` are those of the clients, if they are loaded already.
+        """
         self.task = task
         self.device = device
         self.personal = personal or PersonalState()
-        hosted = tuple(range(task.num_clients)) if ids is None else tuple(ids)
-        require(hosted, "there is no client to host", "give the task at least one client, or name some")
-        for client in hosted:
-            require(
-                0 <= client < task.num_clients,
-                f"client {client} does not exist: the task has {task.num_clients} clients",
-                f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
-            )
         #: What the task declares; by `rehearse`.
         self.declared = Declared()
-        self._data = HostedData(task, dict.fromkeys(hosted))
+        hosted = hosted_ids(task, ids)
+        self._data = data or HostedData(task, dict.fromkeys(hosted))
         module = guarded(lambda: model_of(task, _MODULE_SEED), "model()")
         TaskError.require(
             isinstance(module, torch.nn.Module),

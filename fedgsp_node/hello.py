@@ -13,7 +13,7 @@ from fedgsp_node.tasks import options_to_share, source_digest
 
 
 def hello_of(settings: NodeSettings, clients: Clients, name: str, peer_address: str) -> Hello:
-    """The first message of a node, without the digests of its constants."""
+    """The first message of the node `name`, which other nodes dial at `peer_address` (empty: they do not)."""
     device, memory = devices.described(clients.device)
     found = clients.declared
     return Hello(

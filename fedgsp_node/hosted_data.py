@@ -34,10 +34,15 @@ class HostedData:
         self._size = 0
         #: Numbers of training and test samples by client.
         self.sizes: dict[int, HostedClient] = {}
-        names = names_of(task)
+        self._names = names_of(task)
         for client in clients:
-            data = self._keep(client, _load(task, client))
-            self.sizes[client] = HostedClient(client, len(data.train), len(data.test), names.get(client, ""))
+            self.add(client)
+
+    def add(self, client: int) -> HostedClient:
+        """Loads the data of one more client; returns its numbers of samples. Raises what the constructor raises."""
+        data = self._keep(client, _load(self._task, client))
+        self.sizes[client] = HostedClient(client, len(data.train), len(data.test), self._names.get(client, ""))
+        return self.sizes[client]
 
     def of(self, client: int) -> ClientData:
         """The data of a client. If they must be loaded again, raises TaskError or a UserError of the task."""
@@ -52,6 +57,19 @@ class HostedData:
         while self._size > self._limit and len(self._kept) > 1:
             self._size -= _nbytes(self._kept.pop(next(iter(self._kept))))
         return data
+
+
+def hosted_ids(task: Task, ids: Iterable[int] | None) -> tuple[int, ...]:
+    """The clients that a node hosts, all clients of the task for None; TaskError if the task does not have them."""
+    hosted = tuple(range(task.num_clients)) if ids is None else tuple(ids)
+    require(hosted, "there is no client to host", "give the task at least one client, or name some")
+    for client in hosted:
+        require(
+            0 <= client < task.num_clients,
+            f"client {client} does not exist: the task has {task.num_clients} clients",
+            f"choose --clients from 0-{task.num_clients - 1}, or give the task more clients with --task-option",
+        )
+    return hosted
 
 
 def _nbytes(data: ClientData) -> int:

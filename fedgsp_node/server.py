@@ -108,7 +108,7 @@ async def run(settings: NodeSettings) -> None:
         )
         async with (
             Channels(tls, settings.lost_after, settings.insecure) as channels,
-            _peer_server(settings, store, tls, door, revoked) as peer_address,
+            peer_server(settings, store, tls, door, revoked) as peer_address,
             _certificate_renewed(settings, name),
         ):
             dialling = Dialling(policy, settings.top_server)
@@ -140,7 +140,7 @@ def _certificate_renewed(settings: NodeSettings, name: str) -> contextlib.Abstra
 
 
 @contextlib.asynccontextmanager
-async def _peer_server(
+async def peer_server(
     settings: NodeSettings, store: ModelStore, tls: Tls | None, door: Door, revoked: Revocations
 ) -> AsyncIterator[str]:
     """Serves the models of this node to other nodes, if it listens; yields the address for them, empty if none."""
