@@ -11,6 +11,7 @@ from fedgsp.options import options
 from fedgsp.settings.flags import given, settled, with_flags
 from fedgsp.settings.run import NodeSettings
 from fedgsp.tasks import TASKS
+from fedgsp_node.check.command import check
 from fedgsp_node.enrolment.command import enrol
 from fedgsp_node.finished import commands as after_the_run
 from fedgsp_node.policy_file import dump, policy_of
@@ -69,6 +70,7 @@ def show_policy(
     typer.echo(dump(policy_of(file, options("--allow", allow or []))), nl=False)
 
 
+app.command()(check)
 app.command()(enrol)
 app.command()(after_the_run.export)
 app.command()(after_the_run.evaluate)

@@ -16,6 +16,7 @@ import fedgsp_node.cli
 import top_server.cli
 from fedgsp.settings.checks import choices, flag
 from fedgsp.settings.fields import described
+from fedgsp.settings.node_check import CheckSettings
 from fedgsp.settings.run import GroupingServiceSettings, NodeSettings, RunConfig
 from top_server.choosing import NAMES
 
@@ -73,6 +74,7 @@ def page() -> str:
     parts += _section("top-server grouping-service", leading.commands["grouping-service"], GroupingServiceSettings)
     parts += _section("fedgsp-node", node)
     parts += _section("fedgsp-node start", node.commands["start"], NodeSettings)
+    parts += _section("fedgsp-node check", node.commands["check"], CheckSettings, known=NodeSettings)
     parts += _section("fedgsp-node enrol", node.commands["enrol"])
     parts += _section("fedgsp-node policy", node.commands["policy"])
     parts += _section("fedgsp-node export", node.commands["export"])
@@ -81,15 +83,21 @@ def page() -> str:
 
 
 def _section(
-    name: str, command: Any, kind: type[Any] | None = None, names: Mapping[str, Any] | None = None
+    name: str,
+    command: Any,
+    kind: type[Any] | None = None,
+    names: Mapping[str, Any] | None = None,
+    known: type[Any] | None = None,
 ) -> list[str]:
-    """The section of a command: its help text, its settings by panel, and its other flags."""
+    """The section of a command: its help text, its settings by panel without those of `known`, its other flags."""
     panels: dict[str, list[Row]] = {}
     settings = described(kind).values() if kind else ()
     for one in settings:
+        if known is not None and one.field in described(known):
+            continue
         panels.setdefault(one.metadata.get("panel") or "Settings", []).append(_row(one, choices(one, names or {})))
-    known = {flag(one.field) for one in settings} | {"--help"}
-    others = [_plain_row(option) for option in command.params if option.opts[0] not in known]
+    shown = {flag(one.field) for one in settings} | {"--help"}
+    others = [_plain_row(option) for option in command.params if option.opts[0] not in shown]
     lines = [f"## `{name}`\n", f"{command.help}\n"]
     for panel, rows in [*panels.items(), ("Other flags", others)]:
         lines += [f"### {panel}: `{name}`\n" if panels else "", *_table(rows)] if rows else []

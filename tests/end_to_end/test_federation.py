@@ -114,7 +114,7 @@ def told(line: str) -> str:
 @pytest.mark.timeout(180)
 async def test_a_hospital_by_the_page_on_deployment_until_it_is_revoked(tmp_path: Path, port: int) -> None:
     invite = next(line for line in commands("docs/deployment.md", "3. Invite the hospitals") if "hungarian" in line)
-    enrol, start = commands("docs/deployment.md", "5. Start the nodes")
+    enrol, check, start = commands("docs/deployment.md", "5. Start the nodes")
     text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     (settings,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
     settings = settings.replace("top.example.org", "localhost").replace("0.0.0.0:7000", f"127.0.0.1:{port}")
@@ -131,6 +131,8 @@ async def test_a_hospital_by_the_page_on_deployment_until_it_is_revoked(tmp_path
         await top.event("waiting_for_nodes")
         code, errors = await ended(hospital, enrol, port)
         assert code == 0, errors
+        code, errors = await ended(hospital, check, port)
+        assert code == 0, (errors, (hospital / "stdout").read_text())
         async with processes.program(here(start, port), hospital / "node.log") as node:
             await top.event("round_finished", round=1)
             code, errors = await ended(tmp_path, "top-server revoke hungarian", port)

@@ -84,6 +84,8 @@ def test_what_is_no_list_of_clients_is_refused(text: str, reason: str) -> None:
             "error: --hand-over cannot be 'x'; known: auto",
         ),
         (["start", "--top-server", "h:1", "--tls-cert", "c"], "error: --tls-cert without --tls-ca and --tls-key"),
+        (["check"], "error: --top-server is missing; give --top-server HOST:PORT"),
+        (["check", "--top-server", "localhost:1", "--data-timeout", "0"], "error: --data-timeout is 0"),
         (["begin"], "error: No such command 'begin'"),
     ],
 )

@@ -49,6 +49,7 @@ class Authority:
         name: str = "peer",
         hosts: Sequence[str] = HERE,
         days: int = 1,
+        begins: int = -9,
         usage: Sequence[x509.ObjectIdentifier] = (),
         password: bytes | None = None,
         common_name: str = "",
@@ -56,12 +57,13 @@ class Authority:
         identity: Identity | None = TOP_SERVER,
         key: bytes = b"",
     ) -> TlsFiles:
-        """A certificate of a process for these hosts and other `names`, valid until in so many days, with its key.
+        """A certificate of a process for these hosts and other `names`, with its key.
 
-        Without a subjectAltName if `names` is None. `key` is a key (PEM) that is there already.
+        It is valid until in `days` days, and `begins` days after today. Without a subjectAltName if `names` is None.
+        `key` is a key (PEM) that is there already.
         """
         own: Any = serialization.load_pem_private_key(key, None) if key else ec.generate_private_key(ec.SECP256R1())
-        cert = _builder(common_name or name, self._name, own, days)
+        cert = _builder(common_name or name, self._name, own, days, begins)
         if names is not None:
             alternative = x509.SubjectAlternativeName([*map(_named, hosts), *_uris(identity), *names])
             cert = cert.add_extension(alternative, critical=False)
@@ -80,7 +82,9 @@ def unchecked(files: TlsFiles) -> Tls:
     return Tls(files, files.ca.read_bytes(), files.cert.read_bytes(), files.key.read_bytes())
 
 
-def _builder(name: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    name: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int, begins: int = -9
+) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
@@ -88,7 +92,7 @@ def _builder(name: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int)
         .issuer_name(_common(issuer))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - 9 * DAY)
+        .not_valid_before(now + begins * DAY)
         .not_valid_after(now + days * DAY)
     )
 

@@ -1,0 +1,35 @@
+"""Judges what was found of the task, of the data of the clients, and of the model."""
+
+from __future__ import annotations
+
+from fedgsp_node.check.facts import Data, Facts, Model
+from fedgsp_node.check.finding import Finding, bad, good
+
+#: Clients without usable data of which the line has the errors.
+MOST_TOLD = 3
+SLOW = "give a longer --data-timeout, or make data() of the task faster"
+
+
+def judge_task(task: str, facts: Facts) -> Finding:
+    """A task that could be loaded."""
+    return good(f"{task} is loaded")
+
+
+def judge_data(data: Data, facts: Facts) -> Finding:
+    """The data of the hosted clients: those of every client have to be usable."""
+    train, test = (sum(getattr(one, f"{part}_samples") for one in data.sizes.values()) for part in ("train", "test"))
+    read = f"{len(data.sizes)} of {data.wanted} clients have {train} training and {test} test samples"
+    if data.failed:
+        told = [error.what for error in list(data.failed.values())[:MOST_TOLD]]
+        more = [f"{len(data.failed) - MOST_TOLD} more clients"] if len(data.failed) > MOST_TOLD else []
+        who = ", ".join(map(str, list(data.failed)[:MOST_TOLD]))
+        words = f"data of client {who} cannot be used: {'; '.join(dict.fromkeys([*told, *more]))} ({read})"
+        return bad(words, next(iter(data.failed.values())).remedy)
+    if len(data.sizes) < data.wanted:
+        return bad(f"not all data were read within {data.seconds:.0f} s: {read}", SLOW)
+    return good(f"{read}, read in {data.seconds:.1f} s; a check sends no counts to the top server")
+
+
+def judge_model(model: Model, facts: Facts) -> Finding:
+    """The model, tried on two samples of a client."""
+    return good(f"{model.tensors} tensors, {model.size / 1e6:.3g} MB; it works on two samples")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedgsp
+from fedgsp.errors import DataError, TaskError
+from fedgsp.report import State
+from fedgsp.task import ClientData, Split, Task
+from fedgsp_node.check.facts import NO_TASK, Data, Model, Unchecked
+from fedgsp_node.check.task import judge_data
+from fedgsp_node.check.work import Work
+from tests.support.blobs_task import Blobs
+from tests.support.folder_task import Folder, write
+
+
+def refuse(error: Exception) -> Any:
+    raise error
+
+
+def test_a_good_task_has_a_report_that_can_be_printed() -> None:
+    report = fedgsp.check(Blobs())
+    assert report.good
+    assert [line.name for line in report.lines] == ["task", "data", "model"]
+    assert str(report).splitlines()[-1] == "3 checks: 3 good"
+    assert {line["state"] for line in report.as_dict()["checks"]} == {"good"}
+
+
+def test_a_client_without_data_ends_the_check_with_the_words_of_its_line(tmp_path: Path) -> None:
+    write(tmp_path, 0, 2)
+    with pytest.raises(TaskError, match=r"data of client 1 cannot be used: the task's data\(1\) raised FileNotFound"):
+        fedgsp.check(Folder(tmp_path))
+    assert fedgsp.check(Folder(tmp_path), clients=[0, 2]).good
+
+
+def test_a_client_that_the_task_does_not_have_is_a_mistake() -> None:
+    with pytest.raises(TaskError, match="client 99 does not exist"):
+        fedgsp.check(Blobs(), clients=[99])
+
+
+def test_a_model_that_does_not_work_on_two_samples_is_a_mistake() -> None:
+    class Wrong(Blobs):
+        def correct(self, outputs: Any, targets: Any) -> int:
+            return 7
+
+    with pytest.raises(TaskError, match=r"correct\(\) counts 7 of 2 samples"):
+        fedgsp.check(Wrong())
+
+
+@pytest.mark.parametrize("error", [DataError("the file is cut", "fetch it again"), ValueError("odd"), SystemExit(3)])
+def test_errors_of_single_clients_do_not_hide_each_other(error: Exception) -> None:
+    class Some(Blobs):
+        def data(self, client: int) -> ClientData:
+            return refuse(error) if client % 2 else super().data(client)
+
+    work = Work()
+    work.look(Some, None)
+    _, data, model = work.facts()
+    assert isinstance(data, Data)
+    assert set(data.failed) == {client for client in range(Some().num_clients) if client % 2}
+    assert isinstance(model, Model)
+    words = judge_data(data, None).words  # type: ignore[arg-type]
+    assert words.startswith("data of client 1, 3")
+    assert words.count("the file is cut") == isinstance(error, DataError)  # the same words once
+
+
+def test_without_any_usable_client_the_model_is_not_tried() -> None:
+    class Empty(Blobs):
+        def data(self, client: int) -> ClientData:
+            return ClientData(Split(np.zeros((0, 2)), np.zeros(0)), Split(np.zeros((0, 2)), np.zeros(0)))
+
+    work = Work()
+    work.look(Empty, None)
+    assert isinstance(work.facts()[2], Unchecked)
+
+
+def test_a_task_that_cannot_be_built_leaves_the_rest_unchecked() -> None:
+    work = Work()
+    work.look(lambda: refuse(TaskError("no module", "install it")), None)
+    task, data, model = work.facts()
+    assert isinstance(task, TaskError)
+    assert data is model is NO_TASK
+
+
+def test_data_that_are_not_read_in_time_are_told_with_those_that_are() -> None:
+    reading, gate = threading.Event(), threading.Event()
+
+    class Slow(Blobs):
+        def data(self, client: int) -> ClientData:
+            if client:
+                reading.set()
+                gate.wait()
+            return super().data(client)
+
+    work = Work()
+    thread = threading.Thread(target=work.look, args=(Slow, None))
+    thread.start()
+    try:
+        reading.wait()
+        work.stop()
+        _, data, model = work.facts(5.0)
+    finally:
+        gate.set()
+        thread.join()
+    assert isinstance(data, Data)
+    finding = judge_data(data, None)  # type: ignore[arg-type]
+    assert (finding.state, "1 of" in finding.words) == (State.BAD, True)
+    assert "--data-timeout" in finding.remedy
+    assert isinstance(model, TaskError)
+    assert "not ready after 5 s" in model.what
+    assert work.clients is None  # nobody waits for it any more
+
+
+def test_a_task_that_does_not_load_in_time_is_told() -> None:
+    task, *_ = Work().facts(60.0)
+    assert isinstance(task, TaskError)
+    assert "60 s" in task.what
+
+
+def test_importing_the_package_imports_no_torch_for_the_check() -> None:
+    assert callable(fedgsp.check)
+    assert issubclass(Blobs, Task)
