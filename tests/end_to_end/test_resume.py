@@ -162,7 +162,7 @@ async def test_a_resumed_run_has_the_scores_metrics_and_names_of_one_that_nobody
     config.write_text(dump(settings(tmp_path / "b", **given, task="screening:Hospitals")))
     flags = ("--run-dir", str(tmp_path / "b"), "--config", str(config), "--local-nodes", "1", "--clients", "4")
     async with top_server(tmp_path, *flags) as server:
-        await server.event("round_finished", round=1)
+        await server.event("hop_finished", round=2)  # the state after round 1 is saved
         family = server.family()
         server.send(SIGKILL)
         await assert_gone(family)
