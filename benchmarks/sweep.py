@@ -42,13 +42,14 @@ from fedgsp.options import options
 from fedgsp.settings.checks import flag
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load, parse
-from fedgsp.settings.run import METHOD, OPTIMISER, TASK, TRAINING, RunConfig
+from fedgsp.settings.run import METHOD, OPTIMISER, TASK, RunConfig
+from fedgsp.settings.run_files import TRAINING
 from top_server.sizes import PAPER
 
 #: Settings of other panels that change the results of a run.
 _ALSO_SAME = ("clients", "update_norm_limit", "wire_dtype", "local_run")
 #: Settings and options that are paths. They may differ, because the same file may have another place.
-_PATHS = (*FILES, "local_run")
+_PATHS = (*FILES, "local_run", "initial_model")
 
 
 def main() -> None:

@@ -195,6 +195,11 @@ def _check_options(config: RunConfig, scheme: Scheme) -> None:
             raise ConfigError(error.what, f"give {flag(kind)} too, such as sgd; it has no options by itself") from None
     check_outgoing(config, scheme, read["profile"])
     check_optimizer(config, scheme, read["optimizer"])
+    if config.initial_model is not None and (models := getattr(read["profile"], "models", 1)) > 1:
+        raise ConfigError(
+            f"scheme {config.scheme} begins with {models} models that must differ, and --initial-model has one",
+            "use another scheme, or leave out --initial-model",
+        )
     if scheme.merge == "soft-clusters" and read["merge"].soft > (models := read["profile"].models):
         raise ConfigError(f"option soft is {read['merge'].soft}, and there are {models} models", "lower it")
     training = TRAININGS[scheme.training]

@@ -80,10 +80,12 @@ def run(
 
 
 def _run(settings: RunConfig, json: bool) -> int:
-    from top_server import server  # here and not above: --help and a bad flag need no gRPC
+    from top_server import initial_file, server  # here and not above: --help and a bad flag need no gRPC
 
     choose(settings)  # refuses what cannot work together before a directory is taken
     credentials = server.credentials(settings)
+    if settings.initial_model is not None:
+        initial_file.check_readable(settings.initial_model)
     local_run.check(settings)
     existed = settings.run_dir is not None and settings.run_dir.exists()
     directory = prepare(settings)

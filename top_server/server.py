@@ -34,13 +34,13 @@ from top_server.choosing import absent, additions, check_additions, check_head, 
 from top_server.federation.opening import Federated, certify
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping_service import assign
-from top_server.groups.initial import make_initial
+from top_server.groups import initial
 from top_server.groups.run import survey
 from top_server.groups.task import GroupTask
 from top_server.managers import ports as manager_ports
 from top_server.managers.pool import manager_pool
 from top_server.merging import MERGES, MergeSettings, Merging
-from top_server.models import INITIAL, Models
+from top_server.models import Models
 from top_server.needs import check_task
 from top_server.nodes import local as local_nodes
 from top_server.nodes.declared import lacked_by_all, names_of
@@ -159,7 +159,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             if resumed and resumed.saved:
                 await wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
-                await wait_for_nodes(config, membership, journal)
+                await wait_for_nodes(config, membership, journal, lambda: initial.check(config, scheme, membership))
             await probed.give_way(lambda: managers.addresses)
             if resumed:
                 manager_ports.check(config, scheme, len(membership.clients))
@@ -240,7 +240,7 @@ async def _play(
         if resumed and resumed.saved:
             await state.restore(context, progress, merging, profile, resumed.saved)
         else:
-            await make_initial(context, progress, INITIAL)
+            await initial.begin(context, progress)
             context.models.apply(merging.prepare(context.models.slots))
             await state.save(context, progress, merging, profile, directory, 0, {})
         interrupted = resumed.interrupted if resumed else None

@@ -10,13 +10,14 @@ from fedgsp.options import parse_clients
 from fedgsp.schedules import plan
 from fedgsp.settings.connections import CONNECTIONS, PeerSettings, TlsSettings
 from fedgsp.settings.fields import described, setting
-from fedgsp.settings.identities import FederationSettings, IdentitySettings
+from fedgsp.settings.identities import IdentitySettings
 from fedgsp.settings.policy import NO_POLICY
+from fedgsp.settings.run_files import TRAINING, RunFiles
 
 #: How the address of a grouping service begins: grpc://host:port.
 GROUPING_SERVICE = "grpc://"
 
-METHOD, TRAINING, TASK, PROCESSES, RECORD = "Method", "Training", "Task", "Processes", "Record"
+METHOD, TASK, PROCESSES = "Method", "Task", "Processes"
 OPTIMISER = "Optimiser"
 DEVICES = "cpu, cuda, cuda:N, mps, or auto, which takes a GPU if there is one"
 _DEVICE = re.compile(r"cpu|mps|(?:cuda|auto)(?::[0-9]{1,3})?")
@@ -24,7 +25,7 @@ WORK, POLICY = "Work", "Policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(FederationSettings):
+class RunConfig(RunFiles):
     """Every setting of a run. None leaves a choice to the scheme, or says that there is no limit.
 
     The names of schemes, groupings and other parts are in the tables of the top server, not here.
@@ -224,19 +225,6 @@ class RunConfig(FederationSettings):
 
     device: str = setting("cpu", f"where local nodes train: {DEVICES}", metavar="DEVICE", panel=PROCESSES)
 
-    run_dir: Path | None = setting(
-        None, "where the run is recorded; runs/TIME-SCHEME by default", metavar="DIRECTORY", panel=RECORD
-    )
-    local_run: Path | None = setting(
-        None,
-        "compare each client with training alone: a run that is kept in DIRECTORY, and played first if it is missing",
-        metavar="DIRECTORY",
-        panel=RECORD,
-    )
-    keep_models: str = setting(
-        "last", "keep the models of the last round, or of all rounds", choices=("last", "all"), panel=RECORD
-    )
-
     def learning_rate_in(self, round_number: int) -> float:
         """Step size in a round, which counts from 1 (HCCT, section 3.3); before round 1 that of round 1.
 
@@ -271,7 +259,7 @@ class RunConfig(FederationSettings):
 
     def check_together(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        FederationSettings.check_together(self)
+        RunFiles.check_together(self)
         check_device(self.device)
         _ = self.manager_port_range
         if not self.local_nodes:

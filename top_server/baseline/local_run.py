@@ -20,6 +20,7 @@ from fedgsp.settings.connections import CONNECTIONS
 from fedgsp.settings.fields import described
 from fedgsp.settings.files import load
 from fedgsp.settings.run import PROCESSES, RunConfig
+from fedgsp.settings.run_files import UNTIL_FINISHED
 from fedgsp.trainings import TRAININGS
 from top_server.record.directory import RunDirectory, check_free, claim, lock, usable
 from top_server.record.events.alone import GainsNotTold
@@ -53,6 +54,7 @@ SAME = (
     "wire_dtype",
     "outgoing",
     "outgoing_option",
+    "initial_model",
 )
 #: Settings that would replace choices of scheme `independent`; the local run has the choices of the scheme.
 LEFT_TO_SCHEME = ("grouping", "program", "training", "training_option", "aggregation", "merge")
@@ -68,7 +70,13 @@ def settings(config: RunConfig) -> RunConfig:
         name for name, one in described(RunConfig).items() if one.metadata["panel"] in (PROCESSES, CONNECTIONS)
     ]
     same = {name: getattr(config, name) for name in {*SAME, *processes}}
-    return RunConfig(scheme="independent", run_dir=config.local_run, evaluate_every=config.evaluate_every, **same)
+    return RunConfig(
+        scheme="independent",
+        run_dir=config.local_run,
+        evaluate_every=config.evaluate_every,
+        keep_state=UNTIL_FINISHED,  # its nodes forget what they keep for it
+        **same,
+    )
 
 
 def recorded(config: RunConfig) -> dict[int, float] | None:

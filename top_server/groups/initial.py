@@ -1,15 +1,50 @@
-"""Fresh models, made by the node of a client from the seed of the run."""
+"""The models that a run begins with: made by the node of a client from the seed of the run, or read from a file."""
 
+import asyncio
 from collections import deque
 
 from fedgsp.messages import Failure, FailureCode
+from fedgsp.relayed_state import without_state
+from fedgsp.settings.run import RunConfig
+from top_server import initial_file
 from top_server.groups.lost import LOST, unanswered
 from top_server.groups.run import MOST_TRIES, survey
 from top_server.groups.taking import take
 from top_server.groups.task import GroupTask
+from top_server.models import INITIAL
+from top_server.nodes.membership import Membership
 from top_server.progress import Progress
-from top_server.record.events.run import InitialModelFailed
+from top_server.record.events.run import InitialModelFailed, InitialModelRead
 from top_server.run import RunContext
+from top_server.schemes import Scheme
+
+
+async def begin(context: RunContext, progress: Progress) -> None:
+    """Puts the initial model of the run into its slot; raises RunError or ConfigError if it cannot be had.
+
+    A node also makes it if there is a file: the file may lack what the run adds to the model of the task.
+    """
+    await make_initial(context, progress, INITIAL)
+    path = context.config.initial_model
+    if path is None:
+        return
+    made = context.models.weights(context.models[INITIAL])
+    weights = context.handed_on(await asyncio.to_thread(initial_file.with_values, path, made))
+    context.models.apply({INITIAL: None})  # one name never stands for two models
+    context.models.put([INITIAL], context.initial_id(INITIAL), weights)
+    digest = await asyncio.to_thread(initial_file.sha256, path)
+    context.journal.record(InitialModelRead(file=str(path), sha256=digest))
+
+
+def check(config: RunConfig, scheme: Scheme, membership: Membership) -> None:
+    """Raises ConfigError if a file is given that does not have the model of the task, which the first node has told."""
+    if config.initial_model is None or not membership.task_tensors:
+        return
+    own, added = membership.task_tensors, membership.tensors[len(membership.task_tensors) :]
+    stays = {spec.name for spec in own if spec.head and scheme.without_head}
+    needed = tuple(spec for spec in own if spec.name not in stays)
+    expected = initial_file.Expected(needed, without_state(added), stays, membership.constants or {})
+    initial_file.check_fits(config.initial_model, expected)
 
 
 async def make_initial(context: RunContext, progress: Progress, slot: str, index: int = 0) -> None:

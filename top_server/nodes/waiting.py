@@ -1,6 +1,6 @@
 """Waiting for nodes, before the first round and after a run was resumed."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
@@ -22,10 +22,17 @@ async def wait_for_return(
         journal.record(ClientsMissing(clients=sorted(missing)))
 
 
-async def wait_for_nodes(config: RunConfig, membership: Membership, journal: Journal) -> None:
-    """Waits for the nodes and clients that the first round needs; raises RunError if they do not come in time."""
+async def wait_for_nodes(
+    config: RunConfig, membership: Membership, journal: Journal, check: Callable[[], None] = lambda: None
+) -> None:
+    """Waits for the nodes and clients that the first round needs; raises RunError if they do not come in time.
+
+    Calls `check` when the first node is there: others may come a day later.
+    """
     nodes, clients = config.nodes_to_wait_for, config.clients_to_wait_for
     journal.record(WaitingForNodes(nodes=nodes, clients=clients, timeout=config.join_timeout))
+    if await membership.wait_for(1, 1, config.join_timeout):
+        check()
     if not await membership.wait_for(nodes, clients, config.join_timeout):
         raise RunError(
             f"only {share(membership.nodes, nodes, 'node')} with {share(len(membership.clients), clients, 'client')}"

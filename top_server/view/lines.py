@@ -152,6 +152,7 @@ _LINES: dict[str, str] = {
     "clients_missing": "clients {clients} did not come back; the run continues without them",
     "state_damaged": "warning: {reason}; the run continues from the saved state before it and repeats later rounds",
     "initial_model_failed": "the initial model {model} could not be made: {reason}",
+    "initial_model_read": "the run starts from the weights in {file}",
     "not_evaluated": "round {round} was not evaluated: {reason}",
     "metric_left_out": "round {round}: {metric} of clients {clients} is left out: {reason}",
     "rerouted": "round {round}, group {group}: the way to client {client} changed: {reason}",

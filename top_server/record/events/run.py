@@ -68,6 +68,13 @@ class InitialModelFailed(Event):
     reason: str
 
 
+class InitialModelRead(Event):
+    """The run starts from the weights of a file (`--initial-model`)."""
+
+    file: str = told("the path as it was given")
+    sha256: str = told("digest of the file, in hexadecimal")
+
+
 class ClientsServed(Event):
     """All rounds are done, and the score of single clients is known: its spread after the last evaluation."""
 

@@ -1,0 +1,41 @@
+"""The settings of the files of a run: those that it reads, and those that it leaves."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgsp.settings.fields import setting
+from fedgsp.settings.identities import FederationSettings
+
+TRAINING, RECORD = "Training", "Record"
+#: How long the state of a run is kept: until the run is finished, or beyond its end.
+UNTIL_FINISHED, BEYOND = "until-finished", "beyond"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles(FederationSettings):
+    """Settings of the files of a run."""
+
+    initial_model: Path | None = setting(
+        None,
+        "start from the weights in this safetensors file, such as a checkpoint of another run, in place of random ones",
+        metavar="FILE",
+        panel=TRAINING,
+    )
+    run_dir: Path | None = setting(
+        None, "where the run is recorded; runs/TIME-SCHEME by default", metavar="DIRECTORY", panel=RECORD
+    )
+    local_run: Path | None = setting(
+        None,
+        "compare each client with training alone: a run that is kept in DIRECTORY, and played first if it is missing",
+        metavar="DIRECTORY",
+        panel=RECORD,
+    )
+    keep_models: str = setting(
+        "last", "keep the models of the last round, or of all rounds", choices=("last", "all"), panel=RECORD
+    )
+    keep_state: str = setting(
+        BEYOND,
+        "keep what --resume needs until the run is finished, or beyond its end, so that --extend can add rounds",
+        choices=(UNTIL_FINISHED, BEYOND),
+        panel=RECORD,
+    )

@@ -1,0 +1,163 @@
+"""The file of `--initial-model`: whether it has the model of the task, and the model with its values."""
+
+import contextlib
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from fedgsp.errors import ConfigError
+from fedgsp.files import check_regular, open_file
+from fedgsp.messages import TensorSpec
+from fedgsp.visible import visible
+from fedgsp.weights import Weights, WeightsError, check_finite
+
+#: Name in a safetensors file -> name of a dtype that a model may have. Other dtypes are shown as they are.
+_DTYPES: Mapping[str, str] = {
+    **{"F16": "float16", "F32": "float32", "F64": "float64", "U8": "uint8", "BOOL": "bool", "BF16": "bfloat16"},
+    **{"I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"},
+}
+#: Most tensors that an error names.
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The tensors that a file is compared with, when the first node has told them."""
+
+    #: The tensors of the task's model that travel in the run.
+    needed: tuple[TensorSpec, ...]
+    #: Tensors that the run adds to the model. A checkpoint of such a run has them too.
+    added: tuple[TensorSpec, ...] = ()
+    #: Names of the tensors that stay with the clients.
+    heads: Collection[str] = ()
+    #: Name -> digest of the tensors that training does not change: nodes make them.
+    constants: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def check_readable(path: Path) -> None:
+    """Raises ConfigError if there is no safetensors file at `path`."""
+    with _opened(path) as file:
+        if not file.keys():
+            raise ConfigError(f"--initial-model {path} holds no tensors", "give a file with the weights of the model")
+
+
+def check_fits(path: Path, expected: Expected) -> None:
+    """Raises ConfigError, with the names of tensors, unless the file has the model of the task."""
+    with _opened(path) as file:
+        found = {name: _described(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        other = [
+            name
+            for name in expected.constants.keys() & found.keys()
+            if _digest(found[name], _tensor(path, file, name)) != expected.constants[name]
+        ]
+    known = {spec.name: spec for spec in (*expected.needed, *expected.added)}
+    lacking = [spec.name for spec in expected.needed if spec.name not in found]
+    heads = [name for name in found if name in expected.heads]
+    strange = [name for name in found if name not in known and name not in (*expected.heads, *expected.constants)]
+    differing = [
+        f"{visible(name)} is {dtype}{list(shape)} and should be {known[name].dtype}{list(known[name].shape)}"
+        for name, (dtype, shape) in found.items()
+        if name in known and (dtype, shape) != (known[name].dtype, known[name].shape)
+    ]
+    task = "give a file with the tensors of the task's model, of the same names, shapes and dtypes"
+    for names, what, remedy in (
+        (lacking, "lacks tensors of the task's model", task),
+        (strange, "has tensors that the task's model does not have", task),
+        (differing, "has tensors of another shape or dtype", task),
+        (heads, "has tensors that this scheme keeps with the clients", "remove them from the file"),
+        (
+            other,
+            "has other values for tensors that training does not change",
+            "remove them from the file, or let model() of the task make these values",
+        ),
+    ):
+        if names:
+            raise ConfigError(f"--initial-model {path} {what}: {_listed(names)}", remedy)
+
+
+def with_values(path: Path, made: Weights) -> Weights:
+    """A model with the values of the file where the file has a tensor, and those of `made` elsewhere.
+
+    Raises ConfigError for values that no model may have, and if the file has changed since it was checked.
+    """
+    with _opened(path) as file:
+        names = set(file.keys())
+        weights = made.copy()
+        for name, array in weights.arrays.items():
+            if name in names:
+                try:
+                    array[...] = _tensor(path, file, name)
+                except ValueError:
+                    raise ConfigError(f"--initial-model {path} has changed while it was read", "start again") from None
+    try:
+        check_finite(weights)
+    except WeightsError as error:
+        raise ConfigError(f"--initial-model {path}: {visible(error.failure.detail)}", "give another file") from None
+    return weights
+
+
+def sha256(path: Path) -> str:
+    """The digest of the file, as `sha256sum` shows it; raises ConfigError if the file cannot be read."""
+    try:
+        hasher = hashlib.sha256()
+        with open_file(path) as file:
+            while piece := file.read(1 << 20):
+                hasher.update(piece)
+        return hasher.hexdigest()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        check_regular(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            yield file
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    except safetensors.SafetensorError as error:
+        raise ConfigError(
+            f"--initial-model {path} is not a safetensors file: {visible(str(error))}",
+            "write one with safetensors.torch.save_file(model.state_dict(), FILE)",
+        ) from None
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> ConfigError:
+    reason = getattr(error, "strerror", None) or error
+    return ConfigError(f"--initial-model {path} cannot be read: {reason}", "check the path")
+
+
+def _described(part: Any) -> tuple[str, tuple[int, ...]]:
+    dtype = str(part.get_dtype())
+    return _DTYPES.get(dtype, dtype.lower()), tuple(part.get_shape())
+
+
+def _tensor(path: Path, file: Any, name: str) -> NDArray[np.generic]:
+    try:
+        tensor: NDArray[np.generic] = file.get_tensor(name)
+    except (TypeError, AttributeError):  # numpy has no such dtype
+        raise ConfigError(
+            f"--initial-model {path}: tensor {visible(name)} has a dtype that numpy lacks", "convert it to float32"
+        ) from None
+    return tensor
+
+
+def _digest(described: tuple[str, tuple[int, ...]], array: NDArray[np.generic]) -> bytes:
+    """The digest that nodes tell of a constant: BLAKE3 of dtype, shape and values."""
+    dtype, shape = described
+    values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return blake3(f"{dtype}{list(shape)}".encode()).update(values.data).digest()
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    shown = ", ".join(visible(name) for name in names[:_MOST_NAMED])
+    return f"{shown}, and {more} more" if more > 0 else shown
