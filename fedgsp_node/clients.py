@@ -273,6 +273,7 @@ class Clients:
                 afresh
                 or (training.keeps_head and self._lacks(client, HEAD))
                 or (training.keeps_personal and self._lacks(client, PERSONAL_MODEL))
+                or ((settings.optimizer or OptimizerSettings("")).state == KEPT and self._lacks(client, OPTIMIZER))
             )
         samples = samples_of(part, self.task)
         seed_generators(settings.seed if settings else 0, "evaluation", client)

@@ -2,13 +2,12 @@
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedgsp.chained import BrokenError, Link, TornError, links
 from fedgsp.errors import ConfigError, DataError, RunError
-from fedgsp.files import MOST_OF_PEM, open_file, parse_toml, read_file, read_text
+from fedgsp.files import MOST_OF_PEM, open_file, read_file
 from fedgsp.identity import Role, node
 from fedgsp.programs import PROGRAMS
 from fedgsp.receipts import Statement
@@ -18,7 +17,7 @@ from fedgsp.words import counted
 from top_server.findings import Call, Findings, whole
 from top_server.record.audit import seal_text
 from top_server.record.directory import RunDirectory
-from top_server.record.history import read_lines
+from top_server.recorded import Recorded, recorded
 
 Fields = Mapping[str, Any]
 
@@ -57,7 +56,10 @@ class Verifier:
             "ended": self._end,
             "sealed": self._seal,
             "finished": self._finish,
+            "extended": self._extend,
         }
+        #: Whether the top server ended because the run was finished.
+        self._over = False
 
     def take(self, link: Link) -> None:
         """Verifies one line against those before it."""
@@ -65,7 +67,7 @@ class Verifier:
         _require(isinstance(what, str), link, "it does not tell what happened")
         _require(link.number > 1 or what in ("began", "resumed"), link, "the log does not begin with a run")
         _require(what != "began" or link.number == 1, link, "a run cannot begin twice")
-        _require(not self.found.finished or what == "sealed", link, "the run had finished")
+        _require(not self._over or what in ("sealed", "resumed"), link, "the run had finished")
         try:
             if take := self._take.get(str(what)):  # lines of other kinds only have to be in the chain
                 take(link, link.fields)
@@ -81,7 +83,7 @@ class Verifier:
         _require(first or shown or found.certificate is None, link, "the log was signed, and is not any more")
         unsigned = "nobody has signed it, although --tls-ca was given: the run had no TLS, or signatures were removed"
         _require(bool(shown) or self._ca is None, link, unsigned)
-        self._since = line["time"]
+        self._since, self._over = line["time"], False
         found.resumed |= first and line["what"] == "resumed"
         found.run, found.certificate = str(line["run"]), shown.encode() if shown else None
         if found.certificate is not None:
@@ -218,7 +220,12 @@ class Verifier:
         self._relays.clear()
 
     def _finish(self, link: Link, line: Fields) -> None:
-        self.found.finished = True
+        self.found.finished = self._over = True
+
+    def _extend(self, link: Link, line: Fields) -> None:
+        _require(self.found.finished, link, "a run that had not finished cannot be extended")
+        _require(whole(line["rounds"]) > self.found.rounds, link, "an extended run has more rounds")
+        self.found.finished = False
 
     @property
     def _signed(self) -> bool:
@@ -260,7 +267,7 @@ def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
     try:
         with open_file(directory.audit) as file:
             # A top server that is still at work writes into the log first.
-            record = _record(directory)
+            record = recorded(directory)
             found = read(file, ca)
     except OSError as error:
         reason = error.strerror or error
@@ -275,36 +282,7 @@ def verify(directory: RunDirectory, ca: bytes | None = None) -> Findings:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What the other files of a run directory say about the run."""
-
-    runs: frozenset[str]
-    done: bool
-    #: The last round.
-    last: int
-    tls: bool
-
-
-def _record(directory: RunDirectory) -> _Record:
-    events, rows = read_lines(directory.events), read_lines(directory.history)
-    try:
-        last = max((whole(row.get("round", 0)) for row in rows), default=0)
-    except ValueError as error:
-        raise DataError(f"{directory.history}: {visible(str(error))}", "restore the file") from None
-    try:
-        settings = parse_toml(read_text(directory.config))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{directory.config} cannot be read: {error}", "restore the file") from None
-    return _Record(
-        frozenset(str(event.get("run")) for event in events if event.get("event") in ("run_started", "run_resumed")),
-        any(event.get("event") == "run_finished" for event in events),
-        last,
-        not settings.keys().isdisjoint(("tls_ca", "federation")),
-    )
-
-
-def _ends(found: Findings, record: _Record) -> Iterator[tuple[bool, str]]:
+def _ends(found: Findings, record: Recorded) -> Iterator[tuple[bool, str]]:
     """(whether it is so, the reason) for everything that shows that the log is not the whole log of this run."""
     yield not found.lines, "the log is empty"
     yield (

@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +50,14 @@ def run(
         Path | None,
         typer.Option("--resume", metavar="DIRECTORY", help="continue an interrupted run with its settings"),
     ] = None,
+    extend: Annotated[
+        Path | None,
+        typer.Option(
+            "--extend",
+            metavar="DIRECTORY",
+            help="continue a finished run; --rounds is the number of all its rounds",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="print events to stdout, one JSON object per line", rich_help_panel=OUTPUT)
     ] = False,
@@ -62,21 +70,33 @@ def run(
 ) -> None:
     """Lead a federated-learning run: wait for nodes, group their clients, train, record."""
     flags = given(context, RunConfig)
+    again = {"--resume": resume, "--extend": extend}
+    asked = [name for name, path in again.items() if path is not None]
     if context.invoked_subcommand is not None:
-        if flags or config_file or resume:
-            wrong = "--config" if config_file else "--resume" if resume else flag(next(iter(flags)))
+        if flags or config_file or asked:
+            wrong = "--config" if config_file else asked[0] if asked else flag(next(iter(flags)))
             raise ConfigError(f"{wrong} is for a run, not for {context.invoked_subcommand}", "drop it")
         return
-    if resume is not None:
-        fixed = [flag(name) for name in flags if name not in may_change()]
-        if fixed or config_file:
-            wrong = "--config" if config_file else fixed[0]
-            raise ConfigError(f"{wrong} cannot be given with --resume: the run has its settings", "drop it")
+    if asked:
+        _check_again(asked, flags, config_file)
         logs.configure(verbose)
-        raise typer.Exit(_resume(resume, flags, json))
+        raise typer.Exit(_continue(resume or extend or Path(), flags, json, extends=extend is not None))
     settings = settled(RunConfig, config_file, flags, NAMES)
     logs.configure(verbose)
     raise typer.Exit(_run(settings, json))
+
+
+def _check_again(asked: Sequence[str], flags: Mapping[str, Any], config_file: Path | None) -> None:
+    """Raises ConfigError for flags that do not go with the settings that a run has."""
+    if len(asked) > 1:
+        raise ConfigError("--resume is for an interrupted run, and --extend for a finished one", "give one of them")
+    extends = asked[0] == "--extend"
+    fixed = [flag(name) for name in flags if name not in may_change() and not (extends and name == "rounds")]
+    if fixed or config_file:
+        wrong = "--config" if config_file else fixed[0]
+        raise ConfigError(f"{wrong} cannot be given with {asked[0]}: the run has its settings", "drop it")
+    if extends and "rounds" not in flags:
+        raise ConfigError("--extend needs the number of all rounds of the run", "give --rounds")
 
 
 def _run(settings: RunConfig, json: bool) -> int:
@@ -93,23 +113,29 @@ def _run(settings: RunConfig, json: bool) -> int:
     return _play(directory, json, lambda journal: server.run(settings, journal, credentials), existed)
 
 
-def _resume(path: Path, flags: Mapping[str, Any], json: bool) -> int:
+def _continue(path: Path, flags: Mapping[str, Any], json: bool, extends: bool) -> int:
+    """Continues an interrupted run, or with `extends` a finished one."""
     from top_server import server
+    from top_server.resume import extend
     from top_server.resume import find as resuming
 
     directory = RunDirectory(path.absolute())
-    check_tree("--resume", directory.path)
-    resumed = resuming.find(directory)
+    check_tree("--extend" if extends else "--resume", directory.path)
+    resumed = resuming.find(directory, extends)
     had = dataclasses.replace(load(RunConfig, directory.config), run_dir=directory.path)
     resuming.work_there(resumed, had)
     close_to_others(directory)
+    if extends:
+        resuming.check_settings(resumed, had)
+        extend.check(had, choose(had), resumed.round, flags["rounds"])
     settings = combine(had, flags, NAMES)
     choose(settings)
-    resuming.check_settings(resumed, settings)
+    if not extends:
+        resuming.check_settings(resumed, settings)
     credentials = server.credentials(settings)
 
     def rest(journal: Journal) -> Coroutine[Any, Any, None]:
-        resumed = resuming.find(directory)  # again: only from now on no other process records there
+        resumed = resuming.find(directory, extends)  # again: only from now on no other process records there
         resuming.mend(directory, resumed.round)
         return server.run(settings, journal, credentials, resumed)
 

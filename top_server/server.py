@@ -5,9 +5,7 @@ import dataclasses
 import functools
 import logging
 import secrets
-import shutil
 import time
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +22,7 @@ from fedgsp.parts import guarded
 from fedgsp.seeds import derive
 from fedgsp.settings.flags import arguments_of
 from fedgsp.settings.run import ManagerSettings, RunConfig
+from fedgsp.settings.run_files import BEYOND
 from fedgsp.signing import Signer, why_not_trusted
 from fedgsp.tickets import Door, Issuer, new_key
 from fedgsp.tls import Tls, load
@@ -31,6 +30,7 @@ from fedgsp.visible import visible
 from top_server import doors, rounds
 from top_server.baseline import local_run
 from top_server.choosing import absent, additions, check_additions, check_head, choose, parts_of
+from top_server.ending import finish
 from top_server.federation.opening import Federated, certify
 from top_server.grouping import GROUPINGS, GroupingRequest, Plan
 from top_server.grouping_service import assign
@@ -45,7 +45,7 @@ from top_server.needs import check_task
 from top_server.nodes import local as local_nodes
 from top_server.nodes.declared import lacked_by_all, names_of
 from top_server.nodes.membership import Membership
-from top_server.nodes.waiting import wait_for_nodes, wait_for_return
+from top_server.nodes.waiting import wait_for_all, wait_for_nodes, wait_for_return
 from top_server.optimization import check_own_optimizer
 from top_server.profiles import PROFILES
 from top_server.progress import Progress
@@ -54,15 +54,14 @@ from top_server.record.directory import RunDirectory, make_state, prepare, usabl
 from top_server.record.events.alone import LocalRoundFinished, LocalRunStarted
 from top_server.record.events.run import (
     Listening,
-    RunFinished,
     RunResumed,
     RunStarted,
     StateDamaged,
 )
+from top_server.record.history import read_lines
 from top_server.record.journal import Journal, Line
-from top_server.record.scores import rating_of
 from top_server.record.summary import write_summary
-from top_server.resume import state
+from top_server.resume import extend, state
 from top_server.resume.audit import opened
 from top_server.resume.find import Resumed
 from top_server.run import Assign, RunContext
@@ -129,7 +128,8 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
             membership.own(resumed.saved.owners if resumed.saved else {})
             membership.saved_constants = resumed.saved.constants if resumed.saved else None
         federated, door = Federated(config, membership, journal, audit), Door(issuer.key_of(TOP_SERVER))
-        at = resumed.address if resumed else ""
+        # Nodes look for a resumed run at its old address. Those of a finished run have ended.
+        at = resumed.address if resumed and not resumed.extends else ""
         address, probed = await stack.enter_async_context(
             doors.opened(config, membership, store, door, tls, federated, audit, at)
         )
@@ -156,7 +156,9 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
         )
         finished, reason = False, "the top server stopped"
         try:
-            if resumed and resumed.saved:
+            if resumed and resumed.saved and resumed.extends:
+                await wait_for_all(resumed.saved.clients, membership, journal, config.join_timeout)
+            elif resumed and resumed.saved:
                 await wait_for_return(resumed.saved.clients, membership, journal, config.join_timeout)
             else:
                 await wait_for_nodes(config, membership, journal, lambda: initial.check(config, scheme, membership))
@@ -204,7 +206,7 @@ async def run(config: RunConfig, journal: Journal, tls: Tls | None, resumed: Res
                 Leave(finished, reason, resumable=not finished and state.is_in(directory)), DISMISS_TIMEOUT_S
             )
             audit.close(finished, visible(reason))
-        _finish(directory, journal, row, begin)
+        finish(directory, journal, config, row, begin)
 
 
 async def _play(
@@ -219,6 +221,11 @@ async def _play(
     part = PROFILES[scheme.profile]
     profile = part.load()(context, progress, merging, part.read(scheme.given("profile")))
     try:
+        if resumed and resumed.saved:
+            await state.restore(context, progress, merging, profile, resumed.saved)
+        if resumed and resumed.extends:
+            await extend.check_kept(context, progress, merging, resumed.round)
+            extend.begin(directory, config)
         kind = RunResumed if resumed else RunStarted
         context.journal.record(
             kind(
@@ -233,41 +240,28 @@ async def _play(
                 constants={name: digest.hex() for name, digest in (membership.constants or {}).items()},
             )
         )
+        if resumed and resumed.extends:
+            context.audit.note("extended", rounds=config.rounds)
         check_head(scheme, membership.tensors)
         first = membership.standard
         check_additions(scheme, first.features, first.tensors, membership.tensors)
         check_own_optimizer(config, scheme, first.own_optimizer)
-        if resumed and resumed.saved:
-            await state.restore(context, progress, merging, profile, resumed.saved)
-        else:
+        if not (resumed and resumed.saved):
             await initial.begin(context, progress)
             context.models.apply(merging.prepare(context.models.slots))
             await state.save(context, progress, merging, profile, directory, 0, {})
         interrupted = resumed.interrupted if resumed else None
         for number in range(resumed.round + 1 if resumed else 1, config.rounds + 1):
             context.door.reach(context.run_id, number)
-            row = await rounds.play(context, progress, merging, profile, number, interrupted)
+            await rounds.play(context, progress, merging, profile, number, interrupted)
             context.audit.seal(context.run_id, number)
             files = await checkpoints.save(context, progress, merging, directory.models, number)
-            if number < config.rounds:
+            if number < config.rounds or config.keep_state == BEYOND:
                 await state.save(context, progress, merging, profile, directory, number, files)
     finally:
         profile.close()
-    write_summary(directory, context.journal, names_of(membership.hellos))
-    return row
-
-
-def _finish(directory: RunDirectory, journal: Journal, row: Mapping[str, Any], begin: float) -> None:
-    """Records the end of a run, given the last row of its history, and removes the state that --resume would need."""
-    journal.record(
-        RunFinished(
-            rounds=row["round"],
-            accuracy=row["accuracy"],
-            seconds=round(time.monotonic() - begin, 1),
-            **rating_of(row),
-        )
-    )
-    shutil.rmtree(directory.state, ignore_errors=True)
+    write_summary(directory, context.journal, names_of(membership.hellos), resumed.ends if resumed else ())
+    return read_lines(directory.history)[-1]
 
 
 async def _play_alone(context: RunContext, store: ModelStore, channels: Channels) -> None:
@@ -312,7 +306,7 @@ async def _play_alone(context: RunContext, store: ModelStore, channels: Channels
         own.models.apply(dict.fromkeys(own.models.slots))
         # The run gets new managers: an order of the local run that is still on its way must not reach it.
         await own.managers.close()
-        _finish(directory, own_journal, row, begin)
+        finish(directory, own_journal, settings, row, begin)
 
 
 def _merging(context: RunContext) -> Merging:

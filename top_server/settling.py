@@ -5,7 +5,7 @@ from top_server.choosing import choose
 from top_server.fitted import fitted, in_words
 from top_server.managers import ports
 from top_server.outlook import doubts, outlook
-from top_server.record.directory import RunDirectory, write_settings
+from top_server.record.directory import RunDirectory, write_config
 from top_server.record.events.run import GroupsDoubted, GroupsExpected, SettingsChosen
 from top_server.record.journal import Journal
 from top_server.schemes import Scheme
@@ -19,7 +19,7 @@ def settle(config: RunConfig, clients: int, directory: RunDirectory, journal: Jo
     """
     choice = fitted(config, choose(config), clients)
     if choice.config != config:
-        write_settings(directory, choice.config)
+        write_config(directory, choice.config)
     settled = choice.config
     scheme = choose(settled)
     ports.check(settled, scheme, clients)

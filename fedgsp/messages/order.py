@@ -358,7 +358,7 @@ class Evaluated:
     metrics: Mapping[str, float] = field(default_factory=dict)
     #: Squared Euclidean distance to the model `compared_with`, over the trainable tensors of both; 0 without one.
     squared_distance: float = 0.0
-    #: The scheme evaluates with a head or a personal model of the client, and the node had none.
+    #: The run keeps a head, a personal model or the state of an optimiser for the client, and the node had none.
     afresh: bool = False
     #: Labels behind `correct`; with a class per sample as many as samples. 0: no accuracy, or all labels are ignored.
     judged: int = 0

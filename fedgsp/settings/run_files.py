@@ -17,7 +17,7 @@ class RunFiles(FederationSettings):
 
     initial_model: Path | None = setting(
         None,
-        "start from the weights in this safetensors file, such as a checkpoint of another run, in place of random ones",
+        "start from the weights in this safetensors file, such as a checkpoint of another run; random by default",
         metavar="FILE",
         panel=TRAINING,
     )

@@ -1092,7 +1092,7 @@ class Evaluated(_message.Message):
     squared_distance: _builtins.float
     """Squared Euclidean distance to the model `compared_with`, over the trainable tensors of both; 0 without one."""
     afresh: _builtins.bool
-    """The scheme evaluates with a head or a personal model of the client, and the node had none."""
+    """The run keeps a head, a personal model or the state of an optimiser for the client, and the node had none."""
     judged: _builtins.int
     """Labels behind `correct`; with a class per sample as many as samples. 0: no accuracy, or all labels are ignored."""
     @_builtins.property

@@ -50,7 +50,7 @@ def from_file(kind: type[Reference], **changes: Any) -> Any:
 async def test_a_relay_starts_from_a_file(tmp_path: Path, dtype: str) -> None:
     path = written(tmp_path, given())
     config = settings(tmp_path / "run", task_option=TASK, initial_model=path, wire_dtype=dtype)
-    run = await play(config, nodes(*LAYOUT, **TASK))
+    run = await play(config, nodes(*LAYOUT, clients=TASK["clients"]))
     expected = from_file(Reference, beta=2, sampling_rate=1.0, wire_dtype=dtype).play_fedgsp()
     assert_same_bits(run.model(2), expected[-1])
     (told,) = run.of_kind("initial_model_read")
@@ -60,17 +60,16 @@ async def test_a_relay_starts_from_a_file(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("scheme", ["hcct", pytest.param("independent", marks=pytest.mark.slow)])
 async def test_so_does_every_model_of_a_scheme_with_several(tmp_path: Path, scheme: str) -> None:
     config = settings(tmp_path / "run", scheme=scheme, task_option=TASK, initial_model=written(tmp_path, given()))
-    run = await play(config, nodes(*LAYOUT, **TASK))
+    run = await play(config, nodes(*LAYOUT, clients=TASK["clients"]))
     oracle = from_file(GroupReference)
     assert_equals(run, oracle.play_hcct() if scheme == "hcct" else oracle.play_independent())
 
 
 async def test_a_file_of_another_model_is_refused_when_the_first_node_is_there(tmp_path: Path) -> None:
-    tensors = {name: array for name, array in given().items()}
-    name = next(iter(tensors))
-    tensors[name] = np.zeros((3, 2), np.float32)
+    name = next(iter(given()))
+    tensors = {**given(), name: np.zeros((3, 2), np.float32)}
     config = settings(tmp_path / "run", task_option=TASK, initial_model=written(tmp_path, tensors), min_nodes=9)
     with pytest.raises(ExceptionGroup) as caught:
-        await play(config, nodes(*LAYOUT, **TASK))
+        await play(config, nodes(*LAYOUT, clients=TASK["clients"]))
     refused = [error for error in caught.value.exceptions if isinstance(error, ConfigError)]
     assert f"has tensors of another shape or dtype: {name} is float32[3, 2] and should be" in refused[0].what

@@ -78,7 +78,7 @@ async def test_a_run_that_was_killed_with_everything_goes_on_to_the_same_bits(
     async with resumed(tmp_path / "b") as server:
         assert await server.ended(90) == 0, server.errors
         assert [event["round"] for event in server.events if event["event"] == "round_finished"][-1] == ROUNDS
-    assert not (tmp_path / "b" / "state").exists()
+    assert sorted(path.name for path in (tmp_path / "b" / "state").iterdir()) == ["finished-0003", "node-0", "node-1"]
     assert_same_models(tmp_path / "b", undisturbed.directory.path)
 
 

@@ -88,7 +88,7 @@ def test_tensors_that_do_not_travel_may_be_there_with_the_values_of_the_nodes(
 
 def test_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, {"body.weight": np.full((2, 3), np.nan, np.float32)})
-    with pytest.raises(ConfigError, match="'body.weight' holds NaN"):
+    with pytest.raises(ConfigError, match=r"'body\.weight' holds NaN"):
         initial_file.with_values(path, Weights.of(MODEL, SPECS))
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_file_of_tensors_is_refused_before_anybody_is_waited_for(tmp_
         path.mkdir()
     elif content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match="--initial-model .* (cannot be read|is not a safetensors file)"):
+    with pytest.raises(ConfigError, match=r"--initial-model .* (cannot be read|is not a safetensors file)"):
         initial_file.check_readable(path)
 
 
@@ -112,5 +112,5 @@ def test_a_file_without_tensors_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["ifca", "flsc", "fesem"])
 def test_schemes_that_begin_with_several_models_are_refused(scheme: str) -> None:
-    with pytest.raises(ConfigError, match="begins with [0-9]+ models that must differ"):
+    with pytest.raises(ConfigError, match=r"begins with [0-9]+ models that must differ"):
         choose(RunConfig(scheme=scheme, initial_model=Path("start.safetensors")))

@@ -37,10 +37,11 @@ async def begin(context: RunContext, progress: Progress) -> None:
 
 
 def check(config: RunConfig, scheme: Scheme, membership: Membership) -> None:
-    """Raises ConfigError if a file is given that does not have the model of the task, which the first node has told."""
-    if config.initial_model is None or not membership.task_tensors:
+    """Raises ConfigError if there is a file, and it does not have the model that the first node has told."""
+    own = membership.standard.tensors
+    if config.initial_model is None or not own:
         return
-    own, added = membership.task_tensors, membership.tensors[len(membership.task_tensors) :]
+    added = membership.tensors[len(own) :]
     stays = {spec.name for spec in own if spec.head and scheme.without_head}
     needed = tuple(spec for spec in own if spec.name not in stays)
     expected = initial_file.Expected(needed, without_state(added), stays, membership.constants or {})

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from fedgsp.errors import RunError
 from fedgsp.settings.run import RunConfig
 from fedgsp.words import share
+from top_server.grouping.request import listed
 from top_server.nodes.membership import RETURN_TIMEOUT_S, Membership
 from top_server.record.events.processes import WaitingForClients, WaitingForNodes
 from top_server.record.events.run import ClientsMissing
@@ -20,6 +21,18 @@ async def wait_for_return(
         raise RunError(f"no node came back within {join_timeout:.0f} s", "start the nodes again")
     if missing := await membership.wait_for_all(clients, min(RETURN_TIMEOUT_S, join_timeout)):
         journal.record(ClientsMissing(clients=sorted(missing)))
+
+
+async def wait_for_all(
+    clients: Collection[int], membership: Membership, journal: Journal, join_timeout: float
+) -> None:
+    """Waits for the clients of a run that is extended; raises RunError if not all of them come in time."""
+    journal.record(WaitingForClients(clients=len(clients), timeout=join_timeout))
+    if missing := await membership.wait_for_all(clients, join_timeout):
+        raise RunError(
+            f"clients {listed(sorted(missing))} of the run did not come within {join_timeout:.0f} s",
+            "start their nodes, then give the command again",
+        )
 
 
 async def wait_for_nodes(

@@ -64,7 +64,9 @@ async def save(
     if last and by_model and not files:
         raise RunError("no model could be saved", "see model_not_saved in events.jsonl for the reasons")
     if config.keep_models == "last" and files:
-        await asyncio.to_thread(_prune, folder, files.values())
+        await asyncio.to_thread(_prune, folder, "round-*.safetensors", files.values())
+    if last:  # a run that was extended had other groups
+        await asyncio.to_thread(_prune, folder, "final*.safetensors", files.values())
     if last and untrained:
         for client, reason in untrained.items():
             context.journal.record(ModelNotSaved(client=client, reason=reason))
@@ -72,8 +74,8 @@ async def save(
     return whole
 
 
-def _prune(folder: Path, newest: Collection[Path]) -> None:
-    for path in folder.glob("round-*.safetensors"):
+def _prune(folder: Path, pattern: str, newest: Collection[Path]) -> None:
+    for path in folder.glob(pattern):
         if path not in newest:
             path.unlink(missing_ok=True)
 

@@ -54,7 +54,7 @@ class RunDirectory:
         self.distances = path / "distances.json"
         #: The checkpoints.
         self.models = path / "models"
-        #: What --resume needs, until the run is finished; and what local nodes keep.
+        #: What --resume and --extend need; and what local nodes keep.
         self.state = path / "state"
         #: Log files of the processes that the run started.
         self.logs = path / "logs"
@@ -109,7 +109,7 @@ def _text(config: RunConfig) -> str:
     return f"# Repeat this run: top-server --config FILE\n{dump(dataclasses.replace(config, run_dir=None))}"
 
 
-def write_settings(directory: RunDirectory, config: RunConfig) -> None:
+def write_config(directory: RunDirectory, config: RunConfig) -> None:
     """Replace the settings of a run that has not begun, all at once; raises RunError if that fails."""
     new = directory.config.with_suffix(".new")
     try:

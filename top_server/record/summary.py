@@ -1,7 +1,7 @@
 """Writes summary.json when all rounds are done: the figures of each client."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fedgsp.errors import not_written
 from top_server.record.directory import RunDirectory
@@ -14,14 +14,18 @@ from top_server.record.journal import Journal
 _SPREAD = ("mean", "std", "min", "max")
 
 
-def write_summary(directory: RunDirectory, journal: Journal, names: Mapping[int, str]) -> None:
+def write_summary(
+    directory: RunDirectory, journal: Journal, names: Mapping[int, str], ends: Sequence[int] = ()
+) -> None:
     """Writes the summary of the history, if that has figures of clients; `names` are what people call them.
 
-    Raises RunError if the disk is full.
+    `ends` are the numbers of rounds after which the run was finished, and then extended. Raises RunError if the disk is full.
     """
     summary = summarise(read_lines(directory.history), names)
     if summary is None:
         return
+    if ends:
+        summary["extended_after"] = list(ends)
     try:
         directory.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reads the directory of a run that was cut off: its state, and how far its last round had come."""
+"""Reads the directory of a run that was cut off, or is finished: its state, and how far its last round had come."""
 
 import dataclasses
 import os
@@ -26,6 +26,7 @@ from top_server.record.events import read
 from top_server.record.events.base import Event
 from top_server.record.events.rounds import ClientSkipped, HopFinished, RoundFinished, RoundResumed, RoundStarted
 from top_server.record.history import read_lines
+from top_server.recorded import BEGINS, ENDS, is_finished
 from top_server.resume import state
 
 #: What the id of a run looks like.
@@ -47,7 +48,7 @@ class _GroupSoFar:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run that is resumed: its settings, and what it had done."""
+    """A run that is resumed or extended: its settings, and what it had done."""
 
     run_id: str
     address: str
@@ -59,6 +60,12 @@ class Resumed:
     times: int
     saved: state.Saved | None
     interrupted: Interrupted | None
+    #: The numbers of rounds after which it was finished: more than none if it is, or was, extended.
+    ends: tuple[int, ...] = ()
+    #: The number of rounds that it was to have, by the record.
+    rounds: int = 0
+    #: Whether it is finished, and rounds are added to it.
+    extends: bool = False
 
     @property
     def round(self) -> int:
@@ -66,15 +73,19 @@ class Resumed:
         return self.saved.round if self.saved is not None else 0
 
 
-def find(directory: RunDirectory) -> Resumed:
-    """Reads a run's directory; raises ConfigError if the run cannot be resumed, DataError if it is damaged."""
+def find(directory: RunDirectory, extends: bool = False) -> Resumed:
+    """Reads a run's directory; raises ConfigError if the run cannot be resumed, DataError if it is damaged.
+
+    With `extends`, the run must be finished, and otherwise it must not be.
+    """
+    asked = f"{'--extend' if extends else '--resume'} {directory.path}"
     if not directory.events.exists():
-        raise ConfigError(f"--resume {directory.path} holds no run", "give the directory of a run (its --run-dir)")
+        raise ConfigError(f"{asked} holds no run", "give the directory of a run (its --run-dir)")
     try:
-        return _read(directory)
+        return _read(directory, asked, extends)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise DataError(
-            f"--resume {directory.path}: its record is damaged ({type(error).__name__}: {error})",
+            f"{asked}: its record is damaged ({type(error).__name__}: {error})",
             "restore it, or start the run again",
         ) from None
 
@@ -100,13 +111,18 @@ def work_there(resumed: Resumed, config: RunConfig) -> None:
 
 
 def check_settings(resumed: Resumed, settings: RunConfig) -> None:
-    """Raises ConfigError if the settings in the directory are not those that the run had."""
+    """Raises ConfigError if the settings in the directory are not those that the run had.
+
+    A run that was extended has more rounds than its state may say.
+    """
     if resumed.saved is None:
         return
     try:
         had = parse_toml(resumed.saved.document["config"])
     except ValueError as error:
         raise DataError(f"--resume: config in {resumed.saved.folder} is not TOML: {error}", "restore it") from None
+    if resumed.ends and not resumed.extends:
+        had["rounds"] = resumed.rounds
     have = parse_toml(dump(dataclasses.replace(settings, run_dir=None)))
     compared = (had.keys() | have.keys()).difference(may_change())
     if changed := sorted(name for name in compared if had.get(name) != have.get(name)):
@@ -116,18 +132,30 @@ def check_settings(resumed: Resumed, settings: RunConfig) -> None:
         )
 
 
-def _read(directory: RunDirectory) -> Resumed:
+def _read(directory: RunDirectory, asked: str, extends: bool) -> Resumed:
     events = read_lines(directory.events)
-    started = [event for event in events if event["event"] == "run_started"]
+    begun = [event for event in events if event["event"] in BEGINS]
     listening = [event for event in events if event["event"] == "listening"]
-    if not started or not listening:
+    if not begun or not listening:
         raise ConfigError(
-            f"--resume {directory.path}: that run was cut off before its first round",
+            f"{asked}: that run was cut off before its first round",
             f"start it again: top-server --config {directory.config} --run-dir {directory.path}",
         )
-    if any(event["event"] == "run_finished" for event in events):
-        raise ConfigError(f"--resume {directory.path}: that run is finished", "its models are in models/")
+    finished = is_finished(events)
     saved = state.latest(directory)
+    if finished and not extends:
+        more = "; to add rounds, use --extend with --rounds" if saved is not None else ""
+        raise ConfigError(f"{asked}: that run is finished", f"its models are in models/{more}")
+    if extends and not finished:
+        raise ConfigError(
+            f"{asked}: that run is not finished",
+            f"continue it first: top-server --resume {shlex.quote(str(directory.path))}",
+        )
+    if extends and saved is None:
+        raise ConfigError(
+            f"{asked}: state/ has nothing from which the run could continue",
+            f"start a longer run: top-server --config {shlex.quote(str(directory.config))} --rounds ...",
+        )
     done = saved.round if saved is not None else 0
     times = 1 + sum(event["event"] == "run_resumed" for event in events)
     interrupted = _interrupted(map(read, events), done + 1, first_attempt(times))
@@ -137,23 +165,26 @@ def _read(directory: RunDirectory) -> Resumed:
         offences.update(one.client for one in trace.skipped if one.failure and one.failure.code in OFFENCES)
     rounds = [row["round"] for row in read_lines(directory.history)] if directory.history.exists() else []
     if saved is None and rounds:
-        raise DataError(f"--resume {directory.path}: state/ is gone", "restore it, or start the run again")
+        raise DataError(f"{asked}: state/ is gone", "restore it, or start the run again")
     if len(rounds) < done or rounds[:done] != list(range(1, done + 1)):
         raise DataError(
-            f"--resume {directory.path}: history.jsonl lacks rounds of the {done} that are done",
+            f"{asked}: history.jsonl lacks rounds of the {done} that are done",
             "restore it, or start the run again",
         )
-    if not _RUN_ID.fullmatch(started[0]["run"]):
+    if not _RUN_ID.fullmatch(begun[0]["run"]):
         raise ValueError("the id of the run is none")
     check_address("listening", listening[-1]["address"])
     return Resumed(
-        run_id=started[0]["run"],
+        run_id=begun[0]["run"],
         address=listening[-1]["address"],
-        directory=Path(started[0]["directory"]),
+        directory=Path(begun[0]["directory"]),
         offences=offences,
         times=times,
         saved=saved,
         interrupted=interrupted,
+        ends=tuple(int(event["rounds"]) for event in events if event["event"] == ENDS),
+        rounds=int(begun[-1].get("rounds") or 0),
+        extends=extends,
     )
 
 

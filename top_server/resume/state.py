@@ -1,6 +1,7 @@
-"""The state of a run on disk, from which `--resume` continues it; written whole after every round."""
+"""The state of a run on disk, from which `--resume` or `--extend` continues it; written whole after every round."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -30,6 +31,8 @@ Tensors = Mapping[str, NDArray[np.generic]]
 _FILE = "state.json"
 #: The tensors that a merge keeps across rounds, if there are any.
 _MERGING = "merging.safetensors"
+#: How the folders of states begin: of a run that can be resumed, and of a finished run.
+_OPEN, _FINISHED = "round-", "finished-"
 #: How many states stay: the last one, and the one before in case the last is damaged.
 _KEPT = 2
 #: Parts of a state that are read before the run is restored, and their types.
@@ -119,7 +122,7 @@ def _write(
     write_profile: Callable[[Path], None],
 ) -> None:
     """Writes a state; a model of `models` is its tensors, or a file that has them already."""
-    folder = directory.state / f"round-{origin.round:04d}"
+    folder = directory.state / f"{_OPEN}{origin.round:04d}"
     aside = directory.state / ".writing"
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -153,13 +156,41 @@ def _link(path: Path, name: Path) -> None:
 
 def is_in(directory: RunDirectory) -> bool:
     """Whether there is a state from which the run can be resumed."""
-    return bool(_folders(directory))
+    return any(path.name.startswith(_OPEN) for _, path in _folders(directory))
+
+
+def close(directory: RunDirectory, keep: bool) -> None:
+    """Sets the last state of a finished run aside, from where `reopen` takes it; without `keep`, removes all states.
+
+    What cannot be changed stays as it is.
+    """
+    if not keep:
+        shutil.rmtree(directory.state, ignore_errors=True)
+        return
+    *others, (number, last) = _folders(directory)
+    with contextlib.suppress(OSError):
+        last.rename(directory.state / f"{_FINISHED}{number:04d}")
+    for _, other in others:
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def reopen(directory: RunDirectory) -> None:
+    """Lets `is_in` find the state of a finished run again; raises RunError if that fails."""
+    for number, folder in _folders(directory):
+        try:
+            folder.rename(directory.state / f"{_OPEN}{number:04d}")
+        except OSError as error:
+            raise not_written(folder, error) from error
 
 
 def _folders(directory: RunDirectory) -> list[tuple[int, Path]]:
     """The states by round. The names have at least four digits, and more from round 10,000 on."""
-    named = [(path.name.removeprefix("round-"), path) for path in directory.state.glob("round-*")]
-    return sorted((int(number), path) for number, path in named if number.isdecimal())
+    found = [
+        (path.name.removeprefix(begin), path)
+        for begin in (_OPEN, _FINISHED)
+        for path in directory.state.glob(f"{begin}*")
+    ]
+    return sorted((int(number), path) for number, path in found if number.isdecimal())
 
 
 def latest(directory: RunDirectory) -> Saved | None:

@@ -131,7 +131,7 @@ _COUNTED = {
 _LINES: dict[str, str] = {
     "listening": "listening on {address}",
     "waiting_for_nodes": "waiting at most {timeout} s for {nodes_counted} and {clients_counted}",
-    "waiting_for_clients": "waiting at most {timeout} s for the {clients_counted} of the interrupted run",
+    "waiting_for_clients": "waiting at most {timeout} s for the {clients_counted} of the run",
     "node_joined": "node {node} joined with {clients_counted}",
     "node_enrolled": "node {node} is enrolled and has a certificate",
     "node_revoked": "node {node} is revoked",

@@ -87,6 +87,17 @@ async def test_a_run_whose_models_all_are_out_of_reach_does_not_end_well(
         assert [event["client"] for event in play.journal.of_kind("model_not_saved")] == [0, 1]
 
 
+async def test_the_last_models_of_the_shorter_run_are_replaced_where_a_run_was_extended(tmp_path: Path) -> None:
+    async with stage("none", rounds=1, keep_models="all") as play:
+        for number, (clients, value) in enumerate([((0, 1), 5.0), ((2, 3), 7.0)]):
+            await play.take(1, await play.trained(clients, value, number))
+        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        assert {"final-group-0000", "final-group-0002"} < saved(tmp_path).keys()
+        await play.take(2, await play.trained((0, 1, 2, 3), 9.0))
+        await save(play.context, play.progress, play.merging, tmp_path, 1)
+        assert [name for name in saved(tmp_path) if name.startswith("final")] == ["final"]
+
+
 @pytest.mark.parametrize("keep", ["last", "all"])
 async def test_the_models_of_earlier_rounds_stay_only_where_they_are_wanted(tmp_path: Path, keep: str) -> None:
     async with stage("none", rounds=3, keep_models=keep) as play:

@@ -170,6 +170,39 @@ def test_a_certificate_may_expire_between_a_connection_and_its_line(directory: R
         directory.audit.unlink()
 
 
+def test_the_log_of_an_extended_run_goes_on_after_its_end(directory: RunDirectory) -> None:
+    with opened(directory, "run", None, None, resumed=False) as log:
+        log.seal("run", 2)
+        log.close(True, "the run is finished")
+    with opened(directory, "run", None, None, resumed=True) as log:  # refused: a node lacks what it kept
+        log.note("refused", node="stranger")
+        log.close(False, "no node came")
+    assert audit.verify(directory).whole
+    with opened(directory, "run", None, None, resumed=True) as log:
+        log.note("extended", rounds=4)
+        assert not audit.verify(directory).finished
+        log.seal("run", 4)
+        log.close(True, "the run is finished")
+    found = audit.verify(directory)
+    assert (found.whole, found.rounds, found.whats["resumed"]) == (True, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("finished", "rounds", "what"),
+    [(False, 4, "had not finished"), (True, 2, "has more rounds"), (True, None, "wrong")],
+)
+def test_only_a_finished_run_is_extended_and_only_by_more_rounds(
+    directory: RunDirectory, finished: bool, rounds: int | None, what: str
+) -> None:
+    with opened(directory, "run", None, None, resumed=False) as log:
+        log.seal("run", 2)
+        log.close(finished, "the end")
+    with opened(directory, "run", None, None, resumed=True) as log:
+        log.note("extended", rounds=rounds)
+    with pytest.raises(BrokenError, match=what):
+        audit.verify(directory)
+
+
 def test_the_begin_of_a_log_that_was_lost_is_missed(directory: RunDirectory) -> None:
     with opened(directory, "run", None, None, resumed=True):
         pass

@@ -179,6 +179,42 @@ def test_there_is_nothing_to_go_on_with(tmp_path: Path, events: list[dict[str, A
         resuming.find(recorded(tmp_path, events))
 
 
+FINISHED = [{"event": "round_finished", "round": 1}, {"event": "run_finished", "rounds": 1}]
+ON = {"event": "run_resumed", "run": "abc", "directory": "/", "round": 1, "rounds": 3}
+
+
+def test_a_finished_run_is_found_to_be_extended(tmp_path: Path) -> None:
+    directory = recorded(tmp_path, [*BEGIN, *FINISHED], 1)
+    saved(directory, 1, name="finished")
+    found = resuming.find(directory, extends=True)
+    assert (found.round, found.extends, found.ends, found.times, found.interrupted) == (1, True, (1,), 1, None)
+    resuming.check_settings(found, RunConfig())
+    with pytest.raises(ConfigError, match="is finished") as caught:
+        resuming.find(directory)
+    assert "to add rounds, use --extend with --rounds" in caught.value.remedy
+
+
+def test_an_extended_run_is_resumed_with_the_rounds_that_its_record_tells(tmp_path: Path) -> None:
+    directory = recorded(tmp_path, [*BEGIN, *FINISHED, ON], 1)
+    saved(directory, 1, RunConfig(rounds=1))
+    found = resuming.find(directory)
+    assert (found.extends, found.ends, found.rounds, found.times) == (False, (1,), 3, 2)
+    resuming.check_settings(found, RunConfig(rounds=3))
+    for rounds in (1, 4):
+        with pytest.raises(ConfigError, match="--rounds in config"):
+            resuming.check_settings(found, RunConfig(rounds=rounds))
+    with pytest.raises(ConfigError, match="that run is not finished") as caught:
+        resuming.find(directory, extends=True)
+    assert f"--resume {directory.path}" in caught.value.remedy
+
+
+def test_without_its_state_a_finished_run_is_not_extended(tmp_path: Path) -> None:
+    directory = recorded(tmp_path, [*BEGIN, *FINISHED], 1)
+    with pytest.raises(ConfigError, match="nothing from which the run could continue") as caught:
+        resuming.find(directory, extends=True)
+    assert caught.value.remedy.startswith("start a longer run: top-server --config ")
+
+
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no run"):
         resuming.find(RunDirectory(tmp_path))
@@ -206,9 +242,13 @@ def test_a_history_that_does_not_fit_the_state_is_refused(
 
 
 def saved(
-    directory: RunDirectory, done: int, settings: RunConfig | None = None, offences: dict[int, int] | None = None
+    directory: RunDirectory,
+    done: int,
+    settings: RunConfig | None = None,
+    offences: dict[int, int] | None = None,
+    name: str = "round",
 ) -> None:
-    folder = directory.state / f"round-{done:04d}"
+    folder = directory.state / f"{name}-{done:04d}"
     folder.mkdir(parents=True)
     document = {
         "clients": [0],
@@ -254,12 +294,32 @@ def test_a_resumed_run_has_its_settings(tmp_path: Path, flags: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["--rounds", "3", "--seed=3"], "--seed cannot be given with --extend"),
+        (["--config", "x.toml", "--rounds", "3"], "--config cannot be given with --extend"),
+        ([], "--extend needs the number of all rounds"),
+        (
+            ["--rounds", "3", "--resume", "other"],
+            "--resume is for an interrupted run, and --extend for a finished one",
+        ),
+    ],
+)
+def test_an_extended_run_has_its_settings_and_more_rounds(tmp_path: Path, flags: list[str], what: str) -> None:
+    result = CliRunner().invoke(cli.app, ["--extend", str(tmp_path), *flags])
+    assert isinstance(result.exception, ConfigError)
+    assert what in str(result.exception)
+
+
+@pytest.mark.parametrize(
     ("there", "does"),
     [
         ([], "--config hospitals.toml --run-dir run"),
         (["run/state/node-0", "run/state/.writing"], "--config hospitals.toml --run-dir run"),  # before round 1
         (["run/state/node-0", "run/state/round-0000"], "--resume run"),
-        (["run/models"], "--config hospitals.toml --run-dir run"),  # finished: refused, as the documentation says
+        # finished: refused, as the documentation says
+        (["run/models"], "--config hospitals.toml --run-dir run"),
+        (["run/state/node-0", "run/state/finished-0020"], "--config hospitals.toml --run-dir run"),
     ],
 )
 def test_the_service_of_the_documentation_resumes_what_can_be_resumed(

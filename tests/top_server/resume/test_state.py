@@ -210,3 +210,25 @@ async def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="cannot be written"):
             await s.save(tmp_path / "run", 1)
         assert value_of(s.context.models.weights(s.of(0))) == 1.0
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_the_state_of_a_finished_run_is_there_for_an_extension_alone_or_gone(tmp_path: Path, keep: bool) -> None:
+    directory = RunDirectory(tmp_path)
+    async with staged(tmp_path, "none", "none") as s:
+        for number in (1, 2):
+            await s.save(tmp_path, number)
+    (directory.state / "node-0").mkdir()
+    assert state.is_in(directory)
+    state.close(directory, keep)
+    assert not state.is_in(directory)
+    if not keep:
+        assert not directory.state.exists()
+        return
+    assert sorted(path.name for path in directory.state.iterdir()) == ["finished-0002", "node-0"]
+    saved = state.latest(directory)
+    assert saved is not None
+    assert saved.round == 2
+    state.reopen(directory)
+    state.reopen(directory)  # after it was cut off
+    assert state.is_in(directory)
